@@ -21,12 +21,12 @@ _MAX_INT_DIGITS = 4000
 
 
 class Raw:
-    """A piece of JSON text that no Python value stands for exactly."""
+    """A piece of JSON text, in ASCII, that no Python value stands for exactly."""
 
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        """Keep `text`, which must be valid JSON."""
+        """Keep `text`, which must be valid JSON in ASCII (other characters as escapes)."""
         self.text = text
 
     def __eq__(self, other: object) -> bool:
@@ -58,7 +58,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Raw:
     result = dict(pairs)
     if len(result) == len(pairs):
         return result
-    return Raw("{" + ",".join(f"{_text(k)}:{_text(v)}" for k, v in pairs) + "}")
+    return Raw("{" + ",".join(f"{dumps_ascii(k)}:{dumps_ascii(v)}" for k, v in pairs) + "}")
 
 
 _decoder = json.JSONDecoder(
@@ -91,7 +91,12 @@ def dumps(value: Any) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        return _text(value, ascii_only=True).encode("ascii")
+        return dumps_ascii(value).encode("ascii")
+
+
+def dumps_ascii(value: Any) -> str:
+    """Write `value` as compact JSON in ASCII: it can be cut anywhere and joined again."""
+    return _text(value, ascii_only=True)
 
 
 def _text(value: Any, ascii_only: bool = False) -> str:
@@ -131,3 +136,16 @@ def equal(a: Any, b: Any) -> bool:
             return math.copysign(1.0, a) == math.copysign(1.0, b)
         return a != a and b != b
     return bool(a == b)
+
+
+def dumps_sorted(value: Any) -> str:
+    """Write `value` as `dumps_ascii` does, the keys of every object in sorted order: for hashes."""
+    return dumps_ascii(_sorted(value))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value

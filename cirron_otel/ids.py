@@ -1,0 +1,65 @@
+"""Identity: how Cirron ids and OTLP ids follow from each other.
+
+The rule (docs/otlp-mapping.md, "Identity"): **id = span_id ‖ trace_id[8:16]**. A Cirron id is 16
+bytes, written as 32 lower-case hex digits; the OTLP span id is its first half, its second half is
+the lower half of the trace id. Where the rule would not give an id back, the id stands beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_ZERO_SPAN = "0" * 16
+_ZERO_TRACE = "0" * 32
+
+
+def is_id(value: object) -> bool:
+    """Whether `value` has the shape of a Cirron id: 32 lower-case hex digits."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def digest(*parts: str | bytes | int) -> bytes:
+    """SHA-256 (32 bytes) over the parts, each as UTF-8 text, joined by NUL bytes.
+
+    This is the pinned serialisation of every derived id. Integers stand in decimal, bytes in
+    lower-case hex, lone surrogates as their three-byte encoding.
+    """
+    texts = (part.hex() if isinstance(part, bytes) else str(part) for part in parts)
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest()
+
+
+def span_id_for(cirron_id: str) -> bytes:
+    """The 8-byte span id that stands for a Cirron id on the wire: never zero."""
+    if is_id(cirron_id) and not cirron_id.startswith(_ZERO_SPAN):
+        return bytes.fromhex(cirron_id[:16])
+    return digest(cirron_id)[:8]
+
+
+def trace_id_for(session_id: str) -> bytes:
+    """The 16-byte trace id of a session that joined no other trace: its own id."""
+    if is_id(session_id) and session_id != _ZERO_TRACE:
+        return bytes.fromhex(session_id)
+    return digest(session_id)[:16]
+
+
+def segment_trace_id(session_id: str, unit_id: str, number: int, trace_id: bytes) -> bytes:
+    """The trace id of a session's segment: `number` ≥ 1, opened by the scope `unit_id`.
+
+    The lower half is that of the session's own trace, so that the rule holds across segments.
+    """
+    return digest(session_id, unit_id, number)[:8] + trace_id[8:]
+
+
+def derive_id(span_id: bytes, trace_id: bytes) -> str:
+    """The Cirron id that the rule gives for a span of any service."""
+    return (span_id + trace_id[8:16]).hex()
+
+
+def uuid4_shaped(sha256: bytes) -> str:
+    """32 hex digits made of a digest, with the version and variant bits of a UUID4."""
+    raw = bytearray(sha256[:16])
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    return raw.hex()

@@ -1,0 +1,71 @@
+"""The attribute names and span names of the mapping. docs/otlp-mapping.md says what each means."""
+
+from __future__ import annotations
+
+SCOPE_NAME = "cirron"
+"""The name of the instrumentation scope that every batch of Cirron's travels under."""
+
+SESSION = "cirron.session"
+"""The name of a session's root scope."""
+
+# Resource
+SERVICE_NAME = "service.name"
+PROCESS_PID = "process.pid"
+RANK = "cirron.rank"
+SESSION_ID = "cirron.session.id"
+
+# Scope: the batch's header
+BATCH_ID = "cirron.batch.id"
+BATCH_CREATED = "cirron.batch.created_ns"
+BATCH_FILE = "cirron.batch.file"
+BATCH_SPANS = "cirron.batch.spans"
+BATCH_MARKS = "cirron.batch.marks"
+BATCH_SNAPSHOTS = "cirron.batch.snapshots"
+BATCH_SYNTHETIC = "cirron.batch.synthetic"
+BATCH_TRACE_ID = "cirron.batch.trace_id"
+TRACE_IDS = "cirron.batch.trace_ids"
+SERVICE_NAME_ADDED = "cirron.service_name_added"
+SCHEMA = "cirron.schema_version"
+
+# Span
+ID = "cirron.id"
+PARENT_ID = "cirron.parent_id"
+INDEX = "cirron.index"
+CPU_NS = "cirron.cpu_ns"
+GPU_NS = "cirron.gpu_ns"
+MEMORY_PEAK = "cirron.memory_peak_bytes"
+THREAD_ID = "thread.id"
+SEQ = "cirron.seq"
+TRACE_ID = "cirron.trace_id"
+OVERHEAD_NS = "cirron.overhead_ns"
+MORE_MARKS = "cirron.more_marks"
+REST = "cirron.rest"
+
+# Events
+MARK_ID = "cirron.mark.id"
+MARK_KIND = "cirron.mark.kind"
+MARK_VALUE = "cirron.mark.value"
+SNAPSHOT_PREFIX = "cirron.snapshot."
+SNAPSHOT_REST = "cirron.snapshot.rest"
+
+# Synthetic spans: they carry, or stand for, something; decoding drops them
+SYNTHETIC = "cirron.synthetic"
+CARRIER_SPAN_ID = "cirron.span_id"
+MARKS_SPAN = "cirron.marks"
+BATCH_SPAN = "cirron.batch"
+CONTINUATION_SPAN = "cirron.continuation"
+SEGMENT_SPAN = "cirron.segment"
+
+# A user's attribute whose key is reserved stands under this prefix
+ESCAPE = "cirron.attr."
+RESERVED_PREFIX = "cirron."
+RESERVED = frozenset({THREAD_ID, PROCESS_PID})
+
+REST_PIECE = 2000
+"""Bytes of one piece of a rest: Tempo cuts attributes at 2,048."""
+MAX_EVENTS = 1000
+"""Events on one span."""
+MAX_SPAN_BYTES = 1_000_000
+"""Encoded bytes of one span, rest included."""
+MAX_DEPTH = 16
+"""Nesting of a value; an AnyValue takes three of the 100 levels that protobuf parsers allow."""

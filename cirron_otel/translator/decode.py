@@ -1,0 +1,261 @@
+"""OTLP → Cirron: what was born in Cirron, put together from parts in any order.
+
+Names prove nothing: every span, scope and resource that looks like ours is encoded again, and only
+what comes out the same is taken for a record of Cirron's. The others are left for `foreign`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from .. import exactjson
+from ..ids import digest
+from . import rest as rests
+from .encode import decoded_otel, file_name
+from .events import Record
+from .header import LISTS, Counts, Header, Origin, read_resource, read_scope
+from .order import TIME, arranged
+from .parts import part_of
+from .spans import Placed, SpanSet, overhead_mark, read_span
+from .synthetic import Carrier, is_synthetic, read_synthetic
+from .values import UnsayableError
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A batch that came out of OTLP."""
+
+    batch: Record
+    name: str
+    """Its file's name in a spool."""
+    found: Counts
+    expected: Counts
+    duplicates: int = 0
+    """Records that came more than once and were counted once."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every record that the header counts is here."""
+        return self.found == self.expected
+
+
+@dataclass(slots=True)
+class Assembly:
+    """The parts of one batch that have come so far."""
+
+    header: Header
+    resource_attributes: Record
+    units: list[SpanSet] = field(default_factory=list)
+    carriers: list[Carrier] = field(default_factory=list)
+    seen: set[object] = field(default_factory=set)
+    found: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    duplicates: int = 0
+
+    def counts(self) -> Counts:
+        """How much of the batch is here."""
+        return Counts(*self.found)
+
+    def is_complete(self) -> bool:
+        """Whether every record and synthetic span that the header counts has come."""
+        return self.counts() == self.header.counts
+
+    def _is_new(self, which: int, record_id: object, seq: int | None) -> bool:
+        text = record_id if isinstance(record_id, str) else None
+        key = (which, text, seq)
+        if key in self.seen:
+            self.duplicates += which < len(LISTS)
+            return False
+        self.seen.add(key)
+        self.found[which] += 1
+        return True
+
+    def add_unit(self, unit: SpanSet) -> None:
+        """Take a span and what rides on it."""
+        if self._is_new(0, unit.record.get("id"), unit.seq):
+            if unit.overhead_ns is not None:
+                record = unit.record
+                mark = overhead_mark(record["id"], record["end_ns"], unit.overhead_ns)
+                unit.marks.append((mark, None))
+            self.units.append(unit)
+            unit.marks = self._new(1, unit.marks)
+            unit.snapshots = self._new(2, unit.snapshots)
+
+    def add_carrier(self, carrier: Carrier) -> None:
+        """Take a carrier and what rides on it."""
+        if self._is_new(3, "carrier", carrier.ordinal):
+            self.carriers.append(carrier)
+            carrier.marks = self._new(1, carrier.marks)
+            carrier.snapshots = self._new(2, carrier.snapshots)
+
+    def add_seam(self, span: Span) -> None:
+        """Count a seam."""
+        self._is_new(3, f"{span.trace_id.hex()}/{span.span_id.hex()}", None)
+
+    def _new(self, which: int, placed: list[Placed]) -> list[Placed]:
+        return [(r, seq) for r, seq in placed if self._is_new(which, r.get("id"), seq)]
+
+    def assemble(self) -> Decoded:
+        """The batch as far as it is here."""
+        self.carriers.sort(key=lambda carrier: carrier.ordinal)
+        for unit in self.units:
+            if unit.more_marks:
+                self._append_carried(unit)
+        marks = [p for u in (*self.units, *self.carriers) for p in u.marks]
+        snapshots = [p for u in (*self.units, *self.carriers) for p in u.snapshots]
+        spans: list[Placed] = [(unit.record, unit.seq) for unit in self.units]
+        batch = self.header.fields()
+        for key, placed in zip(LISTS, (spans, marks, snapshots), strict=True):
+            batch[key] = arranged(placed, TIME[key])
+        otel = decoded_otel(self.header, self.resource_attributes)
+        if otel:
+            batch["otel"] = otel
+        carried = [c.rest for c in self.carriers if c.rest]
+        rests.apply(batch, rests.parse(carried[0] if carried else self.header.rest))
+        found, expected = self.counts(), self.header.counts
+        name = self.header.file or file_name(batch)
+        if found != expected:
+            batch = part_of(batch, expected, found.synthetic)
+            name = None
+        name = name or file_name(batch) or f"{digest(exactjson.dumps_sorted(batch)).hex()}.json"
+        return Decoded(batch, name, found, expected, self.duplicates)
+
+    def _append_carried(self, unit: SpanSet) -> None:
+        own = unit.record.get("id")
+        carried = [m.get("id") for c in self.carriers if c.span_id == own for m, _ in c.marks]
+        mark_ids = unit.record.get("mark_ids")
+        if isinstance(mark_ids, list):
+            mark_ids.extend(carried[: unit.more_marks])
+
+
+class Regrouper:
+    """Puts batches together again from ResourceSpans that a collector split, merged or reordered.
+
+    Holds the parts of batches that are not complete yet.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.open: dict[bytes, Assembly] = {}
+        self.done: set[bytes] = set()
+        """Batches that were handed out: what comes of them again is a duplicate."""
+        self.duplicates = 0
+
+    def feed(self, messages: Iterable[ResourceSpans]) -> tuple[list[Decoded], list[ResourceSpans]]:
+        """Take messages; returns the batches that are complete now, and what is not Cirron's."""
+        touched: dict[bytes, Assembly] = {}
+        foreign = []
+        for message in messages:
+            left = self._take(message, touched)
+            if left is not None:
+                foreign.append(left)
+        complete = []
+        for key, assembly in touched.items():
+            if assembly.is_complete():
+                del self.open[key]
+                self.done.add(key)
+                self.duplicates += assembly.duplicates
+                complete.append(assembly.assemble())
+        return complete, foreign
+
+    def finish(self) -> list[Decoded]:
+        """What is left: batches of which a part never came."""
+        left = [assembly.assemble() for assembly in self.open.values()]
+        self.open.clear()
+        return left
+
+    def _take(
+        self, message: ResourceSpans, touched: dict[bytes, Assembly]
+    ) -> ResourceSpans | None:
+        """Take what is Cirron's; returns the message without it, None where nothing is left."""
+        left: list[ScopeSpans] = []
+        taken = False
+        for scope_spans in message.scope_spans:
+            header = None if scope_spans.schema_url else read_scope(scope_spans.scope)
+            origin = read_resource(message.resource, header) if header is not None else None
+            if header is None or origin is None or message.schema_url:
+                left.append(scope_spans)
+                continue
+            key = _key(header, origin)
+            foreign = self._take_spans(scope_spans, header, origin, key, touched)
+            if foreign is None:
+                taken = True
+            else:
+                left.append(foreign)
+                taken = taken or len(foreign.spans) < len(scope_spans.spans)
+        if not taken:
+            return message
+        if not left and not _has_more(message):
+            return None
+        rest = ResourceSpans()
+        rest.CopyFrom(message)
+        del rest.scope_spans[:]
+        rest.scope_spans.extend(left)
+        return rest
+
+    def _take_spans(
+        self,
+        scope_spans: ScopeSpans,
+        header: Header,
+        origin: Origin,
+        key: bytes,
+        touched: dict[bytes, Assembly],
+    ) -> ScopeSpans | None:
+        if key in self.done:
+            assembly = Assembly(header, origin.attributes)  # counted as duplicates, not kept
+        else:
+            assembly = self.open.get(key) or Assembly(header, origin.attributes)
+        foreign: list[Span] = []
+        for span in scope_spans.spans:
+            try:
+                _take_span(span, assembly, header, origin)
+            except UnsayableError:
+                foreign.append(span)
+        if len(foreign) == len(scope_spans.spans):
+            return scope_spans
+        if key in self.done:
+            self.duplicates += sum(assembly.found[:3])
+        else:
+            self.open[key] = touched[key] = assembly
+        if not foreign and not _has_more(scope_spans):
+            return None
+        rest = ScopeSpans()
+        rest.CopyFrom(scope_spans)
+        del rest.spans[:]
+        rest.spans.extend(foreign)
+        return rest
+
+
+def _take_span(span: Span, assembly: Assembly, header: Header, origin: Origin) -> None:
+    if is_synthetic(span):
+        carrier = read_synthetic(span, header)
+        if carrier is None:
+            assembly.add_seam(span)
+        else:
+            assembly.add_carrier(carrier)
+    else:
+        assembly.add_unit(read_span(span, header, origin))
+
+
+def _has_more(message: Any) -> bool:
+    """Whether a message holds fields that nobody here knows."""
+    known = sum(1 for _ in message.ListFields())
+    bare = type(message)()
+    bare.CopyFrom(message)
+    bare.DiscardUnknownFields()
+    return bool(known) and bare.ByteSize() != message.ByteSize()
+
+
+def _key(header: Header, origin: Origin) -> bytes:
+    """What the parts of one batch have in common."""
+    counts = header.counts
+    return digest(
+        header.key,
+        str(header.sdk_version),
+        header.rest,
+        f"{counts.spans} {counts.marks} {counts.snapshots}",
+        exactjson.dumps_sorted(origin.attributes),
+    )

@@ -1,0 +1,341 @@
+"""Cirron → OTLP: a pure function of one batch and of the plan its records stand in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
+
+from .. import exactjson
+from .. import semconv as sc
+from ..ids import is_id, span_id_for
+from . import rest as rests
+from .events import Record
+from .header import LISTS, Counts, Header, Origin, said, write_resource, write_scope
+from .order import TIME, sequence_numbers
+from .otelview import unhex
+from .placement import Place, Plan, first_index, place_spans
+from .spans import Placed, SpanSet, Wire, natural_parent, overhead_mark, write_span
+from .synthetic import Carrier, write_carrier, write_seams
+from .parts import whole_of
+from .values import INT64_MAX, is_int, sayable
+
+SEGMENTED, SESSION_LAYOUT = "segmented", "session"
+
+DEFAULT_SERVICE_NAME = "cirron"
+
+_Riders = tuple[list[Placed], list[Placed]]
+"""Marks and snapshots that belong to one scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to say a batch where the batch leaves a choice."""
+
+    layout: str = SEGMENTED
+    """`segmented`: obey the records' own trace ids and the plan's segments; `session`: everything
+    of a session in its own trace."""
+    service_name: str = DEFAULT_SERVICE_NAME
+    """`service.name` of a batch whose resource has none."""
+
+
+DEFAULT = Options()
+
+
+def file_name(batch: Record) -> str | None:
+    """The name of a batch's file, as far as its id and its time give it."""
+    created, batch_id = batch.get("created_ns"), batch.get("batch_id")
+    if not is_int(created, 0) or not isinstance(batch_id, str):
+        return None
+    return f"{created:020d}-{batch_id}.json"
+
+
+def encode_batch(
+    batch: Record, plan: Plan, name: str | None = None, options: Options = DEFAULT
+) -> list[ResourceSpans]:
+    """Say a batch as ResourceSpans, one a session; every one carries the batch's header.
+
+    `batch` is a JSON object as `exactjson.loads` gives it; `name` is its file's name where it has
+    one. Nothing of the batch is lost: `decode` gives it back, equal as a JSON value.
+    """
+    return _Encoder(batch, plan, name, options).run()
+
+
+@dataclass(slots=True)
+class _Group:
+    """The part of a batch that belongs to one session."""
+
+    records: list[Record] = field(default_factory=list)
+    units: list[tuple[SpanSet, Place, list[Any]]] = field(default_factory=list)
+    carriers: list[Carrier] = field(default_factory=list)
+    seams: list[Span] = field(default_factory=list)
+
+
+class _Encoder:
+    def __init__(self, batch: Record, plan: Plan, name: str | None, options: Options) -> None:
+        batch, self.part = whole_of(batch)
+        self.batch, self.plan, self.options = batch, plan, options
+        self.lists = {key: _records(batch.get(key)) for key in LISTS}
+        self.index = first_index(self.lists["spans"])
+        self.places = place_spans(self.lists["spans"], self.index, plan)
+        self.seqs = {key: sequence_numbers(self.lists[key], TIME[key]) for key in LISTS}
+        self.groups: dict[str, _Group] = {}
+        self.ordinal = 0
+        otel = batch.get("otel")
+        self.otel: Record = otel if isinstance(otel, dict) else {}
+        self.trace_id = _trace_id(self.otel.get("trace_id"))
+        self.name = name if name != file_name(batch) else None
+
+    def run(self) -> list[ResourceSpans]:
+        header = self._header(Counts(0, 0, 0, 0), "")
+        self._collect()
+        rest = self._header_rest(header)
+        inline = "" if len(rest) > sc.REST_PIECE else rest
+        spans = self.lists["spans"]
+        if not spans or rest != inline:
+            carried = "" if rest == inline else rest
+            place = self.places[0] if spans else self.plan.outside(None)
+            carrier = Carrier(self._next(), place.trace_id, rest=carried)
+            self._group(place.session).carriers.append(carrier)
+        synthetic = sum(len(g.carriers) + len(g.seams) for g in self.groups.values())
+        counts = Counts(*(len(self.lists[key]) for key in LISTS), synthetic)
+        if self.part is not None:
+            counts = self.part.counts(synthetic)
+        header = self._header(counts, inline)
+        return [self._say(session, group, header) for session, group in self.groups.items()]
+
+    def _header(self, counts: Counts, rest: str) -> Header:
+        own = any("trace_id" in _otel(record) for record in self.lists["spans"])
+        attributes = self._resource_attributes()
+        return Header(
+            **said(self.batch),
+            counts=counts,
+            file=self.name if self.name is None or sayable(self.name) else None,
+            trace_id=self.trace_id,
+            own_trace_ids=own,
+            service_name_added=sc.SERVICE_NAME not in attributes,
+            rest=rest,
+        )
+
+    def _resource_attributes(self) -> Record:
+        resource = self.otel.get("resource")
+        attributes = resource.get("attributes") if isinstance(resource, dict) else None
+        if not isinstance(attributes, dict):
+            return {}
+        return {k: v for k, v in attributes.items() if sayable(k)}
+
+    def _header_rest(self, header: Header) -> str:
+        """The difference at the top level, lists aside: those that are lists of records."""
+        decoded = header.fields()
+        truth = dict(self.batch)
+        for key in LISTS:
+            if truth.get(key) is self.lists[key]:
+                del truth[key]
+            else:
+                decoded[key] = []
+        otel = decoded_otel(header, self._resource_attributes())
+        if otel:
+            decoded["otel"] = otel
+        return rests.text_of(rests.difference(truth, decoded))
+
+    def _group(self, session: str) -> _Group:
+        return self.groups.setdefault(session, _Group())
+
+    def _next(self) -> int:
+        self.ordinal += 1
+        return self.ordinal - 1
+
+    def _collect(self) -> None:
+        hosted, homeless = self._riders()
+        opened: set[bytes] = set()
+        for number, record in enumerate(self.lists["spans"]):
+            place = self.places[number]
+            group = self._group(place.session)
+            group.records.append(record)
+            unit = SpanSet(record, self.seqs["spans"][number])
+            place = place._replace(trace_id=self._trace(record, place)[0])
+            carried = self._load(unit, hosted.get(number, ([], [])), place, group)
+            group.units.append((unit, place, carried))
+            self._seams(record, place, group, opened)
+        for span_id, riders in homeless.items():
+            place = self.plan.outside(span_id)
+            parent = natural_parent(None if span_id in (None, "root") else span_id)
+            self._carry(riders, place.trace_id, parent, span_id, self._group(place.session))
+
+    def _riders(self) -> tuple[dict[int, _Riders], dict[object, _Riders]]:
+        """Marks and snapshots by the number of their span, or by its id where it is elsewhere."""
+        hosted: dict[int, _Riders] = {}
+        homeless: dict[object, _Riders] = {}
+        for which, key in enumerate(("marks", "snapshots")):
+            for record, seq in zip(self.lists[key], self.seqs[key], strict=True):
+                span_id = record.get("span_id")
+                told = span_id if isinstance(span_id, str) else None
+                number = self.index.get(told) if told is not None else None
+                if number is not None:
+                    hosted.setdefault(number, ([], []))[which].append((record, seq))
+                else:
+                    homeless.setdefault(told, ([], []))[which].append((record, seq))
+        return hosted, homeless
+
+    def _load(
+        self, unit: SpanSet, riders: _Riders, place: Place, group: _Group
+    ) -> list[Any]:
+        """Put marks and snapshots on their span, what is too much on carriers.
+
+        Returns the ids of the marks that ride on carriers.
+        """
+        record = unit.record
+        marks = _in_order_of(record.get("mark_ids"), riders[0])
+        marks = _take_overhead(unit, marks)
+        size = len(exactjson.dumps(record))
+        kept, over = _fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
+        unit.marks = kept[0]
+        unit.more_marks = len(over)
+        left = sc.MAX_EVENTS - len(kept[0])
+        kept_s, over_s = _fitting(riders[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
+        unit.snapshots = kept_s[0]
+        if over or over_s:
+            host = record["id"]
+            self._carry((over, over_s), place.trace_id, span_id_for(host), host, group)
+        return [mark.get("id") for mark, _ in over]
+
+    def _carry(
+        self, riders: _Riders, trace_id: bytes, parent: bytes, span_id: object, group: _Group
+    ) -> None:
+        marks, snapshots = riders
+        while marks or snapshots:
+            (now, size), marks = _fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
+            carrier = Carrier(self._next(), trace_id, parent, span_id, marks=now)
+            if not marks:
+                space = sc.MAX_EVENTS - len(now)
+                least = 0 if now else 1
+                taken, snapshots = _fitting(snapshots, space, sc.MAX_SPAN_BYTES - size, least)
+                carrier.snapshots = taken[0]
+            times = [record.get("ts_ns") for record, _ in (*carrier.marks, *carrier.snapshots)]
+            known = [time for time in times if is_int(time, 0, INT64_MAX)]
+            if known:
+                carrier.start_ns, carrier.end_ns = min(known), max(known)  # type: ignore[type-var,assignment]
+            group.carriers.append(carrier)
+
+    def _seams(self, record: Record, place: Place, group: _Group, opened: set[bytes]) -> None:
+        if self.options.layout == SESSION_LAYOUT or place.depth not in (1, 2):
+            return
+        start, own = record.get("start_ns"), record.get("id")
+        if not isinstance(start, int) or not isinstance(own, str):
+            return
+        segment = self.plan.segment_of(place.session, start, own)
+        if segment is None or segment[:2] != (start, own) or segment.trace_id in opened:
+            return
+        opened.add(segment.trace_id)
+        parent = segment.parent_id
+        number = self.index.get(parent) if parent is not None else None
+        above = self.places[number] if number is not None else self.plan.outside(parent)
+        session_trace = self.plan.session_trace(place.session)
+        group.seams += write_seams(place.session, session_trace, segment, above.trace_id)
+
+    def _say(self, session: str, group: _Group, header: Header) -> ResourceSpans:
+        origin = self._origin(session, group, header)
+        message = ResourceSpans()
+        write_resource(message.resource, origin)
+        scope_spans = message.scope_spans.add()
+        write_scope(scope_spans.scope, header)
+        for unit, place, carried in group.units:
+            write_span(scope_spans.spans.add(), unit, self._wire(unit, place, header, origin), carried)
+        for carrier in group.carriers:
+            write_carrier(scope_spans.spans.add(), carrier, header)
+        scope_spans.spans.extend(group.seams)
+        return message
+
+    def _origin(self, session: str, group: _Group, header: Header) -> Origin:
+        pids = [r["pid"] for r in group.records if is_int(r.get("pid"))]
+        ranks = [r["rank"] for r in group.records if is_int(r.get("rank"))]
+        return Origin(
+            session_id=session,
+            pid=pids[0] if pids else None,
+            rank=ranks[0] if ranks else None,
+            service_name=self.options.service_name if header.service_name_added else None,
+            attributes=self._resource_attributes(),
+        )
+
+    def _trace(self, record: Record, place: Place) -> tuple[bytes, str | None]:
+        """The wire trace of a record, and its own trace id where that had to give way."""
+        own = _trace_id(_otel(record).get("trace_id"))
+        if self.options.layout != SESSION_LAYOUT:
+            return own or self.trace_id or place.trace_id, None
+        trace_id = self.plan.session_trace(place.session)
+        return trace_id, own.hex() if own and own != trace_id else None
+
+    def _wire(self, unit: SpanSet, place: Place, header: Header, origin: Origin) -> Wire:
+        trace_id, given = self._trace(unit.record, place)
+        parent = unhex(_otel(unit.record).get("parent_span_id"))
+        if parent is None or len(parent) != 8 or not any(parent):
+            parent = natural_parent(unit.record.get("parent_id"))
+        return Wire(trace_id, parent, header, origin, given)
+
+
+def decoded_otel(header: Header, resource_attributes: Record) -> Record:
+    """The batch's `otel` object that a header and its resource say."""
+    otel: Record = {}
+    if resource_attributes:
+        otel["resource"] = {"attributes": resource_attributes}
+    if header.trace_id:
+        otel["trace_id"] = header.trace_id.hex()
+    return otel
+
+
+def _records(value: object) -> list[Record]:
+    """The list itself where it is one of objects; anything else stays in the header's rest."""
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    return []
+
+
+def _otel(record: Record) -> Record:
+    otel = record.get("otel")
+    return otel if isinstance(otel, dict) else {}
+
+
+def _trace_id(value: object) -> bytes:
+    return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
+
+
+def _in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
+    """The span's marks as its `mark_ids` order them where it names just these, else as they are."""
+    if not isinstance(mark_ids, list) or len(mark_ids) != len(marks):
+        return marks
+    by_id = {m["id"]: (m, seq) for m, seq in marks if isinstance(m.get("id"), str)}
+    if len(by_id) != len(marks) or not all(isinstance(i, str) and i in by_id for i in mark_ids):
+        return marks
+    ordered = [by_id[mark_id] for mark_id in mark_ids]
+    return ordered if len({id(mark) for mark, _ in ordered}) == len(marks) else marks
+
+
+def _take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
+    """Say the SDK's own overhead mark, where it is the last one, as one attribute."""
+    record = unit.record
+    if not marks or not isinstance(record.get("id"), str) or not is_int(record.get("end_ns"), 0):
+        return marks
+    mark, seq = marks[-1]
+    value = mark.get("value")
+    if seq is not None or not is_int(value) or len(marks) > sc.MAX_EVENTS:
+        return marks
+    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], value)):  # type: ignore[arg-type]
+        return marks
+    unit.overhead_ns = value  # type: ignore[assignment]
+    return marks[:-1]
+
+
+def _fitting(
+    riders: list[Placed], most: int, space: int, at_least: int = 0
+) -> tuple[tuple[list[Placed], int], list[Placed]]:
+    """Part riders into those that fit (with their size in bytes, about) and the others."""
+    size = 0
+    number = 0
+    for record, _ in riders:
+        own = 2 * len(exactjson.dumps(record))
+        if number >= most or (size + own > space and number >= at_least):
+            break
+        size += own
+        number += 1
+    return (riders[:number], size), riders[number:]

@@ -1,0 +1,353 @@
+"""OTLP that was not born in Cirron ↔ a Cirron batch that holds all of it.
+
+A readable view goes where Cirron has fields, what it has none for goes into `otel`; where the view
+does not give a message back exactly, the message itself stands beside it (`raw`, base64).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from .. import __version__, exactjson
+from .. import semconv as sc
+from ..ids import derive_id, digest, uuid4_shaped
+from ..model import SCHEMA_VERSION
+from . import otelview
+from .events import Record
+from .otelview import unhex, write_plain
+from .values import INT64_MAX, is_int
+
+SDK_VERSION = f"0.3.0+cirron-otel.{__version__}"
+"""What our own batches say: readers that branch on the version keep working."""
+
+RESOURCE_SPANS = "resource_spans"
+COPY = "copy"
+_RAW = "raw"
+_M = TypeVar("_M", bound=Message)
+
+
+def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
+    """The batch that holds `messages`; `copy` numbers equal ones in one input, from 0.
+
+    Its `batch_id` is a hash over its content, `copy` included, its `created_ns` the latest end.
+    """
+    spans: list[Record] = []
+    resources = [_resource_spans(message, spans) for message in messages]
+    otel: Record = {RESOURCE_SPANS: resources}
+    if copy:
+        otel[COPY] = copy
+    ends = [span["end_ns"] for span in spans]
+    batch: Record = {
+        "schema_version": SCHEMA_VERSION,
+        "sdk_version": SDK_VERSION,
+        "batch_id": "",
+        "created_ns": min(max(ends, default=0), INT64_MAX),
+        "spans": spans,
+        "marks": [],
+        "snapshots": [],
+        "otel": otel,
+    }
+    content = {key: batch[key] for key in ("spans", "otel")}
+    batch["batch_id"] = uuid4_shaped(digest("otlp", exactjson.dumps_sorted(content)))
+    return batch
+
+
+def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
+    """The messages that a batch holds if it was born in OTLP, else None.
+
+    It was if decoding what it says gives it back; its names alone prove nothing.
+    """
+    otel = batch.get("otel")
+    resources = otel.get(RESOURCE_SPANS) if isinstance(otel, dict) else None
+    spans = batch.get("spans")
+    if not isinstance(otel, dict) or not isinstance(resources, list) or not isinstance(spans, list):
+        return None
+    copy = otel.get(COPY, 0)
+    if not is_int(copy, 0) or not all(isinstance(span, dict) for span in spans):
+        return None
+    try:
+        left = iter(spans)
+        messages = [_write_resource_spans(record, left) for record in resources]
+        again = decode_foreign(messages, copy)
+    except (_NotOursError, StopIteration, DecodeError):
+        return None
+    again["sdk_version"] = batch.get("sdk_version")
+    return messages if exactjson.equal(again, batch) else None
+
+
+class _NotOursError(Exception):
+    """A batch's `otel` is not what our decoder writes."""
+
+
+def _is(value: object, kind: type) -> Any:
+    if type(value) is not kind:
+        raise _NotOursError
+    return value
+
+
+def _raw(message: Message) -> str:
+    return base64.b64encode(message.SerializeToString()).decode("ascii")
+
+
+def _unraw(kind: type[_M], text: object) -> _M:
+    try:
+        return kind.FromString(base64.b64decode(_is(text, str), validate=True))
+    except (binascii.Error, ValueError):
+        raise _NotOursError from None
+
+
+def _same(a: Message, b: Message) -> bool:
+    return a.SerializeToString() == b.SerializeToString()
+
+
+# --- resource and scope -------------------------------------------------------------------------
+
+
+def _bare(message: _M, field: str) -> _M:
+    """A copy of `message` without its repeated `field`."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    copy.ClearField(field)
+    return copy
+
+
+def _resource_spans(message: ResourceSpans, spans: list[Record]) -> Record:
+    record: Record = {}
+    if message.HasField("resource"):
+        record["resource"] = _attributes_view(message.resource)
+    if message.schema_url:
+        record["schema_url"] = message.schema_url
+    resource = message.resource
+    record["scope_spans"] = [_scope_spans(item, resource, spans) for item in message.scope_spans]
+    bare = _bare(message, "scope_spans")
+    if not _same(_write_resource(record), bare):
+        record[_RAW] = _raw(bare)
+    return record
+
+
+def _write_resource(record: Record) -> ResourceSpans:
+    message = ResourceSpans()
+    if _RAW in record:
+        return _unraw(ResourceSpans, record[_RAW])
+    if "resource" in record:
+        message.resource.SetInParent()
+        _write_attributes_view(message.resource, _is(record["resource"], dict))
+    _write_schema_url(message, record)
+    return message
+
+
+def _write_schema_url(message: Any, record: Record) -> None:
+    if "schema_url" in record:
+        message.schema_url = _is(record["schema_url"], str)
+
+
+def _attributes_view(owner: Resource | InstrumentationScope) -> Record:
+    record: Record = {}
+    if owner.attributes:
+        record["attributes"] = view_attributes(owner.attributes)
+    if owner.dropped_attributes_count:
+        record["dropped_attributes_count"] = owner.dropped_attributes_count
+    return record
+
+
+def _write_attributes_view(owner: Any, record: Record) -> None:
+    write_plain(owner.attributes, _is(record.get("attributes", {}), dict))
+    count = record.get("dropped_attributes_count", 0)
+    if not is_int(count, 0, otelview.UINT32_MAX):
+        raise _NotOursError
+    owner.dropped_attributes_count = count
+
+
+def _scope_spans(message: ScopeSpans, resource: Resource, spans: list[Record]) -> Record:
+    record: Record = {}
+    if message.HasField("scope"):
+        scope = message.scope
+        told = {"name": scope.name, "version": scope.version}
+        record["scope"] = {k: v for k, v in told.items() if v} | _attributes_view(scope)
+    if message.schema_url:
+        record["schema_url"] = message.schema_url
+    record["spans"] = len(message.spans)
+    spans.extend(_span(span, resource) for span in message.spans)
+    bare = _bare(message, "spans")
+    if not _same(_write_scope(record), bare):
+        record[_RAW] = _raw(bare)
+    return record
+
+
+def _write_scope(record: Record) -> ScopeSpans:
+    message = ScopeSpans()
+    if _RAW in record:
+        return _unraw(ScopeSpans, record[_RAW])
+    if "scope" in record:
+        told = _is(record["scope"], dict)
+        message.scope.SetInParent()
+        message.scope.name = _text(told.get("name", ""))
+        message.scope.version = _text(told.get("version", ""))
+        _write_attributes_view(message.scope, told)
+    _write_schema_url(message, record)
+    return message
+
+
+def _text(value: object) -> str:
+    text = _is(value, str)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _NotOursError from None
+    return str(text)
+
+
+def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
+    told = _is(record, dict)
+    message = _write_resource(told)
+    for item in _is(told.get("scope_spans"), list):
+        scope_spans = _write_scope(_is(item, dict))
+        for _ in range(_is(item.get("spans"), int)):
+            scope_spans.spans.append(_write_span(next(spans)))
+        message.scope_spans.append(scope_spans)
+    return message
+
+
+# --- spans --------------------------------------------------------------------------------------
+
+
+def _span(span: Span, resource: Resource) -> Record:
+    record = _view(span, resource)
+    try:
+        exact = _same(_write_span(record), span)
+    except _NotOursError:
+        exact = False
+    if not exact:
+        record["otel"][_RAW] = _raw(span)
+    return record
+
+
+def _view(span: Span, resource: Resource) -> Record:
+    otel: Record = {"trace_id": span.trace_id.hex()}
+    record_id = _regular(span.span_id, span.trace_id)
+    if record_id is None:
+        otel["span_id"] = span.span_id.hex()
+        record_id = (digest("span", span.trace_id, span.span_id)[:16]).hex()
+    parent_id = None
+    if span.parent_span_id:
+        parent_id = _regular(span.parent_span_id, span.trace_id)
+        if parent_id is None:
+            otel["parent_span_id"] = span.parent_span_id.hex()
+            parent_id = (digest("span", span.trace_id, span.parent_span_id)[:16]).hex()
+    otel |= otelview.read(span, 0, view_attributes)
+    if span.events:
+        otel["events"] = [_event(event) for event in span.events]
+    thread_id = _int_attribute(span.attributes, sc.THREAD_ID)
+    rank = _int_attribute(resource.attributes, sc.RANK)
+    return {
+        "id": record_id,
+        "name": span.name,
+        "parent_id": parent_id,
+        "index": None,
+        "start_ns": span.start_time_unix_nano,
+        "end_ns": span.end_time_unix_nano,
+        "cpu_ns": None,
+        "gpu_ns": None,
+        "memory_peak_bytes": None,
+        "thread_id": thread_id,
+        "pid": _int_attribute(resource.attributes, sc.PROCESS_PID),
+        "rank": 0 if rank is None else rank,
+        "attrs": view_attributes(span.attributes),
+        "mark_ids": [],
+        "otel": otel,
+    }
+
+
+def _regular(span_id: bytes, trace_id: bytes) -> str | None:
+    """The id by the rule, None for ids of a wrong length or zero."""
+    if len(span_id) != 8 or len(trace_id) != 16 or not any(span_id) or not any(trace_id):
+        return None
+    return derive_id(span_id, trace_id)
+
+
+def _int_attribute(pairs: Iterable[KeyValue], key: str) -> int | None:
+    for pair in pairs:
+        if pair.key == key and pair.value.WhichOneof("value") == "int_value":
+            return pair.value.int_value
+    return None
+
+
+def _event(event: Span.Event) -> Record:
+    record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
+    if event.attributes:
+        record["attributes"] = view_attributes(event.attributes)
+    if event.dropped_attributes_count:
+        record["dropped_attributes_count"] = event.dropped_attributes_count
+    return record
+
+
+def _write_span(record: Record) -> Span:
+    otel = _is(record.get("otel"), dict)
+    if _RAW in otel:
+        return _unraw(Span, otel[_RAW])
+    span = Span()
+    span.trace_id = _bytes(otel.get("trace_id"))
+    span.span_id = _span_id(otel.get("span_id"), record.get("id"))
+    if record.get("parent_id") is not None:
+        span.parent_span_id = _span_id(otel.get("parent_span_id"), record.get("parent_id"))
+    span.name = _text(record.get("name"))
+    for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
+        if not is_int(record.get(source), 0, 2**64 - 1):
+            raise _NotOursError
+        setattr(span, target, record[source])
+    otelview.write(span, otel, 0)
+    write_plain(span.attributes, _is(record.get("attrs"), dict))
+    for told in _is(otel.get("events", []), list):
+        _write_event(span.events.add(), _is(told, dict))
+    return span
+
+
+def _bytes(value: object) -> bytes:
+    found = unhex(value)
+    if found is None:
+        raise _NotOursError
+    return found
+
+
+def _span_id(told: object, record_id: object) -> bytes:
+    return _bytes(_is(record_id, str)[:16] if told is None else told)
+
+
+def _write_event(event: Span.Event, told: Record) -> None:
+    event.name = _text(told.get("name"))
+    if not is_int(told.get("time_ns"), 0, 2**64 - 1):
+        raise _NotOursError
+    event.time_unix_nano = told["time_ns"]
+    _write_attributes_view(event, told)
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def view_attributes(pairs: Iterable[KeyValue]) -> Record:
+    """A readable JSON view of any attribute list; exact wherever JSON can be."""
+    return {pair.key: _value_view(pair.value) for pair in pairs}
+
+
+def _value_view(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [_value_view(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return view_attributes(value.kvlist_value.values)
+    found = getattr(value, kind)
+    if isinstance(found, bytes):
+        return base64.b64encode(found).decode("ascii")
+    if isinstance(found, float) and (found != found or found in (float("inf"), float("-inf"))):
+        return str(found)
+    return found

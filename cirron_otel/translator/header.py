@@ -1,0 +1,200 @@
+"""The header of a batch in an instrumentation scope, and the resource its spans stand under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from .. import semconv as sc
+from ..ids import digest
+from . import rest as rests
+from .events import Record
+from .normal import same_resource, same_scope
+from .otelview import unhex
+from .values import (
+    UnsayableError,
+    add,
+    add_escaped,
+    is_int,
+    read_typed,
+    sayable,
+    split_attributes,
+)
+
+LISTS = ("spans", "marks", "snapshots")
+_COUNTS = (sc.BATCH_SPANS, sc.BATCH_MARKS, sc.BATCH_SNAPSHOTS, sc.BATCH_SYNTHETIC)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many records and synthetic spans a batch has on the wire."""
+
+    spans: int
+    marks: int
+    snapshots: int
+    synthetic: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a batch is, apart from its records: the scope's name, version and attributes."""
+
+    sdk_version: object
+    batch_id: object
+    created_ns: object
+    schema_version: object
+    counts: Counts
+    file: str | None = None
+    """The file's name, where id and time do not give it."""
+    trace_id: bytes = b""
+    """The trace id that the batch gives its records as a default."""
+    own_trace_ids: bool = False
+    """Whether records carried a trace id of their own."""
+    service_name_added: bool = False
+    rest: str = ""
+    """The header's rest, as far as the scope may carry it."""
+    key: str = field(init=False)
+    """Names the batch in derived ids."""
+
+    def __post_init__(self) -> None:
+        parts = (self.batch_id, self.created_ns, self.file or "")
+        object.__setattr__(self, "key", digest(*map(str, parts)).hex())
+
+    def fields(self) -> Record:
+        """The batch's top-level values that the header says, without its lists."""
+        return {
+            "schema_version": self.schema_version,
+            "sdk_version": self.sdk_version,
+            "batch_id": self.batch_id,
+            "created_ns": self.created_ns,
+        }
+
+
+def said(batch: Record) -> Record:
+    """The top-level values of `batch` as far as a header can say them, None for the others."""
+    sdk_version, batch_id = batch.get("sdk_version"), batch.get("batch_id")
+    return {
+        "schema_version": _int(batch.get("schema_version")),
+        "sdk_version": sdk_version if isinstance(sdk_version, str) and sayable(sdk_version) else "",
+        "batch_id": batch_id if isinstance(batch_id, str) and sayable(batch_id) else None,
+        "created_ns": _int(batch.get("created_ns")),
+    }
+
+
+def _int(value: object) -> object:
+    return value if is_int(value) else None
+
+
+def write_scope(scope: InstrumentationScope, header: Header) -> None:
+    """Say a header as the scope's name, version and attributes."""
+    scope.name = sc.SCOPE_NAME
+    scope.version = str(header.sdk_version)
+    attributes = scope.attributes
+    if header.batch_id is not None:
+        add(attributes, sc.BATCH_ID, header.batch_id)
+    if header.created_ns is not None:
+        add(attributes, sc.BATCH_CREATED, header.created_ns)
+    if header.schema_version is not None:
+        add(attributes, sc.SCHEMA, header.schema_version)
+    counts = header.counts
+    for key, count in zip(
+        _COUNTS, (counts.spans, counts.marks, counts.snapshots, counts.synthetic), strict=True
+    ):
+        add(attributes, key, count)
+    if header.file is not None:
+        add(attributes, sc.BATCH_FILE, header.file)
+    if header.trace_id:
+        add(attributes, sc.BATCH_TRACE_ID, header.trace_id.hex())
+    for key, flag in (
+        (sc.TRACE_IDS, header.own_trace_ids),
+        (sc.SERVICE_NAME_ADDED, header.service_name_added),
+    ):
+        if flag:
+            add(attributes, key, True)
+    rests.write(attributes, sc.REST, header.rest)
+
+
+def read_scope(scope: InstrumentationScope) -> Header | None:
+    """The header that a scope says, or None where it is not exactly one of ours."""
+    if scope.name != sc.SCOPE_NAME:
+        return None
+    try:
+        ours, users = split_attributes(scope.attributes)
+        rest = rests.joined(ours, sc.REST)
+        rests.parse(rest)
+    except UnsayableError:
+        return None
+    counts = [read_typed(ours, key, "int_value") for key in _COUNTS]
+    if users or any(count is None or count < 0 for count in counts):
+        return None
+    header = Header(
+        sdk_version=scope.version,
+        batch_id=read_typed(ours, sc.BATCH_ID, "string_value"),
+        created_ns=read_typed(ours, sc.BATCH_CREATED, "int_value"),
+        schema_version=read_typed(ours, sc.SCHEMA, "int_value"),
+        counts=Counts(*counts),
+        file=read_typed(ours, sc.BATCH_FILE, "string_value"),
+        trace_id=unhex(read_typed(ours, sc.BATCH_TRACE_ID, "string_value")) or b"",
+        own_trace_ids=bool(read_typed(ours, sc.TRACE_IDS, "bool_value")),
+        service_name_added=bool(read_typed(ours, sc.SERVICE_NAME_ADDED, "bool_value")),
+        rest=rest,
+    )
+    again = InstrumentationScope()
+    write_scope(again, header)
+    return header if same_scope(again, scope) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the resource says for all spans below it."""
+
+    session_id: str | None
+    pid: int | None
+    rank: int | None
+    service_name: str | None
+    """The name that was added because the record has none; None where none was."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Resource attributes of others: the batch's `otel.resource.attributes`."""
+
+
+def write_resource(resource: Resource, origin: Origin) -> None:
+    """Say an origin as resource attributes."""
+    attributes = resource.attributes
+    if origin.service_name is not None:
+        add(attributes, sc.SERVICE_NAME, origin.service_name)
+    if origin.pid is not None:
+        add(attributes, sc.PROCESS_PID, origin.pid)
+    if origin.rank is not None:
+        add(attributes, sc.RANK, origin.rank)
+    if origin.session_id is not None and sayable(origin.session_id):
+        add(attributes, sc.SESSION_ID, origin.session_id)
+    add_escaped(attributes, origin.attributes)
+
+
+def read_resource(resource: Resource, header: Header) -> Origin | None:
+    """The origin that a resource says, or None where it is not exactly one of ours."""
+    try:
+        ours, users = split_attributes(resource.attributes)
+    except UnsayableError:
+        return None
+    service_name = users.pop(sc.SERVICE_NAME, None) if header.service_name_added else None
+    if header.service_name_added and not isinstance(service_name, str):
+        return None
+    origin = Origin(
+        session_id=read_typed(ours, sc.SESSION_ID, "string_value"),
+        pid=_of(ours, sc.PROCESS_PID),
+        rank=_of(ours, sc.RANK),
+        service_name=service_name,
+        attributes=users,
+    )
+    again = Resource()
+    write_resource(again, origin)
+    return origin if same_resource(again, resource) else None
+
+
+def _of(ours: dict[str, AnyValue], key: str) -> int | None:
+    value = read_typed(ours, key, "int_value")
+    return value if isinstance(value, int) else None

@@ -1,0 +1,57 @@
+"""The order of records in a batch: what it does not give, `seq` says.
+
+Canonical order is (end_ns, id) for spans and (ts_ns, id) for marks and snapshots. A record that
+stands elsewhere carries its place, and so does every record whose id is missing or not unique in
+its list, or whose time is no int.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+TIME = {"spans": "end_ns", "marks": "ts_ns", "snapshots": "ts_ns"}
+
+
+def sequence_numbers(records: Sequence[Record], time_field: str) -> list[int | None]:
+    """For each record its `seq`, None where canonical order gives its place."""
+    ids = Counter(r["id"] for r in records if isinstance(r.get("id"), str))
+    ordered = [
+        number
+        for number, record in enumerate(records)
+        if ids.get(_text(record.get("id"))) == 1 and type(record.get(time_field)) is int
+    ]
+    canonical = sorted(ordered, key=lambda n: (records[n][time_field], records[n]["id"]))
+    result: list[int | None] = list(range(len(records)))
+    for place, number in zip(ordered, canonical, strict=True):
+        if place == number:
+            result[number] = None
+    return result
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def arranged(placed: Sequence[tuple[Record, int | None]], time_field: str) -> list[Record]:
+    """The records of one list in their order; with parts missing, as near to it as can be said."""
+    free = [record for record, seq in placed if seq is None]
+    free.sort(key=lambda r: (_int(r.get(time_field)), str(r.get("id"))))
+    fixed = sorted(
+        ((seq, n) for n, (_, seq) in enumerate(placed) if seq is not None),
+    )
+    result: list[Record] = []
+    rest = iter(free)
+    for seq, number in fixed:
+        while len(result) < seq and (record := next(rest, None)) is not None:
+            result.append(record)
+        result.append(placed[number][0])
+    result.extend(rest)
+    return result
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

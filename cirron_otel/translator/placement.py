@@ -1,0 +1,136 @@
+"""Where records stand: the session, the depth below it and the trace of every span of a batch.
+
+A batch alone does not say it: an open epoch's record comes later, in another batch. What lies
+outside the batch is handed in as a `Plan`; `sessions` makes one from whole spools.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .. import semconv as sc
+from ..ids import trace_id_for
+
+Record = dict[str, Any]
+
+UNIT_DEPTHS = (1, 2)
+"""Depths at which a segment may open: children and grandchildren of the session."""
+
+
+class Place(NamedTuple):
+    """Where one record stands."""
+
+    session: str
+    trace_id: bytes
+    depth: int
+    """0 for the session, 1 for its children, …"""
+
+
+class Segment(NamedTuple):
+    """A trace of a long session after its first one (layout `segmented`)."""
+
+    start_ns: int
+    unit_id: str
+    """The scope that opened it: segments are ordered by (start_ns, unit_id)."""
+    parent_id: str | None
+    """That scope's parent."""
+    number: int
+    """1 for the first trace after the session's own."""
+    trace_id: bytes
+    previous_trace_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What lies outside a batch."""
+
+    default: str
+    """The session of records for which nothing better is known."""
+    external: Mapping[str, Place] = field(default_factory=dict)
+    """By id: scopes that the batch refers to and does not hold, and, under their own id, the
+    batch's scopes that have no parent."""
+    segments: Mapping[str, Sequence[Segment]] = field(default_factory=dict)
+    """By session: its later traces, in order; a session without any is one trace."""
+    traces: Mapping[str, bytes] = field(default_factory=dict)
+    """By session: the trace id of one that joined another trace."""
+
+    def session_trace(self, session: str) -> bytes:
+        """The trace id of a session's first (or only) trace."""
+        return self.traces.get(session) or trace_id_for(session)
+
+    def segment_of(self, session: str, start_ns: int, unit_id: str) -> Segment | None:
+        """The segment in which a child or grandchild of the session stands; None for the first."""
+        segments = self.segments.get(session)
+        if not segments:
+            return None
+        number = bisect_right(segments, (start_ns, unit_id), key=lambda s: (s[0], s[1]))
+        return segments[number - 1] if number else None
+
+    def below(self, parent: Place, start_ns: int, own_id: str) -> Place:
+        """The place of a scope whose parent stands at `parent`."""
+        depth = parent.depth + 1
+        if depth in UNIT_DEPTHS:
+            segment = self.segment_of(parent.session, start_ns, own_id)
+            trace_id = segment.trace_id if segment else self.session_trace(parent.session)
+            return Place(parent.session, trace_id, depth)
+        return Place(parent.session, parent.trace_id, depth)
+
+    def outside(self, some_id: object) -> Place:
+        """The place of something that the batch does not hold."""
+        if isinstance(some_id, str):
+            place = self.external.get(some_id)
+            if place is not None:
+                return place
+        return Place(self.default, self.session_trace(self.default), 0)
+
+
+def is_session(span: Record) -> bool:
+    """Whether a span record is the root of a session."""
+    return span.get("name") == sc.SESSION and span.get("parent_id") is None
+
+
+def first_index(records: Sequence[Record]) -> dict[str, int]:
+    """By id: the first record that has it."""
+    index: dict[str, int] = {}
+    for number, record in enumerate(records):
+        record_id = record.get("id")
+        if isinstance(record_id, str):
+            index.setdefault(record_id, number)
+    return index
+
+
+def place_spans(spans: Sequence[Record], index: Mapping[str, int], plan: Plan) -> list[Place]:
+    """The place of every span of a batch."""
+    places: list[Place | None] = [None] * len(spans)
+    for number in range(len(spans)):
+        chain: list[int] = []
+        seen: set[int] = set()
+        current: int | None = number
+        while current is not None and places[current] is None and current not in seen:
+            chain.append(current)
+            seen.add(current)
+            parent = spans[current].get("parent_id")
+            current = index.get(parent) if isinstance(parent, str) else None
+        above = places[current] if current is not None else None
+        for step in reversed(chain):
+            above = places[step] = _place(spans[step], above, plan)
+    return [place for place in places if place is not None]
+
+
+def _place(span: Record, above: Place | None, plan: Plan) -> Place:
+    start, own = span.get("start_ns"), span.get("id")
+    start_ns = start if isinstance(start, int) else 0
+    own_id = own if isinstance(own, str) else ""
+    if above is not None:
+        return plan.below(above, start_ns, own_id)
+    parent = span.get("parent_id")
+    if isinstance(parent, str):
+        return plan.below(plan.outside(parent), start_ns, own_id)
+    if own_id in plan.external:
+        return plan.external[own_id]
+    if is_session(span) and own_id:
+        return Place(own_id, plan.session_trace(own_id), 0)
+    return plan.below(plan.outside(None), start_ns, own_id)

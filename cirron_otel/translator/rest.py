@@ -1,0 +1,97 @@
+"""The rest: the difference between what decoding gives and the truth.
+
+Every mapper writes what OTLP can say, asks the decoder what it would make of that, and keeps the
+difference as JSON text `{"set": {…}, "missing": […]}`: keys whose value is another or that decoding
+would not give, and keys that decoding would give and the record does not have. Decoding applies
+it. So nothing has to be known beforehand about what a record may hold for it to come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+from .. import exactjson
+from ..errors import InputError
+from ..semconv import REST_PIECE
+from .values import UnsayableError, add, read_typed
+
+Rest = dict[str, Any]
+
+
+def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Rest:
+    """What has to be added to `decoded` for it to be `truth`; empty where nothing has."""
+    changed = {
+        key: truth[key]
+        for key in sorted(truth)
+        if key not in decoded or not exactjson.equal(truth[key], decoded[key])
+    }
+    missing = sorted(key for key in decoded if key not in truth)
+    rest: Rest = {}
+    if changed:
+        rest["set"] = changed
+    if missing:
+        rest["missing"] = missing
+    return rest
+
+
+def together(rest: Rest, truth: dict[str, Any], keys: Collection[str]) -> None:
+    """Put all of `keys` that the record has into the rest where one of them is in it."""
+    changed = rest.get("set", {})
+    if any(key in changed for key in keys):
+        merged = changed | {key: truth[key] for key in keys if key in truth}
+        rest["set"] = {key: merged[key] for key in sorted(merged)}
+
+
+def apply(decoded: dict[str, Any], rest: Rest) -> None:
+    """Make `decoded` the truth, in place."""
+    for key in rest.get("missing", ()):
+        decoded.pop(key, None)
+    decoded.update(rest.get("set", {}))
+
+
+def text_of(rest: Rest) -> str:
+    """The rest as ASCII JSON text, so that it can be cut anywhere and holds lone surrogates."""
+    return exactjson.dumps_ascii(rest) if rest else ""
+
+
+def write(target: Any, key: str, text: str) -> None:
+    """Append `text` in pieces: `key`, `key.1`, `key.2`, …"""
+    for number, start in enumerate(range(0, len(text), REST_PIECE)):
+        name = f"{key}.{number}" if number else key
+        add(target, name, text[start : start + REST_PIECE])
+
+
+def joined(ours: dict[str, AnyValue], key: str) -> str:
+    """The text that `write` cut, taking its pieces out of `ours`; "" where there is none."""
+    pieces = []
+    name, number = key, 0
+    while name in ours:
+        piece = read_typed(ours, name, "string_value")
+        if piece is None:
+            raise UnsayableError(name)
+        pieces.append(piece)
+        del ours[name]
+        number += 1
+        name = f"{key}.{number}"
+    return "".join(pieces)
+
+
+def parse(text: str) -> Rest:
+    """The rest of its text. Raises UnsayableError where it is none."""
+    if not text:
+        return {}
+    try:
+        rest = exactjson.loads(text)
+    except InputError:
+        raise UnsayableError("not JSON") from None
+    if not isinstance(rest, dict) or not rest.keys() <= {"set", "missing"}:
+        raise UnsayableError("no rest")
+    missing = rest.get("missing", [])
+    if not isinstance(rest.get("set", {}), dict) or not isinstance(missing, list):
+        raise UnsayableError("no rest")
+    if not all(isinstance(key, str) for key in missing):
+        raise UnsayableError("no rest")
+    return rest

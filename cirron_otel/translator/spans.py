@@ -1,0 +1,255 @@
+"""One Cirron span record, with the marks and snapshots that ride on it ↔ one OTLP span."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .. import semconv as sc
+from ..ids import derive_id, digest, is_id, span_id_for
+from . import events as ev
+from . import otelview
+from . import rest as rests
+from .events import Record
+from .header import Header, Origin
+from .normal import same_span
+from .values import (
+    UINT64_MAX,
+    UnsayableError,
+    add,
+    add_escaped,
+    is_int,
+    read_typed,
+    readable,
+    sayable,
+    split_attributes,
+)
+
+_COSTS = ((sc.CPU_NS, "cpu_ns"), (sc.GPU_NS, "gpu_ns"), (sc.MEMORY_PEAK, "memory_peak_bytes"))
+
+Placed = tuple[Record, int | None]
+"""A record and its `seq`: its place in the batch where order does not give it."""
+
+
+@dataclass(slots=True)
+class SpanSet:
+    """A span record and what rides on it: the unit that the two mappers translate."""
+
+    record: Record
+    seq: int | None = None
+    marks: list[Placed] = field(default_factory=list)
+    snapshots: list[Placed] = field(default_factory=list)
+    overhead_ns: int | None = None
+    more_marks: int = 0
+    """How many of the span's marks ride on carriers, after those that are here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Where a span stands on the wire: what the encoder decides and the decoder is told."""
+
+    trace_id: bytes
+    parent: bytes
+    header: Header
+    origin: Origin
+    own_trace_id: str | None = None
+    """The record's own trace id where the layout made it give way."""
+
+
+def natural_parent(parent_id: object) -> bytes:
+    """The wire parent of a record whose parent is `parent_id` and stands in the same trace."""
+    return span_id_for(parent_id) if isinstance(parent_id, str) and parent_id else b""
+
+
+def wire_span_id(record: Record, seq: int | None, header: Header) -> bytes:
+    """The span id that a record has on the wire; one without an id gets one of its place."""
+    record_id = record.get("id")
+    if isinstance(record_id, str):
+        return span_id_for(record_id)
+    return digest(header.key, "span", -1 if seq is None else seq)[:8]
+
+
+def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
+    """The SDK's own overhead mark: its id, time and kind follow from its span."""
+    own = digest(sc.OVERHEAD_NS, span_id)[:8].hex()
+    return {
+        "id": own + (span_id[16:] if is_id(span_id) else ""),
+        "span_id": span_id,
+        "name": sc.OVERHEAD_NS,
+        "value_type": "int",
+        "value": value,
+        "attrs": {},
+        "ts_ns": end_ns,
+        "kind": "summary",
+    }
+
+
+def write_span(span: Span, unit: SpanSet, wire: Wire, carried_ids: list[Any]) -> None:
+    """Say `unit` as an OTLP span; `carried_ids` are the ids of its marks that ride on carriers."""
+    record = unit.record
+    span.trace_id = wire.trace_id
+    span.span_id = wire_span_id(record, unit.seq, wire.header)
+    span.parent_span_id = wire.parent
+    name = record.get("name")
+    if isinstance(name, str):
+        span.name = name if sayable(name) else readable(name)
+    for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
+        value = record.get(source)
+        if is_int(value, 0, UINT64_MAX):
+            setattr(span, target, value)
+    otel = record.get("otel")
+    otelview.write(span, otel if isinstance(otel, dict) else {}, otelview.KIND_INTERNAL)
+    _write_fields(span, unit, wire)
+    span_id = record.get("id")
+    for mark, seq in unit.marks:
+        ev.write_mark(span.events.add(), mark, span_id, seq)
+    for snapshot, seq in unit.snapshots:
+        ev.write_snapshot(span.events.add(), snapshot, span_id, seq)
+    foreign = otel.get("events") if isinstance(otel, dict) else None
+    for event in foreign if isinstance(foreign, list) else ():
+        if isinstance(event, dict):
+            ev.write_foreign(span.events.add(), event)
+    attrs = record.get("attrs")
+    if isinstance(attrs, dict):
+        add_escaped(span.attributes, attrs)
+    _write_rest(span, record, wire, carried_ids)
+
+
+def _write_fields(span: Span, unit: SpanSet, wire: Wire) -> None:
+    record, attributes = unit.record, span.attributes
+    _write_ids(span, record, wire)
+    for key, value in (
+        (sc.INDEX, record.get("index")),
+        (sc.THREAD_ID, record.get("thread_id")),
+        *((key, record.get(source)) for key, source in _COSTS),
+        (sc.PROCESS_PID, _unless(record.get("pid"), wire.origin.pid)),
+        (sc.RANK, _unless(record.get("rank"), wire.origin.rank)),
+        (sc.SEQ, unit.seq),
+        (sc.OVERHEAD_NS, unit.overhead_ns),
+        (sc.MORE_MARKS, unit.more_marks or None),
+    ):
+        if is_int(value):
+            add(attributes, key, value)
+    if wire.own_trace_id is not None:
+        add(attributes, sc.TRACE_ID, wire.own_trace_id)
+
+
+def _unless(value: object, default: object) -> object:
+    return None if value == default else value
+
+
+def _write_ids(span: Span, record: Record, wire: Wire) -> None:
+    own, parent = record.get("id"), record.get("parent_id")
+    if isinstance(own, str) and sayable(own) and derive_id(span.span_id, wire.trace_id) != own:
+        add(span.attributes, sc.ID, own)
+    if parent is None:
+        if wire.parent:
+            add(span.attributes, sc.PARENT_ID, "")
+    elif isinstance(parent, str) and sayable(parent) and parent != _derived_parent(span):
+        add(span.attributes, sc.PARENT_ID, parent)
+
+
+def _derived_parent(span: Span) -> str | None:
+    return derive_id(span.parent_span_id, span.trace_id) if span.parent_span_id else None
+
+
+def _write_rest(span: Span, record: Record, wire: Wire, carried_ids: list[Any]) -> None:
+    decoded = _read(span, wire.header, wire.origin).record
+    decoded["mark_ids"] = decoded["mark_ids"] + carried_ids
+    rest = rests.difference(record, decoded)
+    rests.write(span.attributes, sc.REST, rests.text_of(rest))
+
+
+def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
+    """The record of a span that is exactly one of ours.
+
+    Raises UnsayableError where encoding it again would not give the span.
+    """
+    unit = _read(span, header, origin)
+    ours, _ = split_attributes(span.attributes)
+    wire = Wire(
+        trace_id=span.trace_id,
+        parent=span.parent_span_id,
+        header=header,
+        origin=origin,
+        own_trace_id=read_typed(ours, sc.TRACE_ID, "string_value"),
+    )
+    again = Span()
+    write_span(again, unit, wire, [])
+    if not same_span(again, span):
+        raise UnsayableError("not as our encoder says it")
+    return unit
+
+
+def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
+    """The record as far as the span says it, its rest applied; nothing is checked."""
+    ours, attrs = split_attributes(span.attributes)
+    rest = rests.parse(rests.joined(ours, sc.REST))
+    unit = SpanSet(_fields(span, ours, attrs, origin))
+    unit.seq = read_typed(ours, sc.SEQ, "int_value")
+    unit.overhead_ns = read_typed(ours, sc.OVERHEAD_NS, "int_value")
+    unit.more_marks = read_typed(ours, sc.MORE_MARKS, "int_value") or 0
+    record = unit.record
+    # The id comes before the rest: an event's span is the one whose id decoding finds here.
+    record_id = rest.get("set", {}).get("id", record["id"])
+    if "id" in rest.get("missing", ()):
+        record_id = None
+    foreign = []
+    for event in span.events:
+        kind = ev.kind_of(event)
+        if kind == ev.MARK:
+            unit.marks.append(ev.read_mark(event, record_id))
+        elif kind == ev.SNAPSHOT:
+            unit.snapshots.append(ev.read_snapshot(event, record_id))
+        else:
+            foreign.append(ev.read_foreign(event))
+    record["mark_ids"] = [mark.get("id") for mark, _ in unit.marks]
+    if unit.overhead_ns is not None:
+        record["mark_ids"].append(overhead_mark(record_id, 0, 0)["id"])
+    otel = _otel(span, ours, record, header)
+    if foreign:
+        otel["events"] = foreign
+    if otel:
+        record["otel"] = otel
+    rests.apply(record, rest)
+    return unit
+
+
+def _fields(span: Span, ours: dict[str, AnyValue], attrs: Record, origin: Origin) -> Record:
+    own = read_typed(ours, sc.ID, "string_value")
+    parent = read_typed(ours, sc.PARENT_ID, "string_value")
+    if parent is None:
+        parent = _derived_parent(span)
+    pid = read_typed(ours, sc.PROCESS_PID, "int_value")
+    rank = read_typed(ours, sc.RANK, "int_value")
+    return {
+        "id": derive_id(span.span_id, span.trace_id) if own is None else own,
+        "name": span.name,
+        "parent_id": parent or None,
+        "index": read_typed(ours, sc.INDEX, "int_value"),
+        "start_ns": span.start_time_unix_nano,
+        "end_ns": span.end_time_unix_nano,
+        **{field: read_typed(ours, key, "int_value") for key, field in _COSTS},
+        "thread_id": read_typed(ours, sc.THREAD_ID, "int_value"),
+        "pid": origin.pid if pid is None else pid,
+        "rank": origin.rank if rank is None else rank,
+        "attrs": attrs,
+        "mark_ids": [],
+    }
+
+
+def _otel(span: Span, ours: dict[str, AnyValue], record: Record, header: Header) -> Record:
+    otel = otelview.read(span, otelview.KIND_INTERNAL)
+    if otel.get("status") == {}:
+        del otel["status"]  # a collector adds an empty one to every span
+    own = read_typed(ours, sc.TRACE_ID, "string_value")
+    if own is None and header.own_trace_ids and span.trace_id != header.trace_id:
+        own = span.trace_id.hex()
+    if own is not None:
+        otel["trace_id"] = own
+    if span.parent_span_id != natural_parent(record["parent_id"]):
+        otel["parent_span_id"] = span.parent_span_id.hex()
+    return otel

@@ -1,0 +1,176 @@
+"""Synthetic spans: carriers of what has no span in its batch, and the seams between segments.
+
+They carry `cirron.synthetic = true`; decoding keeps what they carry and drops them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .. import semconv as sc
+from ..ids import derive_id, digest, span_id_for
+from . import events as ev
+from . import rest as rests
+from .events import Record
+from .header import Header
+from .normal import same_span
+from .otelview import KIND_INTERNAL
+from .placement import Segment
+from .values import UnsayableError, add, read_typed, sayable, split_attributes
+
+
+@dataclass(slots=True)
+class Carrier:
+    """A span `cirron.marks` or `cirron.batch`: marks and snapshots, or the header's rest."""
+
+    ordinal: int
+    """Its number among the carriers of its batch."""
+    trace_id: bytes
+    parent: bytes = b""
+    span_id: object = None
+    """The Cirron id of the scope that its events belong to."""
+    marks: list[tuple[Record, int | None]] = field(default_factory=list)
+    snapshots: list[tuple[Record, int | None]] = field(default_factory=list)
+    rest: str | None = None
+    """The header's rest; None on a carrier of events."""
+    start_ns: int = 0
+    end_ns: int = 0
+
+
+def write_carrier(span: Span, carrier: Carrier, header: Header) -> None:
+    """Say a carrier as a span."""
+    _start(span, sc.MARKS_SPAN if carrier.rest is None else sc.BATCH_SPAN, carrier.trace_id)
+    span.span_id = digest(header.key, "carrier", carrier.ordinal)[:8]
+    span.parent_span_id = carrier.parent
+    span.start_time_unix_nano = carrier.start_ns
+    span.end_time_unix_nano = carrier.end_ns
+    add(span.attributes, sc.SEQ, carrier.ordinal)
+    if carrier.rest is not None:
+        rests.write(span.attributes, sc.REST, carrier.rest)
+        return
+    told = carrier.span_id
+    if not isinstance(told, str) or not sayable(told):
+        told = None
+    elif told != _derived(span):
+        add(span.attributes, sc.CARRIER_SPAN_ID, told)
+    span_id = _derived(span) if told is None else told
+    for mark, seq in carrier.marks:
+        ev.write_mark(span.events.add(), mark, span_id, seq)
+    for snapshot, seq in carrier.snapshots:
+        ev.write_snapshot(span.events.add(), snapshot, span_id, seq)
+
+
+def _start(span: Span, name: str, trace_id: bytes) -> None:
+    span.trace_id = trace_id
+    span.name = name
+    span.kind = KIND_INTERNAL
+    add(span.attributes, sc.SYNTHETIC, True)
+
+
+def _derived(span: Span) -> str | None:
+    return derive_id(span.parent_span_id, span.trace_id) if span.parent_span_id else None
+
+
+def is_synthetic(span: Span) -> bool:
+    """Whether a span says of itself that it is synthetic."""
+    return any(pair.key == sc.SYNTHETIC and pair.value.bool_value for pair in span.attributes)
+
+
+def read_synthetic(span: Span, header: Header) -> Carrier | None:
+    """What a synthetic span carries, None for a seam.
+
+    Raises UnsayableError where it is not exactly as our encoder says it.
+    """
+    again = Span()
+    ours, users = split_attributes(span.attributes)
+    ordinal = read_typed(ours, sc.SEQ, "int_value")
+    if span.name in (sc.MARKS_SPAN, sc.BATCH_SPAN) and ordinal is not None and not users:
+        carrier = _read_carrier(span, ours, ordinal)
+        write_carrier(again, carrier, header)
+    else:
+        carrier = None
+        _copy_seam(again, span, read_typed(ours, sc.INDEX, "int_value"))
+    if not same_span(again, span):
+        raise UnsayableError("not as our encoder says it")
+    return carrier
+
+
+def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
+    carrier = Carrier(
+        ordinal,
+        span.trace_id,
+        span.parent_span_id,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+    )
+    if span.name == sc.BATCH_SPAN:
+        carrier.rest = rests.joined(ours, sc.REST)
+        rests.parse(carrier.rest)
+        return carrier
+    told = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+    carrier.span_id = span_id = _derived(span) if told is None else told
+    for event in span.events:
+        kind = ev.kind_of(event)
+        if kind == ev.MARK:
+            carrier.marks.append(ev.read_mark(event, span_id))
+        elif kind == ev.SNAPSHOT:
+            carrier.snapshots.append(ev.read_snapshot(event, span_id))
+        else:
+            raise UnsayableError("a foreign event on a carrier")
+    return carrier
+
+
+def write_seams(
+    session: str, session_trace: bytes, segment: Segment, parent_place_trace: bytes
+) -> list[Span]:
+    """The synthetic spans that join a segment to its session, made where its opener is recorded.
+
+    In the segment: a root that stands for the session and, where the opener's parent is another
+    scope of an earlier trace, one below it that stands for that scope; each has the span id of
+    what it stands for. In the session's first trace: a marker that links to the segment.
+    """
+    root = span_id_for(session)
+    when = segment.start_ns if 0 <= segment.start_ns < 2**64 else 0
+    spans = []
+    links = [session_trace]
+    if segment.previous_trace_id != session_trace:
+        links.append(segment.previous_trace_id)
+    spans.append(_seam(sc.CONTINUATION_SPAN, segment.trace_id, root, b"", when, segment.number))
+    for trace_id in links:
+        spans[0].links.add(trace_id=trace_id, span_id=root)
+    parent = segment.parent_id
+    if parent is not None and parent != session and parent_place_trace != segment.trace_id:
+        own = span_id_for(parent)
+        seam = _seam(sc.CONTINUATION_SPAN, segment.trace_id, own, root, when, segment.number)
+        seam.links.add(trace_id=parent_place_trace, span_id=own)
+        spans.append(seam)
+    marker_id = digest(sc.SEGMENT_SPAN, segment.trace_id)[:8]
+    marker = _seam(sc.SEGMENT_SPAN, session_trace, marker_id, root, when, segment.number)
+    marker.links.add(trace_id=segment.trace_id, span_id=root)
+    spans.append(marker)
+    return spans
+
+
+def _seam(name: str, trace_id: bytes, span_id: bytes, parent: bytes, when: int, number: int) -> Span:
+    span = Span()
+    _start(span, name, trace_id)
+    span.span_id = span_id
+    span.parent_span_id = parent
+    span.start_time_unix_nano = span.end_time_unix_nano = when
+    add(span.attributes, sc.INDEX, number)
+    return span
+
+
+def _copy_seam(again: Span, span: Span, number: int | None) -> None:
+    """What a seam may say, taken from `span`: anything else makes the two differ."""
+    if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
+        raise UnsayableError("no synthetic span of ours")
+    when = span.start_time_unix_nano
+    again.CopyFrom(
+        _seam(span.name, span.trace_id, span.span_id, span.parent_span_id, when, number)
+    )
+    for link in span.links:
+        again.links.add(trace_id=link.trace_id, span_id=link.span_id)

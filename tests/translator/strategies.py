@@ -1,0 +1,288 @@
+"""Generators of hostile Cirron batches and of hostile OTLP messages."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
+
+from cirron_otel import exactjson, semconv
+
+VOCABULARY = sorted(
+    {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
+    | {
+        "cirron.snapshot.id", "cirron.snapshot.mean", "cirron.snapshot.shape",
+        "cirron.snapshot.histogram.bins", "cirron.attr.cirron.index", "cirron.rest.1", "cirron.",
+        "cirron.attr.", "loss", "",
+    }
+)  # fmt: skip
+SESSION_ID = "a1b2c3d4e5f60718" + "1122334455667788"
+LOWER = SESSION_ID[16:]
+
+surrogates = st.sampled_from(["\ud800", "k\udfff", "\ud83d"])
+texts = st.one_of(
+    st.text(max_size=12), st.sampled_from(VOCABULARY), surrogates, st.just("a\0b"), st.just("é" * 300)
+)
+integers = st.one_of(
+    st.integers(-3, 3),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([2**63, 2**63 - 1, -(2**63), 2**64, 2**64 - 1]),
+)
+floats = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([-0.0, 1.0, 1e16, 5e-324])
+raws = st.sampled_from(
+    [exactjson.Raw(t) for t in ("1e400", "-0", "1" * 4100, '{"a":1,"a":2}', "0.1000000000000000055511")]
+)
+scalars = st.one_of(st.none(), st.booleans(), integers, floats, texts, raws)
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = [value] if level % 2 else {"d": value}
+    return value
+
+
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+) | st.sampled_from([_nested(15), _nested(16), _nested(17), _nested(32)])
+
+attrs = st.dictionaries(texts, json_values, max_size=4)
+native_ids = st.sampled_from([f"{n:016x}{LOWER}" for n in range(1, 9)])
+foreign_ids = st.sampled_from([f"{n:016x}{n:016x}" for n in range(1, 5)])
+odd_ids = st.sampled_from(["", "root", "0" * 32, "0" * 16 + "f" * 16, "A" * 32, "x", "\ud800"])
+ids = st.one_of(native_ids, native_ids, foreign_ids, odd_ids)
+times = st.one_of(st.integers(0, 50), st.integers(0, 2**64 - 1), integers)
+optional_ints = st.none() | integers
+
+otel_objects = st.fixed_dictionaries(
+    {},
+    optional={
+        "trace_id": st.sampled_from([SESSION_ID, "c" * 16 + LOWER, "0" * 32, "zz", 5]),
+        "parent_span_id": st.sampled_from(["ab" * 8, "", "00" * 8, "abc", 7]),
+        "kind": st.integers(0, 9),
+        "status": st.fixed_dictionaries({}, optional={"code": st.integers(0, 3), "message": texts}),
+        "flags": st.integers(0, 2**32),
+        "trace_state": texts,
+        "events": st.lists(
+            st.fixed_dictionaries(
+                {"name": texts, "time_ns": times},
+                optional={"attributes": attrs, "dropped_attributes_count": st.integers(0, 5)},
+            ),
+            max_size=2,
+        ),
+        "links": st.lists(
+            st.fixed_dictionaries(
+                {"trace_id": st.just("ab" * 16), "span_id": st.sampled_from(["cd" * 8, "cd", "x"])},
+                optional={"attributes": attrs, "flags": st.integers(0, 2**32 - 1)},
+            ),
+            max_size=2,
+        ),
+        "resource_spans": json_values,
+        "unknown": json_values,
+    },
+)
+
+spans = st.fixed_dictionaries(
+    {
+        "id": ids,
+        "name": st.sampled_from(["cirron.session", "epoch", "step", "forward"]) | texts,
+        "parent_id": st.none() | ids,
+        "index": st.none() | st.integers(-1, 5) | integers,
+        "start_ns": times,
+        "end_ns": times,
+        "cpu_ns": optional_ints,
+        "gpu_ns": optional_ints,
+        "memory_peak_bytes": optional_ints,
+        "thread_id": st.integers(0, 2**64),
+        "pid": st.integers(1, 3),
+        "rank": st.integers(0, 2),
+        "attrs": attrs,
+        "mark_ids": st.lists(ids, max_size=3),
+    },
+    optional={"otel": otel_objects, "custom": json_values},
+)
+marks = st.fixed_dictionaries(
+    {
+        "id": ids,
+        "span_id": ids | st.just("root"),
+        "name": texts,
+        "value_type": st.sampled_from(["float", "int", "string", "bool", "odd"]),
+        "value": scalars | json_values,
+        "attrs": attrs,
+        "ts_ns": times,
+        "kind": st.sampled_from(["point", "summary"]) | texts,
+    },
+    optional={"value_nonfinite": st.sampled_from(["nan", "inf"])},
+)
+statistics = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: floats | json_values for name in ("mean", "std", "min", "max", "norm", "extra")},
+        "histogram": st.fixed_dictionaries(
+            {}, optional={"bins": st.lists(floats, max_size=3), "counts": st.lists(integers)}
+        )
+        | json_values,
+    },
+)
+snapshots = st.fixed_dictionaries(
+    {
+        "id": ids,
+        "span_id": ids,
+        "tensor_name": texts,
+        "shape": st.lists(integers, max_size=3) | json_values,
+        "dtype": texts,
+        "mode": st.sampled_from(["stats", "sampled", "full"]) | texts,
+        "stats": st.none() | statistics | json_values,
+        "blob_uri": st.none() | texts,
+        "ts_ns": times,
+        "attrs": attrs,
+    }
+)
+
+
+@st.composite
+def _mutated(draw: st.DrawFn, records: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
+    record = dict(draw(records))
+    for _ in range(draw(st.integers(0, 2))):
+        how = draw(st.integers(0, 5))
+        if record and how == 0:
+            del record[draw(st.sampled_from(sorted(record)))]
+        elif record and how == 1:
+            record[draw(st.sampled_from(sorted(record)))] = draw(json_values)
+        elif how == 2:
+            record[draw(texts)] = draw(json_values)
+    return record
+
+
+def _lists(records: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(_mutated(records), max_size=4)
+
+
+plain_batches = st.fixed_dictionaries(
+    {
+        "schema_version": st.just(1),
+        "sdk_version": st.just("0.3.0") | texts,
+        "batch_id": st.just("0123456789abcdef0123456789abcdef") | texts,
+        "created_ns": st.just(1_795_197_734_746_565_768) | times,
+        "spans": _lists(spans),
+        "marks": _lists(marks),
+        "snapshots": _lists(snapshots),
+    },
+    optional={
+        "otel": st.fixed_dictionaries(
+            {},
+            optional={
+                "resource": st.just({"attributes": {"service.name": "x", "cirron.rank": 1}})
+                | st.fixed_dictionaries({"attributes": attrs})
+                | json_values,
+                "trace_id": st.sampled_from(["d" * 16 + LOWER, "0" * 32, 1]),
+                "part": json_values,
+                "resource_spans": json_values,
+            },
+        ),
+        "custom": json_values,
+    },
+)
+batches = _mutated(plain_batches)
+
+
+# --- OTLP ---------------------------------------------------------------------------------------
+
+_SCALARS: dict[int, st.SearchStrategy[Any]] = {
+    FieldDescriptor.TYPE_DOUBLE: floats,
+    FieldDescriptor.TYPE_INT64: st.integers(-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_UINT32: st.sampled_from([0, 1, 0x100, 0x301, 2**32 - 1]),
+    FieldDescriptor.TYPE_FIXED32: st.sampled_from([0, 1, 0x100, 0x301, 2**32 - 1]),
+    FieldDescriptor.TYPE_FIXED64: st.integers(0, 2**64 - 1) | st.integers(0, 20),
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
+    FieldDescriptor.TYPE_ENUM: st.integers(0, 7),
+    FieldDescriptor.TYPE_INT32: st.integers(-5, 5),
+}
+_wire_ids = st.one_of(
+    st.binary(max_size=20), st.just(bytes(8)), st.just(bytes(16)), st.binary(min_size=8, max_size=8),
+    st.binary(min_size=16, max_size=16),
+)  # fmt: skip
+_wire_texts = st.sampled_from(VOCABULARY) | st.text(max_size=8)
+_NESTING = 4
+
+
+def _field(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return messages(field.message_type, depth + 1)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _wire_texts
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _wire_ids if field.name.endswith("_id") else st.binary(max_size=6)
+    return _SCALARS[field.type]
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+@st.composite
+def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 0) -> bytes:
+    """Serialised messages of a type: any set of its fields, and now and then an unknown one."""
+    out = bytearray()
+    for field in descriptor.fields:
+        repeated = field.is_repeated
+        if depth > _NESTING and field.type == FieldDescriptor.TYPE_MESSAGE:
+            continue
+        if not draw(st.integers(0, 3 if depth else 1)) and not repeated:
+            continue
+        most = 2 if repeated else 1
+        for _ in range(draw(st.integers(0, most))):
+            out += _encoded(field, draw(_field(field, depth)))
+        if field.containing_oneof and draw(st.booleans()):
+            break
+    if not draw(st.integers(0, 6)):
+        out += _varint(5000 << 3 | 2) + b"\x03new"
+    return bytes(out)
+
+
+def _encoded(field: FieldDescriptor, value: Any) -> bytes:
+    import struct
+
+    tag = field.number << 3
+    if isinstance(value, str):
+        value = value.encode("utf-8")
+    if isinstance(value, bytes):
+        return _varint(tag | 2) + _varint(len(value)) + value
+    if field.type == FieldDescriptor.TYPE_DOUBLE:
+        return _varint(tag | 1) + struct.pack("<d", value)
+    if field.type == FieldDescriptor.TYPE_FIXED64:
+        return _varint(tag | 1) + struct.pack("<Q", value)
+    if field.type == FieldDescriptor.TYPE_FIXED32:
+        return _varint(tag | 5) + struct.pack("<I", value)
+    return _varint(tag) + _varint(value & (2**64 - 1))
+
+
+def _from(kind: Any) -> st.SearchStrategy[Any]:
+    return messages(kind.DESCRIPTOR).map(kind.FromString)
+
+
+resource_spans = _from(ResourceSpans)
+traces = st.lists(resource_spans, min_size=0, max_size=3).map(
+    lambda items: TracesData(resource_spans=items)
+)
+
+
+def copy_of(value: Any) -> Any:
+    """A deep copy, so that a test can see whether its input was changed."""
+    return copy.deepcopy(value)
+
+
+def show(value: Any) -> str:
+    """Readable text of a batch, for failing examples."""
+    return json.dumps(value, default=repr, indent=1)

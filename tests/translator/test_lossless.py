@@ -1,0 +1,211 @@
+"""Nothing is lost: both directions, over generated batches and generated messages."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
+
+from cirron_otel import exactjson
+from cirron_otel.translator.encode import Options, encode_batch
+from cirron_otel.translator.placement import Plan
+from cirron_otel.translator.translate import FromOtlp, to_otlp
+
+from . import strategies as gen
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+PLAN = Plan(gen.SESSION_ID)
+LAYOUTS = [Options(layout="segmented"), Options(layout="session")]
+
+
+def wire(messages: list[ResourceSpans]) -> list[ResourceSpans]:
+    """The messages as they come out of a file: serialised and parsed again."""
+    data = TracesData(resource_spans=messages).SerializeToString()
+    return list(TracesData.FromString(data).resource_spans)
+
+
+def split(messages: list[ResourceSpans], size: int, shuffler: random.Random) -> list[ResourceSpans]:
+    """What a batch processor may make of messages: pieces of `size` spans, in any order."""
+    pieces = []
+    for message in messages:
+        for scope_spans in message.scope_spans:
+            spans = list(scope_spans.spans)
+            shuffler.shuffle(spans)
+            for start in range(0, len(spans), size):
+                piece = ResourceSpans()
+                piece.CopyFrom(message)
+                del piece.scope_spans[:]
+                part = piece.scope_spans.add()
+                part.CopyFrom(scope_spans)
+                del part.spans[:]
+                part.spans.extend(spans[start : start + size])
+                for span in part.spans:
+                    span.status.SetInParent()  # as a collector does
+                pieces.append(piece)
+    shuffler.shuffle(pieces)
+    return pieces
+
+
+def back(pieces: list[ResourceSpans]) -> list[Any]:
+    reader = FromOtlp()
+    found = [decoded for piece in pieces for decoded in reader.feed([piece])]
+    return found + reader.finish()
+
+
+def texts(messages: list[ResourceSpans]) -> list[bytes]:
+    return [message.SerializeToString() for message in messages]
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=lambda o: o.layout)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@given(batch=gen.batches, name=st.none() | st.just("odd name.json"))
+def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) -> None:
+    before = gen.copy_of(batch)
+    messages = wire(to_otlp(batch, PLAN, name, options))
+    assert exactjson.equal(batch, before), "the input was changed"
+    reader = FromOtlp()
+    (decoded,) = reader.feed(messages)
+    assert reader.finish() == []
+    assert exactjson.equal(decoded.batch, batch)
+    assert name is None or decoded.name == name
+    assert decoded.complete
+
+
+@settings(max_examples=700, deadline=None, suppress_health_check=SLOW)
+@given(batch=gen.batches, size=st.integers(1, 3), shuffler=st.randoms(use_true_random=False))
+def test_batch_through_a_splitting_collector(
+    batch: Any, size: int, shuffler: random.Random
+) -> None:
+    messages = wire(encode_batch(batch, PLAN))
+    (decoded,) = back(split(messages, size, shuffler))
+    assert exactjson.equal(decoded.batch, batch)
+    assert decoded.complete
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
+@given(batch=gen.batches, shuffler=st.randoms(use_true_random=False))
+def test_everything_twice_counts_once(batch: Any, shuffler: random.Random) -> None:
+    pieces = split(wire(encode_batch(batch, PLAN)), 1, shuffler)
+    twice = pieces + [ResourceSpans.FromString(p.SerializeToString()) for p in pieces]
+    (decoded,) = back(twice)
+    assert exactjson.equal(decoded.batch, batch)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
+@given(batch=gen.batches, shuffler=st.randoms(use_true_random=False), data=st.data())
+def test_part_of_a_batch_is_kept_as_it_is(
+    batch: Any, shuffler: random.Random, data: st.DataObject
+) -> None:
+    pieces = split(wire(encode_batch(batch, PLAN)), 1, shuffler)
+    lost = data.draw(st.integers(0, len(pieces) - 1))
+    kept = pieces[:lost] + pieces[lost + 1 :]
+    found = back(kept)
+    if not kept:
+        assert found == []
+        return
+    (decoded,) = found
+    if decoded.complete:
+        assert exactjson.equal(decoded.batch, batch)
+        return
+    assert decoded.batch["batch_id"] != batch.get("batch_id")
+    (again,) = back(wire(to_otlp(decoded.batch, PLAN, decoded.name)))
+    assert exactjson.equal(again.batch, decoded.batch)
+    assert again.name == decoded.name
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@given(message=gen.traces)
+def test_otlp_to_batch_and_back(message: TracesData) -> None:
+    messages = list(message.resource_spans)
+    found = back_of_one(messages)
+    if not messages:
+        assert found == []
+        return
+    (decoded,) = found
+    stored = exactjson.loads(exactjson.dumps(decoded.batch))
+    assert exactjson.equal(stored, decoded.batch)
+    assert texts(to_otlp(stored, PLAN, decoded.name)) == texts(messages)
+
+
+def back_of_one(messages: list[ResourceSpans]) -> list[Any]:
+    reader = FromOtlp()
+    return reader.feed(messages) + reader.finish()
+
+
+@st.composite
+def tampered(draw: st.DrawFn) -> list[ResourceSpans]:
+    """The encoder's own output with something changed: where a mapper fools itself."""
+    messages = encode_batch(draw(gen.batches), PLAN)
+    other = draw(gen.resource_spans)
+    for message in messages:
+        for scope_spans in message.scope_spans:
+            for span in scope_spans.spans:
+                _tamper(draw, span, other)
+        how = draw(st.integers(0, 9))
+        if how == 0 and message.scope_spans[0].scope.attributes:
+            message.scope_spans[0].scope.attributes.pop()
+        elif how == 1:
+            message.scope_spans[0].scope.attributes.add(key=draw(st.sampled_from(gen.VOCABULARY)))
+        elif how == 2:
+            message.resource.attributes.add(key="k8s.pod.name").value.string_value = "pod"
+        elif how == 3:
+            message.MergeFrom(other)
+    return messages
+
+
+def _tamper(draw: st.DrawFn, span: Any, other: ResourceSpans) -> None:
+    how = draw(st.integers(0, 14))
+    if how == 0:
+        span.flags = draw(st.integers(0, 2**32 - 1))
+    elif how == 1:
+        span.status.code = 2
+    elif how == 2:
+        span.attributes.add(key="added").value.string_value = "by a processor"
+    elif how == 3:
+        pair = span.attributes.add(key=draw(st.sampled_from(gen.VOCABULARY)))
+        pair.value.string_value = draw(st.sampled_from(["", "x", "{}", '{"set":{"id":5}}']))
+    elif how == 4 and span.attributes:
+        span.attributes.pop(draw(st.integers(0, len(span.attributes) - 1)))
+    elif how == 5:
+        span.span_id = draw(st.binary(max_size=9))
+    elif how == 6:
+        span.trace_id = draw(st.binary(max_size=17))
+    elif how == 7:
+        span.parent_span_id = draw(st.binary(max_size=9))
+    elif how == 8:
+        event = span.events.add(name="cirron.snapshot")
+        event.attributes.add(key=draw(st.sampled_from(gen.VOCABULARY))).value.int_value = 1
+    elif how == 9 and span.events:
+        span.events[0].attributes.add(key=draw(st.sampled_from(gen.VOCABULARY)))
+    elif how == 10:
+        spans = [s for scope in other.scope_spans for s in scope.spans]
+        if spans:
+            span.MergeFrom(spans[0])
+    elif how == 11:
+        span.MergeFromString(gen._varint(5000 << 3 | 2) + b"\x03new")
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@given(messages=tampered())
+def test_tampered_output_gives_its_messages_or_its_records(messages: list[ResourceSpans]) -> None:
+    messages = wire(messages)
+    found = back_of_one(messages)
+    kept = [exactjson.loads(exactjson.dumps(d.batch)) for d in found]
+    again = [to_otlp(batch, PLAN, d.name) for batch, d in zip(kept, found, strict=True)]
+    foreign = [m for batch, m in zip(kept, again, strict=True) if is_born_in_otlp(batch)]
+    spans = sum(len(s.spans) for m in messages for s in m.scope_spans)
+    if len(foreign) == len(found) and spans:
+        assert texts([m for each in foreign for m in each]) == texts(messages)
+    second = FromOtlp()
+    twice = [d for each in again for d in second.feed(wire(each))] + second.finish()
+    assert len(twice) == len(found)
+    for batch in kept:
+        assert any(exactjson.equal(batch, d.batch) for d in twice)
+
+
+def is_born_in_otlp(batch: Any) -> bool:
+    return "resource_spans" in batch.get("otel", {})
