@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from .. import exactjson
@@ -19,7 +20,7 @@ from .placement import Place, Plan, first_index, place_spans
 from .spans import Placed, SpanSet, Wire, natural_parent, overhead_mark, write_span
 from .synthetic import Carrier, write_carrier, write_seams
 from .parts import whole_of
-from .values import INT64_MAX, is_int, sayable
+from .values import INT64_MAX, add_escaped, is_int, sayable, split_attributes
 
 SEGMENTED, SESSION_LAYOUT = "segmented", "session"
 
@@ -134,7 +135,7 @@ class _Encoder:
                 del truth[key]
             else:
                 decoded[key] = []
-        otel = decoded_otel(header, self._resource_attributes())
+        otel = decoded_otel(header, as_decoded(self._resource_attributes()))
         if otel:
             decoded["otel"] = otel
         return rests.text_of(rests.difference(truth, decoded))
@@ -272,6 +273,13 @@ class _Encoder:
         if parent is None or len(parent) != 8 or not any(parent):
             parent = natural_parent(unit.record.get("parent_id"))
         return Wire(trace_id, parent, header, origin, given)
+
+
+def as_decoded(attributes: Record) -> Record:
+    """What decoding makes of a resource's attributes: what can't be said came out readable."""
+    resource = Resource()
+    add_escaped(resource.attributes, attributes)
+    return split_attributes(resource.attributes)[1]
 
 
 def decoded_otel(header: Header, resource_attributes: Record) -> Record:

@@ -6,18 +6,20 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.translator.encode import Options, encode_batch
+from cirron_otel.translator.foreign import encode_foreign
 from cirron_otel.translator.placement import Plan
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
 from . import strategies as gen
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 PLAN = Plan(gen.SESSION_ID)
 LAYOUTS = [Options(layout="segmented"), Options(layout="session")]
 
@@ -61,7 +63,7 @@ def texts(messages: list[ResourceSpans]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("options", LAYOUTS, ids=lambda o: o.layout)
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches, name=st.none() | st.just("odd name.json"))
 def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) -> None:
     before = gen.copy_of(batch)
@@ -75,7 +77,7 @@ def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) 
     assert decoded.complete
 
 
-@settings(max_examples=700, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=700, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches, size=st.integers(1, 3), shuffler=st.randoms(use_true_random=False))
 def test_batch_through_a_splitting_collector(
     batch: Any, size: int, shuffler: random.Random
@@ -86,7 +88,7 @@ def test_batch_through_a_splitting_collector(
     assert decoded.complete
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches, shuffler=st.randoms(use_true_random=False))
 def test_everything_twice_counts_once(batch: Any, shuffler: random.Random) -> None:
     pieces = split(wire(encode_batch(batch, PLAN)), 1, shuffler)
@@ -95,7 +97,7 @@ def test_everything_twice_counts_once(batch: Any, shuffler: random.Random) -> No
     assert exactjson.equal(decoded.batch, batch)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches, shuffler=st.randoms(use_true_random=False), data=st.data())
 def test_part_of_a_batch_is_kept_as_it_is(
     batch: Any, shuffler: random.Random, data: st.DataObject
@@ -117,7 +119,7 @@ def test_part_of_a_batch_is_kept_as_it_is(
     assert again.name == decoded.name
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(message=gen.traces)
 def test_otlp_to_batch_and_back(message: TracesData) -> None:
     messages = list(message.resource_spans)
@@ -189,7 +191,7 @@ def _tamper(draw: st.DrawFn, span: Any, other: ResourceSpans) -> None:
         span.MergeFromString(gen._varint(5000 << 3 | 2) + b"\x03new")
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered())
 def test_tampered_output_gives_its_messages_or_its_records(messages: list[ResourceSpans]) -> None:
     messages = wire(messages)
@@ -208,4 +210,4 @@ def test_tampered_output_gives_its_messages_or_its_records(messages: list[Resour
 
 
 def is_born_in_otlp(batch: Any) -> bool:
-    return "resource_spans" in batch.get("otel", {})
+    return encode_foreign(batch) is not None

@@ -1,0 +1,390 @@
+"""Which session a record belongs to, and which segment, for spools whose records do not say.
+
+A batch of cirron-sdk's does not name its session, and a scope's parent is often still open when the
+scope is sealed. So a spool is read twice before it is converted: once to find the scopes that other
+batches refer to, once to count records into segments. What is found stands in an SQLite file, so
+that memory does not grow with the spool and worker processes can look things up.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ..ids import segment_trace_id, trace_id_for
+from ..translator.placement import Place, Plan, Segment
+from .light import LightBatch, LightSpan
+
+SEGMENT_RECORDS = 4000
+"""Records in one trace before the next child or grandchild of the session opens another."""
+
+_TOP_NAMES = ("epoch", "request")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS node (
+  id TEXT PRIMARY KEY, parent TEXT, rel INTEGER, top TEXT, top_start TEXT,
+  second TEXT, second_start TEXT, is_session INTEGER, pid TEXT, start TEXT, path TEXT
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS referred (id TEXT PRIMARY KEY, pid TEXT, start TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS evidence (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, pid TEXT, start TEXT, end TEXT);
+CREATE TABLE IF NOT EXISTS segment (
+  session TEXT, number INTEGER, start TEXT, unit TEXT, parent TEXT, trace BLOB, previous BLOB,
+  PRIMARY KEY (session, number)
+);
+CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
+"""
+
+
+class Standing(NamedTuple):
+    """Where a scope stands: its session, depth, and the child or grandchild it is in."""
+
+    session: str
+    depth: int
+    unit: tuple[int, str] | None
+    """(start_ns, id) of the scope that decides about its segment; None in the first one."""
+
+
+class Ancestor(NamedTuple):
+    """A scope on the way from a record up to its session."""
+
+    name: str
+    index: int | None
+
+
+class SessionIndex:
+    """What is known about the sessions of a spool, in an SQLite file."""
+
+    def __init__(self, path: str | Path = ":memory:") -> None:
+        """Open or make the index at `path`."""
+        self.path = str(path)
+        self._db = sqlite3.connect(self.path, isolation_level=None)
+        self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
+        self._pending = {row[0] for row in self._db.execute("SELECT id FROM referred")}
+        self._db.execute("BEGIN")
+        self._sessions: dict[str, list[tuple[int, int, str]]] = {}
+        self._segments: dict[str, list[Segment]] = {}
+        self._weights: dict[str, int] = {}
+        self._load()
+        self.resolve = lru_cache(maxsize=10_000)(self._resolve)
+
+    def _load(self) -> None:
+        rows = self._db.execute("SELECT pid, start, end, id FROM session ORDER BY id").fetchall()
+        for pid, start, end, session in rows:
+            self._sessions.setdefault(pid, []).append((int(start), int(end), session))
+        rows = self._db.execute(
+            "SELECT session, start, unit, parent, number, trace, previous FROM segment"
+            " ORDER BY session, number"
+        ).fetchall()
+        for session, start, *others in rows:
+            self._segments.setdefault(session, []).append(Segment(int(start), *others))
+        self._weights = dict(self._db.execute("SELECT session, records FROM weight"))
+
+    def commit(self) -> None:
+        """Make what was added visible to others that open the file."""
+        for session, weight in self._weights.items():
+            self._db.execute("REPLACE INTO weight VALUES (?, ?)", (session, weight))
+        self._db.execute("COMMIT")
+        self._db.execute("BEGIN")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.commit()
+        self._db.close()
+
+    # --- first reading: the scopes that other batches refer to ----------------------------------
+
+    def observe(self, batch: LightBatch) -> None:
+        """Take a batch in the order of its file's name."""
+        spans = batch.spans
+        index = {span.id: span for span in spans}
+        found: list[LightSpan] = []
+        pending = self._pending
+        for span in spans:
+            if span.id in pending:
+                found.append(span)
+            parent = span.parent_id
+            if parent is None:
+                if span.is_session():
+                    self._add_session(span)
+            elif parent not in index:
+                self._refer(parent, span)
+                if span.name in _TOP_NAMES:
+                    self._db.execute("INSERT OR IGNORE INTO evidence VALUES (?)", (parent,))
+        for ref in (*batch.marks, *batch.snapshots):
+            if ref.span_id not in index:
+                self._refer(ref.span_id, None)
+        for span in found:
+            self._add_node(span, index)
+
+    def look_again(self, batches: Callable[[], Iterable[LightBatch]]) -> None:
+        """Find scopes that were recorded before the batches that refer to them."""
+        if not self._pending:
+            return
+        for batch in batches():
+            index: dict[str, LightSpan] | None = None
+            for span in batch.spans:
+                if span.id in self._pending:
+                    index = index or {s.id: s for s in batch.spans}
+                    self._add_node(span, index)
+                    if span.parent_id is not None and span.parent_id not in index:
+                        self._refer(span.parent_id, span)
+
+    def _refer(self, some_id: str, child: LightSpan | None) -> None:
+        if some_id in self._pending or not some_id or some_id == "root":
+            return
+        if self._db.execute("SELECT 1 FROM node WHERE id = ?", (some_id,)).fetchone():
+            return
+        self._pending.add(some_id)
+        pid, start = (str(child.pid), str(child.start_ns)) if child is not None else (None, None)
+        self._db.execute("INSERT OR IGNORE INTO referred VALUES (?, ?, ?)", (some_id, pid, start))
+
+    def _add_session(self, span: LightSpan) -> None:
+        row = (span.id, str(span.pid), str(span.start_ns), str(span.end_ns))
+        if self._db.execute("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?)", row).rowcount:
+            entry = (span.start_ns, span.end_ns, span.id)
+            self._sessions.setdefault(str(span.pid), []).append(entry)
+
+    def _add_node(self, span: LightSpan, index: dict[str, LightSpan]) -> None:
+        chain = _chain(span, index)
+        top = chain[-1]
+        second = chain[-2] if len(chain) > 1 else None
+        path = json.dumps([(s.name, s.index) for s in chain])
+        self._db.execute(
+            "INSERT OR IGNORE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                span.id,
+                top.parent_id,
+                len(chain),
+                top.id,
+                str(top.start_ns),
+                second.id if second else None,
+                str(second.start_ns) if second else None,
+                top.is_session(),
+                str(top.pid),
+                str(top.start_ns),
+                path,
+            ),
+        )
+        self._pending.discard(span.id)
+        self._db.execute("DELETE FROM referred WHERE id = ?", (span.id,))
+
+    # --- second reading: segments ---------------------------------------------------------------
+
+    def count(self, batch: LightBatch) -> None:
+        """Count a batch's records into segments, in the order of its file's name.
+
+        Within a batch records count in the order of their start. A segment opens at the first
+        child or grandchild of the session that starts when the one before holds enough.
+        """
+        index = {span.id: span for span in batch.spans}
+        standings = self.standings(batch, index)
+        riders: dict[str, int] = {}
+        for ref in (*batch.marks, *batch.snapshots):
+            riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
+        for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
+            span, standing = batch.spans[number], standings[number]
+            session = standing.session
+            weight = self._weights.get(session, 0)
+            if weight >= SEGMENT_RECORDS and standing.depth in (1, 2):
+                weight = self._open(span, standing, weight)
+            self._weights[session] = weight + 1 + riders.pop(span.id, 0)
+        for some_id, number in riders.items():
+            session = self.resolve(some_id).session if some_id not in ("", "root") else ""
+            self._weights[session] = self._weights.get(session, 0) + number
+
+    def _open(self, span: LightSpan, standing: Standing, weight: int) -> int:
+        segments = self._segments.setdefault(standing.session, [])
+        if segments and (span.start_ns, span.id) <= segments[-1][:2]:
+            return weight  # it started before the open segment did and belongs to an earlier one
+        first = trace_id_for(standing.session)
+        number = len(segments) + 1
+        trace_id = segment_trace_id(standing.session, span.id, number, first)
+        previous = segments[-1].trace_id if segments else first
+        segment = Segment(span.start_ns, span.id, span.parent_id, number, trace_id, previous)
+        segments.append(segment)
+        start, unit, parent, *others = segment
+        self._db.execute(
+            "INSERT OR IGNORE INTO segment (session, start, unit, parent, number, trace, previous)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (standing.session, str(start), unit, parent, *others),
+        )
+        return 0
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def _resolve(self, some_id: str) -> Standing:
+        seen = set()
+        rows = []
+        current = some_id
+        while (row := self._node(current)) is not None and current not in seen:
+            seen.add(current)
+            rows.append(row)
+            if row[7] or row[1] is None:
+                break
+            current = row[1]
+        standing = None if rows and (rows[-1][7] or rows[-1][1] is None) else self._unknown(current)
+        for row in reversed(rows):
+            standing = self._stand(row, standing)
+        return standing or Standing(some_id, 0, None)
+
+    def _node(self, some_id: str) -> tuple[str, ...] | None:
+        row = self._db.execute("SELECT * FROM node WHERE id = ?", (some_id,)).fetchone()
+        return tuple(row) if row is not None else None
+
+    def _unknown(self, some_id: str) -> Standing:
+        """A scope that was never recorded: a session if epochs or requests hang on it, else in
+        the session of its child's process; where there is none, what hangs on it stays together.
+        """
+        if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
+            return Standing(some_id, 0, None)
+        row = self._db.execute(
+            "SELECT pid, start FROM referred WHERE id = ?", (some_id,)
+        ).fetchone()
+        if row is not None and row[0] is not None:
+            session = self.session_at(row[0], int(row[1]))
+            if session is not None:
+                return Standing(session, 1, None)
+        return Standing(some_id, 0, None)
+
+    def _stand(self, row: tuple[str, ...], above: Standing | None) -> Standing:
+        rel, top = int(row[2]), (int(row[4]), row[3])
+        second = (int(row[6]), row[5]) if row[5] is not None else top
+        if row[7]:
+            unit = second if rel > 1 else None
+            if rel > 2:  # the chain keeps its ends; what is deeper counts as in its grandparent
+                unit = second
+            return Standing(row[3], rel - 1, unit)
+        if above is None:
+            above = self.without_parent(row[3], row[8], top[0])
+            if above.depth == 0 and above.session == row[3]:
+                return Standing(row[3], rel - 1, second if rel > 1 else None)
+            return Standing(above.session, rel, second)
+        if above.depth == 0:
+            return Standing(above.session, rel, second)
+        if above.depth == 1:
+            return Standing(above.session, rel + 1, top)
+        return Standing(above.session, above.depth + rel, above.unit)
+
+    def session_at(self, pid: str, when_ns: int) -> str | None:
+        """The session of a process that was open at a time; the one that began last."""
+        open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
+        return max(open_then)[2] if open_then else None
+
+    def without_parent(self, some_id: str, pid: str, start_ns: int) -> Standing:
+        """What is above a scope without a parent that is no session: its session, else itself."""
+        session = self.session_at(pid, start_ns)
+        return Standing(session or some_id, 0, None)
+
+    def standings(self, batch: LightBatch, index: dict[str, LightSpan]) -> list[Standing]:
+        """Where each span of a batch stands."""
+        known: dict[str, Standing] = {}
+        return [self._standing(span, index, known) for span in batch.spans]
+
+    def _standing(
+        self, span: LightSpan, index: dict[str, LightSpan], known: dict[str, Standing]
+    ) -> Standing:
+        found = known.get(span.id)
+        if found is not None:
+            return found
+        above: Standing | None = None
+        for scope in reversed(_chain(span, index)):
+            if scope.id in known:
+                above = known[scope.id]
+                continue
+            above = known[scope.id] = self._below(scope, above)
+        return above or Standing(span.id, 0, None)
+
+    def _below(self, span: LightSpan, above: Standing | None) -> Standing:
+        if above is None:
+            if span.parent_id is None:
+                if span.is_session():
+                    return Standing(span.id, 0, None)
+                above = self.without_parent(span.id, str(span.pid), span.start_ns)
+                if above.session == span.id:
+                    return above
+            else:
+                above = self.resolve(span.parent_id)
+        depth = above.depth + 1
+        unit = (span.start_ns, span.id) if depth in (1, 2) else above.unit
+        return Standing(above.session, depth, unit)
+
+    def place(self, standing: Standing, segmented: bool) -> Place:
+        """The trace of something that stands there."""
+        trace_id = trace_id_for(standing.session)
+        if segmented and standing.unit is not None:
+            plan = Plan(standing.session, segments=self._segments)
+            segment = plan.segment_of(standing.session, *standing.unit)
+            trace_id = segment.trace_id if segment else trace_id
+        return Place(standing.session, trace_id, standing.depth)
+
+    def plan(self, batch: LightBatch, segmented: bool, fallback: str) -> Plan:
+        """The plan of a batch; `fallback` is the session if nothing else is known."""
+        index = {span.id: span for span in batch.spans}
+        external: dict[str, Place] = {}
+        for span in batch.spans:
+            parent = span.parent_id
+            if parent is None:
+                if not span.is_session():
+                    standing = self._below(span, None)
+                    external[span.id] = self.place(standing, segmented)
+            elif parent not in index and parent not in external:
+                external[parent] = self.place(self.resolve(parent), segmented)
+        for ref in (*batch.marks, *batch.snapshots):
+            some_id = ref.span_id
+            if some_id in ("", "root") or some_id in index or some_id in external:
+                continue
+            external[some_id] = self.place(self.resolve(some_id), segmented)
+        default = next((p.session for p in external.values()), None)
+        default = default or next((s.id for s in batch.spans if s.is_session()), fallback)
+        return Plan(default, external, self._segments if segmented else {})
+
+    def undecided(self, batch: LightBatch) -> set[str]:
+        """Scopes that a batch refers to and of which it is not known yet where they stand."""
+        index = {span.id for span in batch.spans}
+        refs = {s.parent_id for s in batch.spans if s.parent_id is not None}
+        refs |= {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - {"", "root"}
+        return {root for ref in refs - index for root in self._open_roots(ref)}
+
+    def _open_roots(self, some_id: str) -> Iterator[str]:
+        seen = set()
+        while some_id not in seen:
+            seen.add(some_id)
+            row = self._node(some_id)
+            if row is None:
+                yield some_id
+                return
+            if row[1] is None:
+                return
+            some_id = row[1]
+
+    def ancestors(self, some_id: str) -> list[Ancestor]:
+        """The recorded scopes from `some_id` up to its session."""
+        result: list[Ancestor] = []
+        seen = set()
+        current: str | None = some_id
+        while current is not None and current not in seen:
+            seen.add(current)
+            row = self._node(current)
+            if row is None:
+                break
+            result += [Ancestor(*entry) for entry in json.loads(row[10])]
+            current = row[1]
+        return result
+
+
+def _chain(span: LightSpan, index: dict[str, LightSpan]) -> list[LightSpan]:
+    """The span and its ancestors within its batch, up to the topmost."""
+    chain = [span]
+    seen = {span.id}
+    while (parent := chain[-1].parent_id) is not None and parent not in seen:
+        above = index.get(parent)
+        if above is None:
+            break
+        seen.add(parent)
+        chain.append(above)
+    return chain
