@@ -1,0 +1,54 @@
+"""The names that an OTLP file may have: what its suffixes say of encoding and compression."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import PurePath
+from typing import NamedTuple
+
+
+class Encoding(StrEnum):
+    """How TracesData messages follow each other in a file."""
+
+    JSON = "json"
+    """OTLP/JSON, one TracesData a line (OTLP File Exporter specification)."""
+    PROTO = "proto"
+    """Binary protobuf, each TracesData behind its length as a varint."""
+
+
+class Compression(StrEnum):
+    """What the whole file is wrapped in."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+class Format(NamedTuple):
+    """Encoding and compression of one OTLP file."""
+
+    encoding: Encoding
+    compression: Compression = Compression.NONE
+
+
+_ENCODINGS = {".json": Encoding.JSON, ".jsonl": Encoding.JSON, ".binpb": Encoding.PROTO}
+_COMPRESSIONS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
+
+
+def compression_of(path: str | os.PathLike[str]) -> Compression:
+    """What the last suffix of `path` says, in any case of letters: `.gz`, `.zst`, else none."""
+    return _COMPRESSIONS.get(PurePath(path).suffix.lower(), Compression.NONE)
+
+
+def format_of(path: str | os.PathLike[str]) -> Format | None:
+    """The format that the suffixes of `path` name, in any case of letters.
+
+    `.json`, `.jsonl` and `.binpb`, each alone or followed by `.gz` or `.zst`; None for others.
+    """
+    compression = compression_of(path)
+    name = PurePath(path)
+    if compression is not Compression.NONE:
+        name = name.with_suffix("")
+    encoding = _ENCODINGS.get(name.suffix.lower())
+    return None if encoding is None else Format(encoding, compression)

@@ -1,0 +1,105 @@
+"""OTLP/JSON ↔ TracesData, exactly; and what JSON cannot say.
+
+Google's own json_format is not used: it is wrong for OTLP (base64 ids, enum names) and slow.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+
+from google.protobuf.message import Message as Protobuf
+from google.protobuf.unknown_fields import UnknownFieldSet
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from .json_decode import traces_from_json, traces_from_value
+from .json_encode import traces_to_json
+
+__all__ = [
+    "has_unknown_fields",
+    "json_losses",
+    "traces_from_json",
+    "traces_from_value",
+    "traces_to_json",
+]
+
+_NAN = struct.pack("<d", float("nan"))
+
+
+def has_unknown_fields(message: Protobuf) -> bool:
+    """Whether `message`, or any message in it, holds a field that its type does not know.
+
+    Exact, and fast for TracesData: an unknown field takes at least two bytes, so dropping it
+    shortens the message.
+    """
+    if not isinstance(message, TracesData):
+        return _holds_unknown(message)
+    known = TracesData()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    if known.ByteSize() != message.ByteSize():
+        return True
+    # DiscardUnknownFields stops 64 messages down; only attribute values reach that far.
+    return any(_holds_unknown(value) for value in _values(message) if _is_nested(value))
+
+
+def json_losses(message: TracesData, *, may_hold_nan: bool = True) -> list[str]:
+    """What `traces_to_json(message)` leaves out, a line for each kind; empty if nothing.
+
+    Who knows that no value is a NaN says so and saves a walk.
+    """
+    losses = []
+    if has_unknown_fields(message):
+        losses.append("unknown protobuf fields cannot be said in JSON")
+    if may_hold_nan and any(_holds_odd_nan(value) for value in _values(message)):
+        losses.append("the bits of a NaN other than the usual one cannot be said in JSON")
+    return losses
+
+
+def _holds_unknown(message: Protobuf) -> bool:
+    if len(UnknownFieldSet(message)):
+        return True
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            children = value if field.is_repeated else (value,)
+            if any(_holds_unknown(child) for child in children):
+                return True
+    return False
+
+
+def _is_nested(value: AnyValue) -> bool:
+    return value.WhichOneof("value") in ("array_value", "kvlist_value")
+
+
+def _holds_odd_nan(value: AnyValue) -> bool:
+    kind = value.WhichOneof("value")
+    if kind == "double_value":
+        number = value.double_value
+        return math.isnan(number) and struct.pack("<d", number) != _NAN
+    if kind == "array_value":
+        return any(_holds_odd_nan(item) for item in value.array_value.values)
+    if kind == "kvlist_value":
+        return any(_holds_odd_nan(item.value) for item in value.kvlist_value.values)
+    return False
+
+
+def _values(message: TracesData) -> Iterator[AnyValue]:
+    """The value of every attribute, wherever TracesData has attributes."""
+    for attributes in _attribute_lists(message):
+        for attribute in attributes:
+            yield attribute.value
+
+
+def _attribute_lists(message: TracesData) -> Iterator[Iterable[KeyValue]]:
+    for resource_spans in message.resource_spans:
+        yield resource_spans.resource.attributes
+        for scope_spans in resource_spans.scope_spans:
+            yield scope_spans.scope.attributes
+            for span in scope_spans.spans:
+                yield span.attributes
+                for event in span.events:
+                    yield event.attributes
+                for link in span.links:
+                    yield link.attributes

@@ -1,0 +1,171 @@
+"""JSON values → the scalars of protobuf, by proto3 JSON's rules with OTLP's exceptions.
+
+Each converter returns the value that the protobuf field takes, or raises `Bad` with what was
+found and what was expected; whoever descends into the document adds the path.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_EXACT_FLOAT = 2**53
+_LONGEST_INT = 24
+_SHOWN = 40
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_TO_STANDARD_BASE64 = str.maketrans("-_", "+/")
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+class Bad(Exception):  # noqa: N818 - never leaves the codec, which turns it into an InputError
+    """What is wrong with a value; `path` grows from the inside out while it is raised."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def shown(value: Any) -> str:
+    """`value` as an error message names it: its JSON kind, and a short value itself."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, str):
+        return f"the string {shortened(value)!a}"
+    return f"the number {value!r:.{_SHOWN}}"
+
+
+def shortened(text: str) -> str:
+    """`text`, cut to what a one-line message can hold."""
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def string(value: Any) -> str:
+    """A JSON string."""
+    if type(value) is not str:
+        raise Bad(f"expected a string, found {shown(value)}")
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """`true` or `false`."""
+    if type(value) is not bool:
+        raise Bad(f"expected true or false, found {shown(value)}")
+    return value
+
+
+def double(value: Any) -> float:
+    """A JSON number, or a string: "NaN", "Infinity", "-Infinity" or a number."""
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        return float(value)
+    if type(value) is str:
+        if value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if _NUMBER.fullmatch(value):
+            number = float(value)
+            if number - number == 0.0:
+                return number
+            raise Bad(f"{shown(value)} is out of range for a double")
+    raise Bad(f"expected a number, found {shown(value)}")
+
+
+def hex_id(value: Any) -> bytes:
+    """Hex digits in either case, two a byte, of any length."""
+    if type(value) is not str:
+        raise Bad(f"expected a string of hex digits, found {shown(value)}")
+    try:
+        return binascii.unhexlify(value)
+    except ValueError:
+        raise Bad(
+            f"expected hex digits, two a byte, found {len(value)} characters {shortened(value)!a}"
+        ) from None
+
+
+def base64_bytes(value: Any) -> bytes:
+    """Base64, standard or URL-safe, with padding or without."""
+    if type(value) is not str:
+        raise Bad(f"expected a base64 string, found {shown(value)}")
+    text = value.rstrip("=").translate(_TO_STANDARD_BASE64)
+    if len(value) - len(text) <= 2:
+        try:
+            return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+        except ValueError:
+            pass
+    raise Bad(f"expected base64, found {shown(value)}")
+
+
+def integer(name: str, low: int, high: int) -> Callable[[Any], int]:
+    """The converter for integers of one protobuf type: `low` ≤ value ≤ `high`.
+
+    Numbers and decimal strings are taken. A number that only a double holds (`1e3`) is taken
+    while a double holds every integer of its size; beyond, its digits are already lost.
+    """
+
+    def convert(value: Any) -> int:
+        if type(value) is int:
+            number = value
+        elif (
+            type(value) is str and len(value) < _LONGEST_INT and value.isascii() and value.isdigit()
+        ):
+            number = int(value)
+        else:
+            number = _whole(value, name)
+        if low <= number <= high:
+            return number
+        raise Bad(f"{shown(value)} is out of range for {name} ({low} to {high})")
+
+    return convert
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _whole(value: Any, name: str) -> int:
+    if type(value) is str:
+        digits = value[1:] if value[:1] == "-" else value
+        if _digits(digits):
+            if len(digits) > _LONGEST_INT:
+                raise Bad(f"{shown(value)} is out of range for {name}")
+            return int(value)
+    elif type(value) is float:
+        if abs(value) > _EXACT_FLOAT:
+            raise Bad(
+                f"{shown(value)} is out of range for {name}, or not exact: write its digits"
+                " as a string"
+            )
+        if value.is_integer():
+            return int(value)
+    raise Bad(f"expected {name} (a decimal string or a number), found {shown(value)}")
+
+
+int32 = integer("int32", -(2**31), 2**31 - 1)
+int64 = integer("int64", -(2**63), 2**63 - 1)
+uint32 = integer("uint32", 0, 2**32 - 1)
+uint64 = integer("uint64", 0, 2**64 - 1)
+
+
+def enum(values: Iterable[tuple[str, int]]) -> Callable[[Any], int]:
+    """The converter for an open enum: any int32, or the name of one of its known `values`."""
+    names = dict(values)
+
+    def convert(value: Any) -> int:
+        if type(value) is str:
+            if value in names:
+                return names[value]
+            if not value.lstrip("-").isdigit():
+                raise Bad(f"expected an integer or one of {', '.join(names)}, found {shown(value)}")
+        return int32(value)
+
+    return convert

@@ -1,0 +1,66 @@
+"""What the first bytes of a stream give away when it is not what it is read as."""
+
+from __future__ import annotations
+
+import re
+
+from .compression import compression_of_data
+from .formats import Compression
+from .framing import StreamError
+
+HEAD = 64
+"""How many bytes the checks look at."""
+
+_BOM = b"\xef\xbb\xbf"
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_TRACES_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"resource')
+_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*[\[{]")
+
+
+def check_json_head(head: bytes) -> None:
+    """Raise StreamError where `head` cannot be the start of JSON lines."""
+    _check_compression(head)
+    start = head[:HEAD].removeprefix(_BOM).lstrip(b" \t\r\n")
+    if start and not start.startswith(b"{") and (_CONTROL.search(start) or not _is_utf8(start)):
+        raise StreamError(
+            f"expected OTLP/JSON, found binary data ({start[:8].hex(' ')}):"
+            " if it is protobuf, read it as .binpb (otlp-proto)"
+        )
+
+
+def check_proto_head(head: bytes) -> None:
+    """Raise StreamError where `head` is certainly no length-delimited protobuf."""
+    _check_compression(head)
+    if _TRACES_JSON.match(head):
+        raise StreamError(
+            "expected length-delimited protobuf, found OTLP/JSON: read it as .jsonl (otlp-json)"
+        )
+
+
+def proto_hint(head: bytes) -> str:
+    """What a stream may be that turned out to be no length-delimited protobuf; or nothing."""
+    if _JSON.match(head):
+        return "; it looks like JSON"
+    if head[:1] == b"\n":
+        return "; it looks like one bare TracesData: put its length, a varint, before it"
+    if head[:1] == b"\0" and head[4:5] == b"\n":
+        return (
+            "; it looks like what the Collector's file exporter writes as proto, with lengths of"
+            " 4 bytes: let it write json"
+        )
+    return ""
+
+
+def _check_compression(head: bytes) -> None:
+    found = compression_of_data(head)
+    if found is not Compression.NONE:
+        suffix = ".gz" if found is Compression.GZIP else ".zst"
+        raise StreamError(f"found {found} data: give the file the second suffix {suffix}")
+
+
+def _is_utf8(start: bytes) -> bool:
+    try:
+        start.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"  # the head ends within a character
+    return True

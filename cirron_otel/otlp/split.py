@@ -1,0 +1,186 @@
+"""Requests cut into smaller ones between spans, on the bytes: nothing is parsed or lost.
+
+A request is a serialized TracesData or ExportTraceServiceRequest, which are the same on the wire.
+Every part repeats what stands around its spans: resource, scope, schema urls, and fields that
+nobody knows. Unknown fields of the request itself go with the first part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from .wire import LEN, encode_varint, fields, varint_size
+
+_RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
+"""The fields with the repeated children: of TracesData, ResourceSpans and ScopeSpans
+(trace/v1/trace.proto)."""
+
+
+def split_request(data: bytes, max_bytes: int) -> list[bytes]:
+    """`data` as requests of at most `max_bytes` each; unchanged where it fits.
+
+    The spans keep their order. A span that is longer than that with what stands around it goes
+    alone, in a request that is too long. Raises InputError where `data` is no such message.
+    """
+    if len(data) <= max_bytes:
+        return [data]
+    request = _Request(data)
+    return [
+        request.assemble(units, first=index == 0)
+        for index, units in enumerate(request.packed(max_bytes))
+    ]
+
+
+def halve_request(data: bytes) -> tuple[bytes, bytes] | None:
+    """`data` as two requests of about the same size; None where it is a single span."""
+    request = _Request(data)
+    if len(request.units) < 2:
+        return None
+    half = sum(unit.size for unit in request.units) / 2
+    cut, size = 0, 0
+    while cut < len(request.units) - 1 and (cut == 0 or size < half):
+        size += request.units[cut].size
+        cut += 1
+    return (
+        request.assemble(request.units[:cut], first=True),
+        request.assemble(request.units[cut:], first=False),
+    )
+
+
+def count_spans(data: bytes) -> int:
+    """How many spans the request `data` holds. Raises InputError where it is no such message."""
+    try:
+        message = TracesData.FromString(data)
+    except DecodeError:  # a strict parser refuses, say, text that is not UTF-8; a server may not
+        return sum(unit.size > 0 for unit in _Request(data).units)
+    return sum(len(scope.spans) for rs in message.resource_spans for scope in rs.scope_spans)
+
+
+class _Around(NamedTuple):
+    """A message: where its field stands, its children's fields, and the fields around them."""
+
+    start: int
+    stop: int
+    before: bytes
+    after: bytes
+    children: list[tuple[int, int, int]]
+    """(start, value, stop) of each child's field."""
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that every part of this message repeats, tag and length included."""
+        return 1 + varint_size(self.stop - self.start) + len(self.before) + len(self.after)
+
+
+def _around(data: bytes, place: tuple[int, int, int], child: int) -> _Around:
+    before, after = list[bytes](), list[bytes]()
+    children: list[tuple[int, int, int]] = []
+    start, value, stop = place
+    for number, wire_type, *field in fields(data, value, stop):
+        if number == child and wire_type == LEN:
+            children.append((field[0], field[1], field[2]))
+        else:
+            (after if children else before).append(data[field[0] : field[2]])
+    return _Around(start, stop, b"".join(before), b"".join(after), children)
+
+
+class _Unit(NamedTuple):
+    """What is never cut: a span, or a ScopeSpans or ResourceSpans that has none."""
+
+    resource: int
+    """Which ResourceSpans of the request it belongs to."""
+    scope: int
+    """Which ScopeSpans of the request; -1 for a ResourceSpans without any."""
+    start: int
+    """Where the span's field stands in the request."""
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the span's field; 0 where there is no span."""
+        return self.stop - self.start
+
+
+class _Request:
+    """A request taken apart into units."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        whole = _around(data, (0, 0, len(data)), _RESOURCE_SPANS)
+        self._unknown = whole.before + whole.after
+        self._resources: list[_Around] = []
+        self._scopes: list[_Around] = []
+        self.units: list[_Unit] = []
+        for place in whole.children:
+            self._add_resource(_around(data, place, _SCOPE_SPANS))
+        self._units_of_resource = Counter(unit.resource for unit in self.units)
+        self._units_of_scope = Counter(unit.scope for unit in self.units)
+
+    def _add_resource(self, resource: _Around) -> None:
+        number = len(self._resources)
+        self._resources.append(resource)
+        for place in resource.children:
+            scope = _around(self._data, place, _SPANS)
+            spans = [(start, stop) for start, _, stop in scope.children] or [(0, 0)]
+            self.units += [_Unit(number, len(self._scopes), *span) for span in spans]
+            self._scopes.append(scope)
+        if not resource.children:
+            self.units.append(_Unit(number, -1, 0, 0))
+
+    def packed(self, max_bytes: int) -> list[list[_Unit]]:
+        """All units in order, as many together as stay within `max_bytes`."""
+        parts: list[list[_Unit]] = [[]]
+        size = len(self._unknown)
+        for unit in self.units:
+            last = parts[-1][-1] if parts[-1] else None
+            added = unit.size + self._overhead(unit, last)
+            if last is not None and size + added > max_bytes:
+                parts.append([])
+                size, added = 0, unit.size + self._overhead(unit, None)
+            parts[-1].append(unit)
+            size += added
+        return parts
+
+    def _overhead(self, unit: _Unit, last: _Unit | None) -> int:
+        """Bytes that `unit` brings behind `last` beside its span."""
+        size = 0
+        if last is None or last.resource != unit.resource:
+            size += self._resources[unit.resource].overhead
+        if unit.scope >= 0 and (last is None or last.scope != unit.scope):
+            size += self._scopes[unit.scope].overhead
+        return size
+
+    def assemble(self, units: list[_Unit], *, first: bool) -> bytes:
+        """The request that holds just `units`, in order."""
+        parts = [
+            self._resource_spans(number, list(group))
+            for number, group in groupby(units, key=lambda unit: unit.resource)
+        ]
+        return b"".join(parts) + (self._unknown if first else b"")
+
+    def _resource_spans(self, number: int, units: list[_Unit]) -> bytes:
+        resource = self._resources[number]
+        if len(units) == self._units_of_resource[number]:
+            return self._data[resource.start : resource.stop]
+        parts = [
+            self._scope_spans(scope, list(group))
+            for scope, group in groupby(units, key=lambda unit: unit.scope)
+        ]
+        return _field(_RESOURCE_SPANS, resource.before, parts, resource.after)
+
+    def _scope_spans(self, number: int, units: list[_Unit]) -> bytes:
+        scope = self._scopes[number]
+        if len(units) == self._units_of_scope[number]:
+            return self._data[scope.start : scope.stop]
+        spans = [self._data[unit.start : unit.stop] for unit in units]
+        return _field(_SCOPE_SPANS, scope.before, spans, scope.after)
+
+
+def _field(number: int, before: bytes, children: list[bytes], after: bytes) -> bytes:
+    payload = b"".join((before, *children, after))
+    return encode_varint(number << 3 | LEN) + encode_varint(len(payload)) + payload

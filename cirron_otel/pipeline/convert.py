@@ -1,0 +1,282 @@
+"""`convert`: from a spool, a batch file or OTLP to any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ..errors import InputError, UsageError
+from ..otlp.files import read_messages
+from ..spool.findings import Finding
+from ..spool.reader import SpoolReader
+from ..translator.decode import Decoded
+from ..translator.encode import SEGMENTED, SESSION_LAYOUT, Options
+from ..translator.translate import FromOtlp
+from .codec import batch_bytes
+from .formats import STANDARD, Kind, Place, source_place, target_place
+from .light import LightBatch, light
+from .report import Report
+from .select import Selection
+from .sessions import SessionIndex
+from .targets import BatchTarget, open_batches, open_traces
+from .workers import CIRRON, OTLP_JSON, OTLP_PROTO, Chunk, Job, default_jobs, encode_all
+
+Progress = Callable[[int, int | None], None]
+"""(bytes done, bytes in all if known)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to convert into what; `-` is standard input or output."""
+
+    source: str
+    target: str
+    source_format: str | None = None
+    target_format: str | None = None
+    """`spool`, `batch`, `otlp-json` or `otlp-proto`; None goes by the path."""
+    layout: str = SEGMENTED
+    select: Selection | None = None
+    jobs: int | None = None
+    """Worker processes; None takes every core."""
+    service_name: str = "cirron"
+
+
+def convert(request: Request, *, progress: Progress | None = None) -> Report:
+    """Convert. Raises UsageError, InputError and TargetError; what was skipped is reported."""
+    if request.layout not in (SEGMENTED, SESSION_LAYOUT):
+        raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
+    source = source_place(request.source, request.source_format)
+    target = target_place(request.target, request.target_format, source)
+    report = Report(target=target.path)
+    with contextlib.ExitStack() as stack:
+        if source.is_otlp and request.select:
+            source = _as_spool(source, stack, report)
+        if source.kind is Kind.BATCH:
+            source = _batch_as_spool(source, stack)
+        if not source.is_otlp:
+            _from_spool(source, target, request, report, progress)
+        elif target.is_otlp:
+            _transcode(source, target, report, progress)
+        else:
+            with open_batches(target, report) as batches:
+                _from_otlp(source, batches, report, progress)
+    return report
+
+
+# --- from Cirron --------------------------------------------------------------------------------
+
+
+def _batch_as_spool(source: Place, stack: contextlib.ExitStack) -> Place:
+    """A spool that holds nothing but the one batch file."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-")))
+    if source.path == STANDARD:
+        name, data = "stdin.json", sys.stdin.buffer.read()
+    else:
+        name = Path(source.path).name
+        try:
+            data = Path(source.path).read_bytes()
+        except OSError as error:
+            what = error.strerror or error
+            raise InputError(f"{source.path} cannot be read: {what}") from None
+    (folder / "spool").mkdir()
+    (folder / "spool" / name).write_bytes(data)
+    reader = SpoolReader(folder)
+    if reader.read(name) is None:
+        found = reader.findings[0].message if reader.findings else "not named *.json"
+        raise InputError(f"{source.path} is no batch: {found}")
+    return Place(str(folder), Kind.SPOOL)
+
+
+def _from_spool(
+    source: Place, target: Place, request: Request, report: Report, progress: Progress | None
+) -> None:
+    reader = SpoolReader(source.path, on_finding=report.skip)
+    output = CIRRON
+    if target.is_otlp:
+        output = OTLP_JSON if target.kind is Kind.OTLP_JSON else OTLP_PROTO
+    with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
+        index = SessionIndex(Path(folder) / "sessions.sqlite")
+        options = Options(request.layout, request.service_name)
+        if output != CIRRON or request.select:
+            total = read_sessions(reader, index, request.layout)
+        else:
+            total = sum(_size(reader.paths.spool / name) for name in reader.names())
+        report.skipped.clear()
+        report.skipped_count = 0
+        job = Job(source.path, index.path, options, output, request.select)
+        jobs = request.jobs or default_jobs()
+        made = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
+        with contextlib.closing(made), contextlib.closing(index):
+            if output == CIRRON:
+                with open_batches(target, report) as batches:
+                    for item_name, data in _chunks(made, report, progress, total):
+                        batches.write(item_name, data)
+            else:
+                with open_traces(target) as traces:
+                    for _, data in _chunks(made, report, progress, total):
+                        traces.write_encoded(data)
+                        report.written += 1
+                        report.messages += 1
+                        report.bytes_written += len(data)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _chunks(
+    made: Iterable[Chunk], report: Report, progress: Progress | None, total: int
+) -> Iterator[tuple[str, bytes]]:
+    for chunk in made:
+        for finding in chunk.findings:
+            report.skip(finding)
+        for item in chunk.encoded:
+            report.batches += 1
+            report.spans += item.spans
+            report.marks += item.marks
+            report.snapshots += item.snapshots
+            report.bytes_read += item.size
+            yield item.name, item.data
+            if progress is not None:
+                progress(report.bytes_read, total)
+
+
+def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
+    """Fill the index from a spool; returns the bytes of its batches."""
+    total = records = 0
+
+    def seen() -> Iterator[LightBatch]:
+        for file in reader:
+            with contextlib.suppress(InputError):
+                yield light(file.data)
+
+    for file in reader:
+        total += len(file.data)
+        try:
+            batch = light(file.data)
+        except InputError:
+            continue
+        records += len(batch.spans) + len(batch.marks) + len(batch.snapshots)
+        index.observe(batch)
+    index.look_again(seen)
+    if layout == SEGMENTED and records > SEGMENT_FROM:
+        for batch in seen():
+            index.count(batch)
+    index.commit()
+    return total
+
+
+SEGMENT_FROM = 4000
+"""A spool with fewer records is one trace a session, whatever the layout."""
+
+
+# --- from OTLP ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _open_source(place: Place) -> Iterator[BinaryIO]:
+    if place.path == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(place.path).open("rb")
+    except OSError as error:
+        raise InputError(f"{place.path} cannot be read: {error.strerror or error}") from None
+    with file:
+        yield file
+
+
+def _messages(
+    source: Place, report: Report, progress: Progress | None
+) -> Iterator[tuple[int, TracesData]]:
+    def on_error(position: int, problem: str) -> None:
+        report.skip(Finding(source.path, "unreadable", problem, path=str(position)))
+
+    total = None if source.path == STANDARD else _size(Path(source.path))
+    with _open_source(source) as stream:
+        try:
+            for message in read_messages(stream, source.form, on_error=on_error, validate=False):
+                report.lose(message.warnings)
+                report.messages += 1
+                report.bytes_read += len(message.data)
+                try:
+                    traces = TracesData.FromString(message.data)
+                except DecodeError:
+                    on_error(message.position, "no TracesData in protobuf")
+                    continue
+                yield message.position, traces
+                if progress is not None:
+                    done = stream.tell() if total is not None else report.bytes_read
+                    progress(done, total)
+        except InputError as error:
+            raise InputError(f"{source.path}: {error}") from None
+
+
+def _from_otlp(
+    source: Place, batches: BatchTarget, report: Report, progress: Progress | None
+) -> None:
+    reader = FromOtlp()
+    failure: InputError | None = None
+    try:
+        for _, traces in _messages(source, report, progress):
+            for decoded in reader.feed(traces.resource_spans):
+                _store(decoded, batches, report)
+    except InputError as error:
+        failure = error  # what came before it is not lost
+    if failure is not None and not report.batches and not reader.regrouper.open:
+        raise failure
+    for decoded in reader.finish():
+        _store(decoded, batches, report)
+    report.duplicates = reader.regrouper.duplicates
+    if failure is not None:
+        raise InputError(
+            f"{failure}; the {report.batches} batches before it were converted"
+        ) from None
+
+
+def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
+    if not decoded.complete:
+        found, whole = decoded.found, decoded.expected
+        report.incomplete.append(
+            f"{decoded.name}: {found.spans} of {whole.spans} spans, {found.marks} of"
+            f" {whole.marks} marks, {found.snapshots} of {whole.snapshots} snapshots"
+        )
+    report.batches += 1
+    for key in ("spans", "marks", "snapshots"):
+        records = decoded.batch.get(key)
+        count = len(records) if isinstance(records, list) else 0
+        setattr(report, key, getattr(report, key) + count)
+    batches.write(decoded.name, batch_bytes(decoded.batch))
+
+
+def _as_spool(source: Place, stack: contextlib.ExitStack, report: Report) -> Place:
+    """A temporary spool with what an OTLP source holds, so that it can be selected from."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
+    place = Place(folder, Kind.SPOOL)
+    passing = replace(report)
+    with open_batches(place, passing) as batches:
+        _from_otlp(source, batches, passing, None)
+    report.incomplete = passing.incomplete
+    (Path(folder) / "spool").mkdir(exist_ok=True)
+    return place
+
+
+def _transcode(source: Place, target: Place, report: Report, progress: Progress | None) -> None:
+    with open_traces(target) as writer:
+        for _, traces in _messages(source, report, progress):
+            report.lose(writer.write_message(traces))
+            report.spans += sum(len(s.spans) for r in traces.resource_spans for s in r.scope_spans)
+            report.written += 1
+    if target.path != STANDARD:
+        report.bytes_written = _size(Path(target.path))

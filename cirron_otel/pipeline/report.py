@@ -1,0 +1,74 @@
+"""What a conversion or an export did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..spool.findings import Finding
+
+_MAX_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts of one run; lists hold the first 10,000 entries, the counts all."""
+
+    target: str = ""
+    batches: int = 0
+    """Batches that came through."""
+    spans: int = 0
+    marks: int = 0
+    snapshots: int = 0
+    messages: int = 0
+    """OTLP messages (TracesData) read or written."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    written: int = 0
+    """Files or messages written."""
+    unchanged: int = 0
+    """Batches that the target held already."""
+    duplicates: int = 0
+    """Records that came more than once and were taken once."""
+    skipped: list[Finding] = field(default_factory=list)
+    skipped_count: int = 0
+    incomplete: list[str] = field(default_factory=list)
+    """Batches of which a part never came, stored as far as they are there."""
+    losses: dict[str, int] = field(default_factory=dict)
+    """What the target's format cannot say, and how often."""
+
+    def skip(self, finding: Finding) -> None:
+        """Note what was skipped or refused."""
+        self.skipped_count += 1
+        if len(self.skipped) < _MAX_KEPT:
+            self.skipped.append(finding)
+
+    def lose(self, warnings: list[str]) -> None:
+        """Note what a format could not say."""
+        for warning in warnings:
+            self.losses[warning] = self.losses.get(warning, 0) + 1
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything came through; 1 if something was skipped, refused or incomplete."""
+        return 1 if self.skipped_count or self.incomplete or self.losses else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "target": self.target,
+            "batches": self.batches,
+            "spans": self.spans,
+            "marks": self.marks,
+            "snapshots": self.snapshots,
+            "messages": self.messages,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "written": self.written,
+            "unchanged": self.unchanged,
+            "duplicates": self.duplicates,
+            "skipped_count": self.skipped_count,
+            "skipped": [finding.to_json() for finding in self.skipped],
+            "incomplete": self.incomplete,
+            "losses": self.losses,
+        }

@@ -1,0 +1,103 @@
+"""Where a conversion writes: a spool, one batch file, an OTLP file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO, Protocol
+
+from ..errors import TargetError, UsageError
+from ..otlp.files import TracesWriter
+from ..otlp.replacing import replacing
+from ..spool.findings import Finding
+from ..spool.writer import SpoolWriter
+from .formats import STANDARD, Kind, Place
+from .report import Report
+
+
+class BatchTarget(Protocol):
+    """Takes batches."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Take a batch's bytes under its file's name."""
+
+
+class SpoolTarget:
+    """Adds batches to a spool; one of the same name with other content is refused."""
+
+    def __init__(self, path: str, report: Report) -> None:
+        """Open the spool at `path`."""
+        self._writer = SpoolWriter(path, max_bytes=None, durable=False)
+        self._report = report
+
+    def write(self, name: str, data: bytes) -> None:
+        """Take a batch; what is refused is reported, what cannot be written is raised."""
+        report = self._report
+        try:
+            written = self._writer.write(data, name)
+        except TargetError as error:
+            if error.__cause__ is not None or not _is_refusal(error):
+                raise
+            report.skip(Finding(name, "refused", str(error)))
+            return
+        if written.is_new:
+            report.written += 1
+            report.bytes_written += len(data)
+        else:
+            report.unchanged += 1
+
+    def close(self) -> None:
+        """Wait until everything is on disk."""
+        self._writer.sync()
+
+
+def _is_refusal(error: TargetError) -> bool:
+    return getattr(error, "is_refusal", False) or "other content" in str(error)
+
+
+class FileTarget:
+    """One batch file."""
+
+    def __init__(self, stream: BinaryIO, report: Report) -> None:
+        """Write to `stream`."""
+        self._stream = stream
+        self._report = report
+
+    def write(self, name: str, data: bytes) -> None:
+        """Take the batch. Raises UsageError for a second one."""
+        if self._report.written:
+            raise UsageError(f"more than one batch ({name}): write to a spool, or select less")
+        self._stream.write(data)
+        self._report.written += 1
+        self._report.bytes_written += len(data)
+
+
+@contextlib.contextmanager
+def open_stream(place: Place) -> Iterator[BinaryIO]:
+    """The file to write; it appears whole when the block ends, or not at all."""
+    if place.path == STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with replacing(place.path) as file:
+        yield file  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def open_batches(place: Place, report: Report) -> Iterator[BatchTarget]:
+    """A target for batches."""
+    if place.kind is Kind.SPOOL:
+        target = SpoolTarget(place.path, report)
+        yield target
+        target.close()
+        return
+    with open_stream(place) as stream:
+        yield FileTarget(stream, report)
+
+
+@contextlib.contextmanager
+def open_traces(place: Place) -> Iterator[TracesWriter]:
+    """A target for OTLP messages."""
+    with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:
+        yield writer

@@ -1,0 +1,163 @@
+"""Encoding the batches of a spool, in worker processes where that pays, in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from .. import exactjson
+from ..errors import CirronOtelError
+from ..otlp.json_codec import traces_to_json
+from ..otlp.wire import encode_varint
+from ..spool.findings import Finding
+from ..spool.reader import SpoolReader
+from ..translator.encode import Options
+from .codec import Encoded, batch_bytes, encode
+from .light import light
+from .select import Selection
+from .sessions import SessionIndex
+
+CHUNK_BYTES = 2_000_000
+"""Batch bytes that a worker takes at once."""
+_AHEAD = 2
+"""Chunks in flight for each worker: what bounds memory."""
+_POOL_FROM_BYTES = 8_000_000
+
+CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to become of every batch of a spool."""
+
+    spool: str
+    index_path: str
+    options: Options
+    output: str
+    """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf) or `cirron`."""
+    selection: Selection | None = None
+
+
+@dataclass(slots=True)
+class Chunk:
+    """What became of some files."""
+
+    encoded: list[Encoded]
+    findings: list[Finding]
+
+
+class Encoder:
+    """Encodes files of a spool by name."""
+
+    def __init__(self, job: Job, index: SessionIndex | None = None) -> None:
+        """Open the spool and, unless it is given, the index."""
+        self._job = job
+        self._index = index or SessionIndex(job.index_path)
+        self._findings: list[Finding] = []
+        self._reader = SpoolReader(job.spool, on_finding=self._findings.append)
+
+    def chunk(self, names: list[str]) -> Chunk:
+        """Encode some files."""
+        encoded = [item for name in names if (item := self._file(name)) is not None]
+        findings, self._findings[:] = list(self._findings), []
+        return Chunk(encoded, findings)
+
+    def _file(self, name: str) -> Encoded | None:
+        file = self._reader.read(name)
+        if file is None:
+            return None
+        try:
+            return self._encode(name, file.data)
+        except (CirronOtelError, RecursionError) as error:
+            self._findings.append(Finding(name, "untranslatable", str(error)))
+            return None
+
+    def _encode(self, name: str, data: bytes) -> Encoded | None:
+        job, size = self._job, len(data)
+        if job.selection:
+            chosen = job.selection.apply(exactjson.loads(data), self._index)
+            if chosen is None:
+                return None
+            data = batch_bytes(chosen)
+        seen = light(data)
+        if job.output == CIRRON:
+            counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
+            return Encoded(name, data, *counts, size)
+        encoded = encode(name, data, seen, self._index, job.options)
+        if job.output == OTLP_PROTO:
+            return encoded._replace(data=encode_varint(len(encoded.data)) + encoded.data)
+        if job.output == OTLP_JSON:
+            line = traces_to_json(TracesData.FromString(encoded.data))
+            return encoded._replace(data=line + b"\n")
+        return encoded
+
+
+_encoder: Encoder | None = None
+
+
+def _start(job: Job) -> None:
+    global _encoder  # noqa: PLW0603 - a worker process has one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends the workers
+    _encoder = Encoder(job)
+
+
+def _work(names: list[str]) -> Chunk:
+    if _encoder is None:
+        raise RuntimeError("the worker was not started")
+    return _encoder.chunk(names)
+
+
+def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
+    """Parts of the names, of about CHUNK_BYTES of files each."""
+    part: list[str] = []
+    size = 0
+    for name in names:
+        try:
+            size += (spool / name).stat().st_size
+        except OSError:
+            continue
+        part.append(name)
+        if size >= CHUNK_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def encode_all(
+    job: Job, spool: Path, names: Iterable[str], index: SessionIndex, jobs: int, total_bytes: int
+) -> Iterator[Chunk]:
+    """Encode files in the order of `names`; in worker processes if there is enough to do."""
+    parts = chunks(spool, names)
+    if jobs <= 1 or total_bytes < _POOL_FROM_BYTES:
+        encoder = Encoder(job, index)
+        for part in parts:
+            yield encoder.chunk(part)
+        return
+    # Not fork: the caller may have threads. The workers import this package, nothing of the user's.
+    context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(job,))
+    waiting: deque[Future[Chunk]] = deque()
+    try:
+        for part in parts:
+            waiting.append(pool.submit(_work, part))
+            if len(waiting) >= jobs * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def default_jobs() -> int:
+    """As many workers as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,95 @@
+"""Which local snapshot files a batch names, and where they lie."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .. import exactjson
+from ..errors import InputError
+
+WEIGHTS = "weights.safetensors"
+GRADIENTS = "gradients.safetensors"
+
+
+class BlobKey(NamedTuple):
+    """A snapshot file by its place: `snapshots/<directory>/<file>`."""
+
+    directory: str
+    file: str
+
+
+class _Reference(msgspec.Struct):
+    blob_uri: str | None = None
+    span_id: str = ""
+    tensor_name: str = ""
+
+
+class _Batch(msgspec.Struct):
+    snapshots: list[_Reference] = []
+
+
+_decoder = msgspec.json.Decoder(_Batch)
+
+
+def blob_keys(data: bytes) -> set[BlobKey]:
+    """The local snapshot files that the batch in `data` names through blob_uri."""
+    if b"blob_uri" not in data:
+        return set()
+    try:
+        references = _decoder.decode(data).snapshots
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        references = _tolerantly(data)
+    keys = (
+        blob_key(each.blob_uri, each.span_id, each.tensor_name)
+        for each in references
+        if each.blob_uri is not None
+    )
+    return {key for key in keys if key is not None}
+
+
+def blob_key(uri: str, span_id: str, tensor_name: str) -> BlobKey | None:
+    """The local file that a snapshot's blob_uri stands for; None where it names none.
+
+    A `file://` URI (or a bare path) is taken by its last two parts, for a spool may be moved as a
+    whole. Any other URI is where the file was uploaded to: locally it is the one of its span.
+    """
+    if uri.startswith("file://") or "://" not in uri:
+        parts = file_path(uri).rsplit("/", 3)
+        if len(parts) < 3 or parts[-3] != "snapshots":
+            return None
+        return _checked(parts[-2], parts[-1])
+    return _checked(span_id, GRADIENTS if tensor_name.endswith(".grad") else WEIGHTS)
+
+
+def file_path(uri: str) -> str:
+    """The path in a `file://` URI: what follows the prefix, verbatim, as the format has it."""
+    return uri.removeprefix("file://")
+
+
+def _checked(directory: str, file: str) -> BlobKey | None:
+    for part in (directory, file):
+        if part in ("", ".", "..") or "/" in part or "\0" in part:
+            return None
+    return BlobKey(directory, file)
+
+
+def _tolerantly(data: bytes) -> list[_Reference]:
+    try:
+        batch = exactjson.loads(data)
+    except InputError:
+        return []
+    snapshots = batch.get("snapshots") if isinstance(batch, dict) else None
+    if not isinstance(snapshots, list):
+        return []
+    found = []
+    for snapshot in snapshots:
+        if isinstance(snapshot, dict) and isinstance(snapshot.get("blob_uri"), str):
+            text = {key: _text(snapshot.get(key)) for key in ("span_id", "tensor_name")}
+            found.append(_Reference(blob_uri=snapshot["blob_uri"], **text))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,110 @@
+"""Whether some bytes are a batch: the cheap question that every reader asks first."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .. import exactjson
+from ..errors import InputError
+from ..model import SCHEMA_VERSION
+
+LISTS = ("spans", "marks", "snapshots")
+
+
+class Problem(NamedTuple):
+    """Why a file is not used: a stable code, and a message for people."""
+
+    code: str
+    message: str
+
+
+_pieces = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_VERSION = str(SCHEMA_VERSION).encode()
+_LIST_KEYS = frozenset(LISTS)
+
+
+def check_batch(data: bytes) -> Problem | None:
+    """None where `data` is a batch of schema version 1, else what is wrong with it.
+
+    A batch is a JSON object, in UTF-8, whose `schema_version` is the integer 1 and whose `spans`,
+    `marks` and `snapshots`, where present, are lists. Nothing is asked of the records: a reader
+    tolerates what it does not know.
+    """
+    return None if _is_plainly_batch(data) else check_value_of(data)
+
+
+def check_value_of(data: bytes) -> Problem | None:
+    """The same answer as `check_batch`, by parsing everything."""
+    try:
+        value = exactjson.loads(data)
+    except InputError as error:
+        return Problem("not-json", str(error))
+    return check_value(value)
+
+
+def check_value(batch: Any) -> Problem | None:
+    """None where a value of `exactjson.loads` is a batch, else what is wrong with it."""
+    if isinstance(batch, exactjson.Raw) and batch.text.startswith("{"):
+        return Problem("repeated-key", "a key stands twice at the top level: expected once")
+    if not isinstance(batch, dict):
+        return Problem("not-batch", f"found {_kind(batch)}, expected a JSON object")
+    if "schema_version" not in batch:
+        return Problem("not-batch", "no schema_version: expected a Cirron batch")
+    version = batch["schema_version"]
+    if type(version) is not int or version != SCHEMA_VERSION:
+        return Problem(
+            "schema-version",
+            f"schema_version {_short(version)}: expected {SCHEMA_VERSION}; "
+            "use a release that reads this version",
+        )
+    for key in LISTS:
+        if key in batch and not isinstance(batch[key], list):
+            return Problem("not-batch", f"{key} is {_kind(batch[key])}: expected a list")
+    return None
+
+
+def _is_plainly_batch(data: bytes) -> bool:
+    """Whether `data` is a batch beyond doubt, found without building its values.
+
+    msgspec checks the syntax of what it skips, all but the UTF-8 in it, and takes the last of two
+    equal keys; both are made up for here. False means: look closer.
+    """
+    try:
+        pieces = _pieces.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    if pieces.get("schema_version") != _VERSION:
+        return False
+    size = 1
+    for key, piece in pieces.items():
+        raw = memoryview(piece)
+        if key in _LIST_KEYS and raw[0] != ord("["):
+            return False
+        size += len(key.encode()) + len(raw) + 4
+    # As long as its pieces with quotes, colons and commas: no key was swallowed by an equal one.
+    if size != len(data) and size != len(data.strip(b" \t\r\n")):
+        return False
+    return data.isascii() or _is_utf8(data)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    names |= {int: "a number", float: "a number", exactjson.Raw: "a number"}
+    if isinstance(value, exactjson.Raw) and value.text.startswith("{"):
+        return "an object"
+    return names.get(type(value), "null")
+
+
+def _short(value: Any) -> str:
+    text = exactjson.dumps_ascii(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,118 @@
+"""The fast way to say that a batch has nothing wrong: it decodes strictly and encodes back.
+
+Strict decoding checks keys, types and ids; equal bytes prove that no key was repeated and no
+number changed. `validate` looks closer wherever the answer here is no.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+Time = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0)]
+Otel = dict[str, Any] | UnsetType
+
+
+class ConformingSpan(Struct, forbid_unknown_fields=True):
+    """A span that conforms in every key and type."""
+
+    id: Id
+    name: str
+    parent_id: Id | None
+    index: int | None
+    start_ns: Time
+    end_ns: Time
+    cpu_ns: Count | None
+    gpu_ns: Count | None
+    memory_peak_bytes: Count | None
+    thread_id: int | None
+    pid: int | None
+    rank: int | None
+    attrs: dict[str, Any]
+    mark_ids: list[Id]
+    otel: Otel = UNSET
+
+
+class ConformingMark(Struct, forbid_unknown_fields=True):
+    """A mark that conforms in every key and type, except that value may not suit value_type."""
+
+    id: Id
+    span_id: Id | Literal["root"]
+    name: str
+    value_type: Literal["float", "int", "string", "bool"]
+    value: float | int | str | bool
+    attrs: dict[str, Any]
+    ts_ns: Time
+    kind: Literal["point", "summary"]
+    otel: Otel = UNSET
+
+
+class ConformingHistogram(Struct, forbid_unknown_fields=True):
+    """17 edges and what lies between them."""
+
+    bins: Annotated[list[float], Meta(min_length=17, max_length=17)]
+    counts: Annotated[list[Count], Meta(min_length=16, max_length=16)]
+
+
+class ConformingStats(Struct, forbid_unknown_fields=True):
+    """Statistics of a tensor whose values are all finite."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+    norm: float
+    histogram: ConformingHistogram
+
+
+class ConformingSnapshot(Struct, forbid_unknown_fields=True):
+    """A snapshot that conforms in every key and type."""
+
+    id: Id
+    span_id: Id
+    tensor_name: str
+    shape: list[Count]
+    dtype: str
+    mode: Literal["stats", "sampled", "full"]
+    stats: ConformingStats
+    blob_uri: str | None
+    ts_ns: Time
+    attrs: dict[str, Any]
+    otel: Otel = UNSET
+
+
+class ConformingBatch(Struct, forbid_unknown_fields=True):
+    """A batch that conforms in every key and type."""
+
+    schema_version: Literal[1]
+    sdk_version: str
+    batch_id: Id
+    created_ns: Time
+    spans: list[ConformingSpan]
+    marks: list[ConformingMark]
+    snapshots: list[ConformingSnapshot]
+    otel: Otel = UNSET
+
+
+_TYPES = {"float": float, "int": int, "string": str, "bool": bool}
+_decoder = msgspec.json.Decoder(ConformingBatch)
+_encoder = msgspec.json.Encoder()
+
+
+def conforms(data: bytes) -> ConformingBatch | None:
+    """The batch in `data` where nothing at all is to be said about it, else None."""
+    try:
+        batch = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if any(span.end_ns < span.start_ns for span in batch.spans):
+        return None
+    if any(type(mark.value) is not _TYPES[mark.value_type] for mark in batch.marks):
+        return None
+    if any(each.mode == "stats" and each.blob_uri is not None for each in batch.snapshots):
+        return None
+    return batch if _encoder.encode(batch) == data else None

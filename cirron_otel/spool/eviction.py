@@ -1,0 +1,246 @@
+"""Keeping a spool below its cap: the oldest go first, and their snapshot files with them.
+
+The running total is corrected by a scan of the directory only now and then, for other processes
+may write there too: after every 64th of the cap written, or 30 s. Several writers may thus
+overshoot the cap by as much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import TargetError
+from .blobs import BlobKey, blob_keys
+from .paths import BATCH_SUFFIX, SpoolPaths
+
+_KNOWN = 8192
+_RESCAN_SECONDS = 30.0
+# A file may get its change time before a scan and its name after it.
+_SLACK_NS = 2 * 10**9
+
+
+@dataclass(slots=True)
+class Drops:
+    """What eviction has dropped since the writer began."""
+
+    batches: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    """Of batches and snapshot files together."""
+
+
+class Eviction:
+    """The usage of one spool, held below `max_bytes` by dropping the oldest."""
+
+    def __init__(self, paths: SpoolPaths, max_bytes: int) -> None:
+        """Nothing is read before the first write."""
+        self.drops = Drops()
+        self.total = 0
+        self.scans = 0
+        self._paths = paths
+        self._max_bytes = max_bytes
+        self._oldest: list[tuple[str, int]] = []
+        """A heap of (name, size): all batches, or the oldest of them, up to `_limit`."""
+        self._limit: str | None = None
+        self._blobs: dict[BlobKey, int] = {}
+        self._last_namer: dict[BlobKey, str] = {}
+        self._blob_ends: list[tuple[str, BlobKey]] = []
+        """A heap of (the last batch that names the blob, blob); outdated entries stay in it."""
+        self._indexed_ns = 0
+        self._scanned_at: float | None = None
+        self._since_scan = 0
+
+    def make_room(self, name: str, data: bytes) -> None:
+        """Evict until the batch fits. Raises TargetError where it never can, or eviction fails.
+
+        What may not be evicted (files of other kinds, a snapshot newer than every batch) may
+        carry the total over the cap.
+        """
+        if len(data) > self._max_bytes:
+            raise TargetError(
+                f"batch of {len(data)} bytes is over the spool's cap of {self._max_bytes}:"
+                " raise the cap or flush more often"
+            )
+        try:
+            if self._is_stale():
+                self._scan()
+            self._name_blobs(name, data)
+            while self.total + len(data) > self._max_bytes:
+                if not self._evict_one(name):
+                    return
+        except OSError as error:
+            raise TargetError(
+                f"{self._paths.spool} cannot be held below its cap: {error.strerror or error}"
+            ) from None
+
+    def added(self, name: str, size: int) -> None:
+        """Count a batch that was written."""
+        self.total += size
+        self._since_scan += size
+        if self._limit is None or name < self._limit:
+            heapq.heappush(self._oldest, (name, size))
+        if len(self._oldest) > 4 * _KNOWN:
+            self._keep_oldest(sorted(self._oldest))
+
+    def _is_stale(self) -> bool:
+        if self._scanned_at is None or self._since_scan > self._max_bytes // 64:
+            return True
+        return time.monotonic() - self._scanned_at > _RESCAN_SECONDS
+
+    def _keep_oldest(self, ordered: list[tuple[str, int]]) -> None:
+        """Remember the oldest of `ordered`: enough for long, and bounded."""
+        if len(ordered) > _KNOWN:
+            self._limit = ordered[_KNOWN][0]
+            del ordered[_KNOWN:]
+        self._oldest = ordered
+
+    def _scan(self) -> None:
+        self.scans += 1
+        self._scanned_at = time.monotonic()
+        self._since_scan = 0
+        started_ns = time.time_ns()
+        orphan_ends = self._scan_blobs()
+        self.total = sum(self._blobs.values())
+        self._limit = None
+        known: list[tuple[str, int]] = []
+        for name, status in _files(self._paths.spool):
+            self.total += status.st_size
+            if not name.endswith(BATCH_SUFFIX):
+                continue
+            if self._limit is None or name < self._limit:
+                known.append((name, status.st_size))
+            if len(known) > 4 * _KNOWN:
+                known.sort()
+                self._keep_oldest(known)
+            if self._blobs and status.st_ctime_ns >= self._indexed_ns - _SLACK_NS:
+                self._index(name)
+        known.sort()
+        self._keep_oldest(known)
+        if self._blobs:
+            self._indexed_ns = started_ns
+        ends = orphan_ends | self._last_namer
+        self._blob_ends = [(end, key) for key, end in ends.items()]
+        heapq.heapify(self._blob_ends)
+
+    def _scan_blobs(self) -> dict[BlobKey, str]:
+        """Take stock of the snapshot files; gives their times as names for what none names."""
+        self._blobs = {}
+        ends: dict[BlobKey, str] = {}
+        for directory in _directories(self._paths.snapshots):
+            for file, status in _files(self._paths.snapshots / directory):
+                key = BlobKey(directory, file)
+                self._blobs[key] = status.st_size
+                ends[key] = f"{status.st_mtime_ns:020d}"
+        self._last_namer = {k: v for k, v in self._last_namer.items() if k in self._blobs}
+        return ends
+
+    def _index(self, name: str) -> None:
+        """Remember which snapshot files a batch that is there already names."""
+        try:
+            data = (self._paths.spool / name).read_bytes()
+        except FileNotFoundError:
+            return
+        for key in blob_keys(data):
+            if key in self._blobs:
+                self._last_namer[key] = max(name, self._last_namer.get(key, ""))
+
+    def _name_blobs(self, name: str, data: bytes) -> None:
+        """Count the snapshot files that a new batch names, and keep them while it stays."""
+        for key in blob_keys(data):
+            if key not in self._blobs:
+                size = _size(self._paths.snapshots / key.directory / key.file)
+                if size is None:
+                    continue
+                self._blobs[key] = size
+                self.total += size
+            if name > self._last_namer.get(key, ""):
+                self._last_namer[key] = name
+                heapq.heappush(self._blob_ends, (name, key))
+
+    def _evict_one(self, new: str) -> bool:
+        """Drop the oldest; False where nothing is left to drop. `new` is not written yet."""
+        if not self._oldest and self._limit is not None:
+            self._scan()
+        oldest = self._oldest[0][0] if self._oldest else new
+        if self._evict_blob(before=oldest):
+            return True
+        if not self._oldest:
+            return False
+        name, size = heapq.heappop(self._oldest)
+        if _unlink(self._paths.spool / name):
+            self.drops.batches += 1
+            self.drops.bytes += size
+        self.total -= size
+        while self._evict_blob(before=name + "\0"):
+            pass
+        return True
+
+    def _evict_blob(self, before: str) -> bool:
+        """Drop a snapshot file whose last namer sorts below `before`; False where there is none."""
+        while self._blob_ends and self._blob_ends[0][0] < before:
+            end, key = heapq.heappop(self._blob_ends)
+            if end < self._last_namer.get(key, "") or key not in self._blobs:
+                continue
+            size = self._blobs.pop(key)
+            self._last_namer.pop(key, None)
+            directory = self._paths.snapshots / key.directory
+            if _unlink(directory / key.file):
+                self.drops.blobs += 1
+                self.drops.bytes += size
+            self.total -= size
+            _remove_empty(directory)
+            return True
+        return False
+
+
+def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The regular files in `directory` with their status; none where it does not exist."""
+    try:
+        entries = os.scandir(directory)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            try:
+                if entry.is_file(follow_symlinks=False):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # evicted by another process meanwhile
+                continue
+
+
+def _directories(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _size(path: Path) -> int | None:
+    """The size of a regular file, bytes; None where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _unlink(path: Path) -> bool:
+    """Remove a file; False where another process has."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # another file is in it
+        directory.rmdir()

@@ -1,0 +1,211 @@
+"""Reading a spool: every batch in order of time, in bounded memory, whatever lies beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError
+from .check import Problem, check_batch
+from .findings import Finding
+from .paths import BATCH_SUFFIX, TMP_SUFFIX, SpoolPaths, find_spool
+
+MAX_BATCH_BYTES = 256 * 2**20
+_PAGE = 100_000
+_MAX_COLLECTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFile:
+    """One readable batch: its file and the bytes in it."""
+
+    name: str
+    path: Path
+    data: bytes
+
+
+class SpoolReader:
+    """Streams the batches of a spool in the order of their file names.
+
+    What is torn, unreadable or no batch is skipped and reported: to `on_finding` where given, else
+    into `findings` (the first 10,000; `skipped` counts all); both begin anew with each pass. A
+    file that vanishes meanwhile was evicted and is no finding. A directory of any size is read
+    with at most 300,000 names in memory.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        on_finding: Callable[[Finding], None] | None = None,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        """Find the spool at `path`. Raises InputError where there is none."""
+        self.paths: SpoolPaths = find_spool(path)
+        self.findings: list[Finding] = []
+        self.skipped = 0
+        self.max_batch_bytes = max_batch_bytes
+        self._on_finding = on_finding
+
+    def __iter__(self) -> Iterator[BatchFile]:
+        for name in self.names():
+            batch = self.read(name)
+            if batch is not None:
+                yield batch
+
+    def names(self) -> Iterator[str]:
+        """The names of the batch files in order; a torn `.json.tmp` is reported on the way.
+
+        Raises InputError where the directory cannot be read.
+        """
+        self.findings.clear()
+        self.skipped = 0
+        last: str | None = None
+        while True:
+            page = self._page_after(last)
+            yield from page
+            if len(page) < _PAGE:
+                return
+            last = page[-1]
+
+    def read(self, name: str) -> BatchFile | None:
+        """The batch in the file `name`; None where it vanished or was reported."""
+        path = self.paths.spool / name
+        try:
+            data = read_limited(path, self.max_batch_bytes)
+        except FileNotFoundError:
+            return None
+        except _RefusedError as error:
+            self._report(name, error.problem)
+            return None
+        problem = check_batch(data)
+        if problem is not None:
+            self._report(name, problem)
+            return None
+        return BatchFile(name, path, data)
+
+    def _page_after(self, last: str | None) -> list[str]:
+        """The next names in order: of a directory of any size, a page at a time."""
+        names: list[str] = []
+        try:
+            with os.scandir(self.paths.spool) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.endswith(BATCH_SUFFIX):
+                        if last is None or name > last:
+                            names.append(name)
+                            if len(names) >= 2 * _PAGE:
+                                names.sort()
+                                del names[_PAGE:]
+                    elif last is None and name.endswith(TMP_SUFFIX):
+                        self._report_tmp(name)
+        except OSError as error:
+            raise InputError(
+                f"{self.paths.spool} cannot be read: {error.strerror or error}"
+            ) from None
+        names.sort()
+        return names[:_PAGE]
+
+    def _report_tmp(self, name: str) -> None:
+        path = self.paths.spool / name
+        if not _is_being_written(path):
+            self._report(name, Problem("torn", "never finished: its writer stopped halfway"))
+
+    def _report(self, name: str, problem: Problem) -> None:
+        self.skipped += 1
+        finding = Finding(name, problem.code, problem.message)
+        if self._on_finding is not None:
+            self._on_finding(finding)
+        elif len(self.findings) < _MAX_COLLECTED:
+            self.findings.append(finding)
+
+
+def read_batch(path: str | os.PathLike[str], max_bytes: int = MAX_BATCH_BYTES) -> BatchFile:
+    """One batch file, wherever it lies. Raises InputError where it cannot be read or is none."""
+    file = Path(path)
+    try:
+        data = read_limited(file, max_bytes)
+    except FileNotFoundError:
+        raise InputError(f"{file} does not exist: expected a batch file") from None
+    except _RefusedError as error:
+        raise InputError(f"{file}: {error.problem.message}") from None
+    problem = check_batch(data)
+    if problem is not None:
+        raise InputError(f"{file} is no batch: {problem.message}")
+    return BatchFile(file.name, file, data)
+
+
+class _RefusedError(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def read_limited(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file of at most `max_bytes`.
+
+    Raises FileNotFoundError where it is gone, _RefusedError where it is not read.
+    """
+    try:
+        # A FIFO in the directory must not hold the reader up.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return _read_regular(descriptor, max_bytes)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise _RefusedError(Problem("unreadable", f"cannot be read: {reason}")) from None
+    except ValueError:
+        raise _RefusedError(Problem("unreadable", "its name cannot be opened")) from None
+
+
+def _read_regular(descriptor: int, max_bytes: int) -> bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise _RefusedError(Problem("unreadable", "not a regular file"))
+    if status.st_size <= max_bytes:
+        data = _read_all(descriptor, status.st_size, max_bytes)
+        if len(data) <= max_bytes:
+            return data
+    raise _RefusedError(
+        Problem("too-large", f"over {max_bytes} bytes: no batch is that large; not read")
+    )
+
+
+def _read_all(descriptor: int, size: int, max_bytes: int) -> bytes:
+    data = os.read(descriptor, size + 1)
+    if len(data) == size:
+        return data
+    pieces = [data]
+    total = len(data)
+    while data and total <= max_bytes:
+        data = os.read(descriptor, 1 << 20)
+        pieces.append(data)
+        total += len(data)
+    return b"".join(pieces)
+
+
+def _is_being_written(path: Path) -> bool:
+    """Whether a `.json.tmp` is gone already, or locked by the process that is writing it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return not path.exists()

@@ -1,0 +1,138 @@
+"""What a spool holds, in numbers: its sessions, ranks and processes, its counts and its time.
+
+Whose session a span is, the format does not say: it follows from the chain of parents. Where that
+breaks (a session still open, or killed), this is a best effort: an unrecorded parent of epochs or
+requests is taken for a session, any other span for one of the session of its process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from .index import SpoolIndex, id_of
+from .reader import SpoolReader
+from .sessions import assign_sessions
+
+State = Literal["closed", "open", "none"]
+_MAX_LISTED = 1000
+
+
+@dataclass(slots=True)
+class SessionSummary:
+    """One session: what one process recorded between `profile()` and its end."""
+
+    id: str | None
+    """None for what stands in no session: then these are the leavings of one process."""
+    state: State
+    """`closed` where the session's own span was recorded, `open` where it was not (yet)."""
+    start_ns: int | None = None
+    end_ns: int | None = None
+    """Of the spans in it: where it is open, only so far."""
+    spans: int = 0
+    marks: int = 0
+    snapshots: int = 0
+    ranks: list[int] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SpoolSummary:
+    """A whole spool."""
+
+    path: str
+    files: int
+    bytes: int
+    """Of the batch files that were read."""
+    skipped: int
+    """Files that are no readable batch; the reader's findings say why."""
+    sdk_versions: list[str]
+    first_ns: int | None
+    last_ns: int | None
+    """The earliest start and the latest end of a span."""
+    spans: int
+    marks: int
+    snapshots: int
+    sessions: list[SessionSummary]
+    """In order of their start; the first 1,000."""
+    session_count: int
+    ranks: list[int]
+    marks_unattached: int
+    """Marks whose span is in no session that is known, the `root` sentinel among them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as a JSON object."""
+        return asdict(self)
+
+
+def summarise(reader: SpoolReader) -> SpoolSummary:
+    """Count what the spool holds, in bounded memory (an index on disk)."""
+    with SpoolIndex().load(reader) as index:
+        assign_sessions(index)
+        marks = dict(index.rows(_MARKS))
+        sessions = _sessions(index, marks)
+        first_ns, last_ns = next(index.rows("SELECT min(start_ns), max(end_ns) FROM span"))
+        ranks = (row[0] for row in index.rows("SELECT DISTINCT rank FROM span ORDER BY rank"))
+        return SpoolSummary(
+            path=str(reader.paths.spool),
+            files=index.files,
+            bytes=index.bytes,
+            skipped=reader.skipped,
+            sdk_versions=sorted(index.sdk_versions),
+            first_ns=first_ns,
+            last_ns=last_ns,
+            spans=index.one("SELECT count(*) FROM span"),
+            marks=sum(marks.values()),
+            snapshots=index.one("SELECT count(*) FROM snapshot"),
+            sessions=sessions[:_MAX_LISTED],
+            session_count=len(sessions),
+            ranks=[rank for rank in ranks if rank is not None][:_MAX_LISTED],
+            marks_unattached=marks.get(None, 0),
+        )
+
+
+_PER_SESSION = """
+SELECT session, count(*), min(start_ns), max(end_ns) FROM member JOIN span USING (no)
+GROUP BY session
+"""
+_RANKS = "SELECT DISTINCT session, rank FROM member JOIN span USING (no) ORDER BY session, rank"
+_PIDS = "SELECT DISTINCT session, pid FROM member JOIN span USING (no) ORDER BY session, pid"
+# A mark or a snapshot is in its span's session, or in the one whose id it names itself.
+_MARKS = """
+SELECT coalesce(
+    (SELECT session FROM span JOIN member USING (no) WHERE span.id = mark.span LIMIT 1),
+    (SELECT session.no FROM session WHERE session.key = mark.span)
+), count(*) FROM mark GROUP BY 1
+"""
+_SNAPSHOTS = """
+SELECT coalesce(
+    (SELECT session FROM span JOIN member USING (no) WHERE span.id = snapshot.span LIMIT 1),
+    (SELECT session.no FROM session WHERE session.key = snapshot.span)
+), count(*) FROM snapshot GROUP BY 1
+"""
+
+
+def _sessions(index: SpoolIndex, marks: dict[int | None, int]) -> list[SessionSummary]:
+    """Every session, in order of start, those of no session last."""
+    found = {
+        number: SessionSummary(id_of(key) if key is not None else None, state)
+        for number, key, state in index.rows("SELECT no, key, state FROM session")
+    }
+    for number, spans, start_ns, end_ns in index.rows(_PER_SESSION):
+        session = found[number]
+        session.spans, session.start_ns, session.end_ns = spans, start_ns, end_ns
+    for number, rank in index.rows(_RANKS):
+        _append(found[number].ranks, rank)
+    for number, pid in index.rows(_PIDS):
+        _append(found[number].pids, pid)
+    for number, count in index.rows(_SNAPSHOTS):
+        if number is not None:
+            found[number].snapshots = count
+    for each, session in found.items():
+        session.marks = marks.get(each, 0)
+    return sorted(found.values(), key=lambda s: (s.id is None, s.start_ns or 0, s.id or ""))
+
+
+def _append(numbers: list[int], number: int | None) -> None:
+    if number is not None and len(numbers) < _MAX_LISTED:
+        numbers.append(number)
