@@ -40,8 +40,8 @@ _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 def chunks(stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
     """What `stream` holds, decompressed, in pieces that are never empty.
 
-    Everything before a fault is yielded before it is raised: InputError where the stream is not
-    what `compression` says, is truncated or damaged, or cannot be read.
+    InputError where the stream is not what `compression` says, is cut off or damaged, or cannot
+    be read. What can be decompressed of a stream that is cut off is yielded before that is told.
     """
     pieces = _read(stream)
     if compression is Compression.NONE:
@@ -92,7 +92,8 @@ def _read(stream: BinaryIO) -> Iterator[bytes]:
 
 def _checked(pieces: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
     head, pieces = with_head(pieces, 4)
-    if head and compression_of_data(head) is not compression:
+    magic = _GZIP_MAGIC if compression is Compression.GZIP else _ZSTD_MAGIC
+    if compression_of_data(head) is not compression and not magic.startswith(head):
         raise InputError(
             f"expected {compression} data, found the bytes {head[:4].hex(' ')}:"
             " give the file the suffixes of what it holds"

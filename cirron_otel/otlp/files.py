@@ -114,15 +114,16 @@ def _read_json(
 
 def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_bytes: int) -> bytes:
     """The one document that `first` begins and all lines behind it go on with."""
-    parts, size = [first], len(first)
+    text = bytearray(first)
     for _, line in numbered:
-        if line is None or (size := size + len(line) + 1) > max_bytes:
+        if line is None or len(text) + len(line) >= max_bytes:
             raise StreamError(
                 f"one document of more than {max_bytes} bytes, the most that is read:"
                 " write one TracesData a line"
             )
-        parts.append(line)
-    return b"\n".join(parts)
+        text += b"\n"
+        text += line
+    return bytes(text)
 
 
 def _json_message(text: bytes, number: int) -> Message:
@@ -158,13 +159,16 @@ def _read_proto(
             problem = _problem(data) if validate else None
             if problem is None:
                 yield Message(data, number)
-            elif on_error is None or number == 1:
+            elif on_error is None or number == 1 or _hint(number, head):
                 raise StreamError(f"message {number} at byte {start}: {problem}")
             else:
                 on_error(number, problem)
     except StreamError as error:
-        hint = proto_hint(head) if number < _HINTED_MESSAGES else ""
-        raise StreamError(f"{error}{hint}") from None
+        raise StreamError(f"{error}{_hint(number, head)}") from None
+
+
+def _hint(number: int, head: bytes) -> str:
+    return proto_hint(head) if number < _HINTED_MESSAGES else ""
 
 
 def _problem(data: bytes) -> str | None:
@@ -185,7 +189,10 @@ class TracesWriter:
     def __init__(self, stream: BinaryIO, form: Format) -> None:
         """Write into `stream` as `form` says."""
         self._stream = stream
-        self._sink = compressor(stream, form.compression)
+        try:
+            self._sink = compressor(stream, form.compression)
+        except OSError as error:  # a gzip header is written at once
+            raise _target_error(error) from error
         self._json = form.encoding is Encoding.JSON
 
     def write(self, data: bytes) -> list[str]:

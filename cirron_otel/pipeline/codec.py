@@ -10,9 +10,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from .. import exactjson
 from ..ids import digest
 from ..model import Batch
-from ..translator.encode import Options
+from ..translator.encode import SEGMENTED, Options
+from ..translator.fast_encode import fast_encode, typed_batch
 from ..translator.translate import to_otlp
-from .light import LightBatch
+from ..translator.typed import FallbackError, TypedBatch
+from .light import LightBatch, light
 from .sessions import SessionIndex
 
 
@@ -29,20 +31,21 @@ class Encoded(NamedTuple):
     """Bytes of the batch's file."""
 
 
-def encode(
-    name: str, data: bytes, seen: LightBatch, index: SessionIndex, options: Options
-) -> Encoded:
+def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
     """Translate a batch file's content."""
-    plan = index.plan(seen, options.layout == "segmented", digest("session", name)[:16].hex())
-    messages = to_otlp(exactjson.loads(data), plan, name, options)
-    return Encoded(
-        name,
-        TracesData(resource_spans=messages).SerializeToString(),
-        len(seen.spans),
-        len(seen.marks),
-        len(seen.snapshots),
-        len(data),
-    )
+    segmented = options.layout == SEGMENTED
+    fallback = digest("session", name)[:16].hex()
+    seen: LightBatch | TypedBatch
+    try:
+        seen = typed_batch(data)
+        message = fast_encode(seen, index.plan(seen, segmented, fallback), name, options)
+    except FallbackError:
+        seen = light(data)
+        plan = index.plan(seen, segmented, fallback)
+        messages = to_otlp(exactjson.loads(data), plan, name, options)
+        message = TracesData(resource_spans=messages).SerializeToString()
+    counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
+    return Encoded(name, message, *counts, len(data))
 
 
 def batch_bytes(batch: dict[str, Any]) -> bytes:

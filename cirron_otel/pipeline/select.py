@@ -93,7 +93,7 @@ class Selection:
             return False
         if not self.epochs:
             return True
-        epochs = [s.index for s in above if s.name == "epoch" and s.index is not None]
+        epochs = [s.number for s in above if s.name == "epoch" and s.number is not None]
         return any(low <= epoch <= high for epoch in epochs for low, high in self.epochs)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ..ids import segment_trace_id, trace_id_for
 from ..translator.placement import Place, Plan, Segment
+from ..translator.typed import TypedBatch, TypedSpan
 from .light import LightBatch, LightSpan
 
 SEGMENT_RECORDS = 4000
@@ -49,11 +50,15 @@ class Standing(NamedTuple):
     """(start_ns, id) of the scope that decides about its segment; None in the first one."""
 
 
+Seen = LightBatch | TypedBatch
+"""A batch in either of the forms that say where its records stand."""
+
+
 class Ancestor(NamedTuple):
     """A scope on the way from a record up to its session."""
 
     name: str
-    index: int | None
+    number: int | None
 
 
 class SessionIndex:
@@ -299,7 +304,7 @@ class SessionIndex:
             above = known[scope.id] = self._below(scope, above)
         return above or Standing(span.id, 0, None)
 
-    def _below(self, span: LightSpan, above: Standing | None) -> Standing:
+    def _below(self, span: LightSpan | TypedSpan, above: Standing | None) -> Standing:
         if above is None:
             if span.parent_id is None:
                 if span.is_session():
@@ -322,7 +327,7 @@ class SessionIndex:
             trace_id = segment.trace_id if segment else trace_id
         return Place(standing.session, trace_id, standing.depth)
 
-    def plan(self, batch: LightBatch, segmented: bool, fallback: str) -> Plan:
+    def plan(self, batch: Seen, segmented: bool, fallback: str) -> Plan:
         """The plan of a batch; `fallback` is the session if nothing else is known."""
         index = {span.id: span for span in batch.spans}
         external: dict[str, Place] = {}

@@ -88,11 +88,11 @@ class Encoder:
             if chosen is None:
                 return None
             data = batch_bytes(chosen)
-        seen = light(data)
         if job.output == CIRRON:
+            seen = light(data)
             counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
             return Encoded(name, data, *counts, size)
-        encoded = encode(name, data, seen, self._index, job.options)
+        encoded = encode(name, data, self._index, job.options)
         if job.output == OTLP_PROTO:
             return encoded._replace(data=encode_varint(len(encoded.data)) + encoded.data)
         if job.output == OTLP_JSON:

@@ -155,7 +155,7 @@ class Eviction:
         """Count the snapshot files that a new batch names, and keep them while it stays."""
         for key in blob_keys(data):
             if key not in self._blobs:
-                size = _size(self._paths.snapshots / key.directory / key.file)
+                size = _size(self._paths.snapshots / key.directory, key.file)
                 if size is None:
                     continue
                 self._blobs[key] = size
@@ -223,11 +223,13 @@ def _directories(directory: Path) -> list[str]:
         return []
 
 
-def _size(path: Path) -> int | None:
-    """The size of a regular file, bytes; None where there is none."""
+def _size(directory: Path, file: str) -> int | None:
+    """The size of a regular file, bytes; None where there is none, or behind a link."""
     try:
-        status = path.lstat()
-    except OSError:
+        if directory.is_symlink():
+            return None
+        status = (directory / file).lstat()
+    except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 

@@ -1,0 +1,167 @@
+"""Pieces of protobuf, made once and used again: what the fast encoder is built of."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .. import exactjson, semconv
+from .typed import EMPTY, FallbackError
+from .values import INT64_MAX, INT64_MIN, UnsayableError, add, add_escaped, split_attributes
+
+_CACHED = 4096
+
+SHORT = [bytes([n]) for n in range(128)]
+"""The varints of one byte."""
+
+
+def varint(value: int) -> bytes:
+    """A base-128 varint of a value that is not negative."""
+    if value < 128:
+        return SHORT[value]
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def sized(data: bytes) -> bytes:
+    """`data` behind its length."""
+    return varint(len(data)) + data
+
+
+class IntAttribute:
+    """Attributes of one key with int values, as a field of their owner."""
+
+    def __init__(self, tag: bytes, key: str) -> None:
+        """`tag` is the owner's field `attributes`."""
+        self._tag = tag
+        self._key = b"\x0a" + sized(key.encode()) + b"\x12"
+        self._made: dict[int, bytes] = {}
+
+    def __call__(self, value: int) -> bytes:
+        """The attribute with this value. Raises FallbackError beyond 64 bits."""
+        made = self._made.get(value)
+        if made is not None:
+            return made
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise FallbackError
+        body = b"\x18" + varint(value if value >= 0 else value + 2**64)
+        made = self._tag + sized(self._key + sized(body))
+        if len(self._made) < _CACHED:
+            self._made[value] = made
+        return made
+
+
+class TextAttribute:
+    """Attributes of one key with text values."""
+
+    def __init__(self, tag: bytes, key: str) -> None:
+        """`tag` is the owner's field `attributes`."""
+        self._tag = tag
+        self._key = b"\x0a" + sized(key.encode()) + b"\x12"
+
+    def __call__(self, value: str) -> bytes:
+        """The attribute with this value."""
+        body = b"\x0a" + sized(value.encode())
+        return self._tag + sized(self._key + sized(body))
+
+    def prefix(self, length: int) -> bytes:
+        """What stands before a text of `length` bytes."""
+        whole = self("x" * length)
+        return whole[: len(whole) - length]
+
+
+SPAN_TAG, EVENT_TAG = b"\x4a", b"\x1a"
+
+
+class UserAttributes:
+    """A record's own attributes, from JSON text, as fields of a span or of an event."""
+
+    def __init__(self, owner: type[Any]) -> None:
+        """`owner` is the message that they belong to."""
+        self._owner = owner
+        self._made: dict[bytes, bytes] = {}
+
+    def __call__(self, text: bytes) -> bytes:
+        """The attributes. Raises FallbackError where OTLP can't say all of them."""
+        made = self._made.get(text)
+        if made is not None:
+            return made
+        attrs = exactjson.loads(text)
+        if not isinstance(attrs, dict):
+            raise FallbackError
+        message = self._owner()
+        add_escaped(message.attributes, attrs)
+        if not exactjson.equal(split_attributes(message.attributes)[1], attrs):
+            raise FallbackError
+        made = bytes(message.SerializeToString())
+        if len(self._made) < _CACHED and len(made) < _CACHED:
+            self._made[text] = made
+        return made
+
+
+class AttributesText:
+    """The way back: the user's attributes of an event or a span, as JSON text."""
+
+    def __init__(self, owner: type[Any]) -> None:
+        """`owner` is the message that they belong to."""
+        self._owner = owner
+        self._made: dict[bytes, bytes] = {b"": EMPTY}
+
+    def __call__(self, fields: bytes) -> bytes:
+        """The JSON of serialised attributes; FallbackError unless encoding gives them back."""
+        made = self._made.get(fields)
+        if made is not None:
+            return made
+        try:
+            ours, attrs = split_attributes(self._owner.FromString(fields).attributes)
+        except UnsayableError:
+            raise FallbackError from None
+        again = self._owner()
+        add_escaped(again.attributes, attrs)
+        if ours or again.SerializeToString() != fields:
+            raise FallbackError
+        made = exactjson.dumps(attrs)
+        if len(self._made) < _CACHED and len(made) < _CACHED:
+            self._made[fields] = made
+        return made
+
+
+int_index = IntAttribute(SPAN_TAG, semconv.INDEX)
+int_thread = IntAttribute(SPAN_TAG, semconv.THREAD_ID)
+int_cpu = IntAttribute(SPAN_TAG, semconv.CPU_NS)
+int_gpu = IntAttribute(SPAN_TAG, semconv.GPU_NS)
+int_memory = IntAttribute(SPAN_TAG, semconv.MEMORY_PEAK)
+int_pid = IntAttribute(SPAN_TAG, semconv.PROCESS_PID)
+int_rank = IntAttribute(SPAN_TAG, semconv.RANK)
+int_overhead = IntAttribute(SPAN_TAG, semconv.OVERHEAD_NS)
+text_id = TextAttribute(SPAN_TAG, semconv.ID)
+text_parent = TextAttribute(SPAN_TAG, semconv.PARENT_ID)
+mark_id = TextAttribute(EVENT_TAG, semconv.MARK_ID)
+mark_kind = TextAttribute(EVENT_TAG, semconv.MARK_KIND)
+mark_text = TextAttribute(EVENT_TAG, semconv.MARK_VALUE)
+mark_int = IntAttribute(EVENT_TAG, semconv.MARK_VALUE)
+span_users = UserAttributes(Span)
+event_users = UserAttributes(Span.Event)
+span_texts = AttributesText(Span)
+event_texts = AttributesText(Span.Event)
+
+
+def _double_prefix() -> bytes:
+    event = Span.Event()
+    add(event.attributes, semconv.MARK_VALUE, 0.5)
+    return bytes(event.SerializeToString())[:-8]
+
+
+MARK_DOUBLE = _double_prefix()
+"""A mark's value as far as the eight bytes of its double."""
+MARK_ID_PREFIX = mark_id.prefix(32)
+
+pack_times = struct.Struct("<BQBQ").pack
+pack_time = struct.Struct("<BQ").pack
+pack_double = struct.Struct("<d").pack

@@ -1,0 +1,189 @@
+"""The real OpenTelemetry Collector and Jaeger, started for a test and stopped after it.
+
+```python
+with otelcol(SPLIT, tmp_path) as collector:
+    ...send to collector.otlp_grpc or collector.otlp_http...
+    lines = collector.wait_for_spans(100)
+```
+
+A configuration, from collector-config/ or a test's own, takes its endpoints (`127.0.0.1:port`)
+from the environment: OTLP_GRPC, OTLP_HTTP, HEALTH (a health_check extension there is a must), for
+Jaeger QUERY and QUERY_GRPC as well; DIR is the folder for what it writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .build import PINS, binary, missing
+from .process import BackendError, Process, get, running
+
+FILE = PINS / "otelcol-file.yaml"
+SPLIT = PINS / "otelcol-split.yaml"
+JAEGER = PINS / "jaeger.yaml"
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What every running backend has."""
+
+    process: Process
+    otlp_grpc: str
+    """`127.0.0.1:port`, without TLS."""
+    otlp_http: str
+    """`http://127.0.0.1:port`; traces go to `/v1/traces` below it."""
+
+
+@dataclass(frozen=True)
+class Otelcol(Backend):
+    """A running Collector."""
+
+    output: Path
+    """The file exporter's `spans.jsonl`: OTLP JSON, one TracesData a line."""
+
+    def wait_for_spans(self, count: int, seconds: float = WAIT_SECONDS) -> list[dict[str, Any]]:
+        """The lines of `output` once they hold at least `count` spans together."""
+        return wait_for_spans(self.output, count, seconds)
+
+
+@dataclass(frozen=True)
+class Jaeger(Backend):
+    """A running Jaeger."""
+
+    query: str
+    """`http://127.0.0.1:port`, with `/api/v3/` below it."""
+
+    def get_trace(self, trace_id: str) -> list[dict[str, Any]]:
+        """The spans of a trace (32 hex digits) as OTLP JSON; empty where Jaeger has none of it.
+
+        Each has its resource under `resource` and its scope under `scope` beside its own fields.
+        Jaeger orders attributes by key and writes an empty `status`.
+        """
+        status, body = get(f"{self.query}/api/v3/traces/{trace_id}", timeout=WAIT_SECONDS)
+        if status == 404:
+            return []
+        if status != 200:
+            raise BackendError(f"Jaeger answered {status} for trace {trace_id}: {body[:300]!r}")
+        return spans_of(_chunks(body.decode()))
+
+    def wait_for_trace(
+        self, trace_id: str, count: int, seconds: float = WAIT_SECONDS
+    ) -> list[dict[str, Any]]:
+        """The spans of a trace once Jaeger shows at least `count` of them."""
+        deadline = time.monotonic() + seconds
+        while len(spans := self.get_trace(trace_id)) < count:
+            if time.monotonic() > deadline:
+                raise BackendError(
+                    f"Jaeger shows {len(spans)} of {count} spans of {trace_id} after {seconds} s"
+                )
+            time.sleep(POLL_SECONDS)
+        return spans
+
+
+@contextlib.contextmanager
+def otelcol(
+    config: Path | str, directory: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Otelcol]:
+    """Run the Collector with `config`, a file or YAML text; it writes below `directory`."""
+    command = [_binary("otelcol"), "--config", str(_config_file(config, directory))]
+    names = ("OTLP_GRPC", "OTLP_HTTP", "HEALTH")
+    settings = {**(environment or {}), "DIR": str(directory)}
+    with running(command, names, "/", directory, settings) as (process, endpoints):
+        yield Otelcol(
+            process=process,
+            otlp_grpc=endpoints["OTLP_GRPC"],
+            otlp_http=f"http://{endpoints['OTLP_HTTP']}",
+            output=directory / "spans.jsonl",
+        )
+
+
+@contextlib.contextmanager
+def jaeger(
+    directory: Path,
+    config: Path | str = JAEGER,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Jaeger]:
+    """Run Jaeger (in memory, unless `config` says otherwise); its log goes to `directory`."""
+    command = [_binary("jaeger"), "--config", str(_config_file(config, directory))]
+    names = ("OTLP_GRPC", "OTLP_HTTP", "HEALTH", "QUERY", "QUERY_GRPC")
+    settings = {**(environment or {}), "DIR": str(directory)}
+    with running(command, names, "/status", directory, settings) as (process, endpoints):
+        yield Jaeger(
+            process=process,
+            otlp_grpc=endpoints["OTLP_GRPC"],
+            otlp_http=f"http://{endpoints['OTLP_HTTP']}",
+            query=f"http://{endpoints['QUERY']}",
+        )
+
+
+def _binary(name: str) -> str:
+    if reason := missing(name):
+        raise BackendError(f"{reason}: run `make backends`")
+    return str(binary(name))
+
+
+def _config_file(config: Path | str, directory: Path) -> Path:
+    if isinstance(config, Path):
+        return config
+    path = directory / "config.yaml"
+    path.write_text(config)
+    return path
+
+
+def spans_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every span of OTLP JSON messages, each with its `resource` and `scope` beside its fields."""
+    return [
+        {**span, "resource": group.get("resource", {}), "scope": scoped.get("scope", {})}
+        for message in messages
+        for group in message.get("resourceSpans", [])
+        for scoped in group.get("scopeSpans", [])
+        for span in scoped.get("spans", [])
+    ]
+
+
+def wait_for_spans(path: Path, count: int, seconds: float = WAIT_SECONDS) -> list[dict[str, Any]]:
+    """The lines of a file exporter's output once they hold at least `count` spans together.
+
+    Raises BackendError after `seconds`. A line that is not complete yet is left for later.
+    """
+    deadline = time.monotonic() + seconds
+    lines: list[dict[str, Any]] = []
+    position = seen = 0
+    while True:
+        for line in _complete_lines(path, position):
+            position += len(line)
+            lines.append(json.loads(line))
+            seen += len(spans_of(lines[-1:]))
+        if seen >= count:
+            return lines
+        if time.monotonic() > deadline:
+            raise BackendError(f"{path} holds {seen} of {count} spans after {seconds} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _complete_lines(path: Path, position: int) -> list[bytes]:
+    if not path.exists():
+        return []
+    with path.open("rb") as handle:
+        handle.seek(position)
+        return [line for line in handle if line.endswith(b"\n")]
+
+
+def _chunks(text: str) -> list[dict[str, Any]]:
+    """The messages of a streamed answer: JSON objects one after another, bare or in `result`."""
+    decoder = json.JSONDecoder()
+    messages, position = [], 0
+    while position < len(text):
+        message, position = decoder.raw_decode(text, position)
+        messages.append(message.get("result", message))
+        while position < len(text) and text[position].isspace():
+            position += 1
+    return messages

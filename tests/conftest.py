@@ -1,0 +1,97 @@
+"""Fixtures for the real backends and the real recordings, and what happens where one is missing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.backends import run
+from tests.backends.build import BACKENDS, missing
+from tests.recorder import record
+from tests.recorder.record import Recording
+
+REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
+BACKEND_FIXTURES = {"jaeger", "otelcol_file", "otelcol_split"}
+
+# What the caller has set for OpenTelemetry or for Cirron must not decide how a test ends, and
+# loopback is never behind a proxy.
+for _name in [n for n in os.environ if n.startswith(("OTEL_", "CIRRON_")) and n != REQUIRE]:
+    del os.environ[_name]
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+
+def nothing_left_out() -> bool:
+    """Whether a test that cannot run must fail instead of being skipped: so in CI."""
+    return os.environ.get(REQUIRE) == "1" or os.environ.get("CI") == "true"
+
+
+def leave_out(reason: str) -> NoReturn:
+    """Skip the running test, or fail it where nothing may be left out."""
+    if nothing_left_out():
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that asks for a backend or for the recordings."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & BACKEND_FIXTURES:
+            item.add_marker("backends")
+        if "recorded_spools" in fixtures:
+            item.add_marker("recorded")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a test of real backends where one is not there, or is not what the pins say."""
+    if item.get_closest_marker("backends") is not None:
+        reasons = [reason for name in BACKENDS if (reason := missing(name))]
+        if reasons:
+            leave_out(f"{' and '.join(reasons)}: run `make backends`")
+
+
+@pytest.fixture(scope="session")
+def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[run.Jaeger]:
+    """One Jaeger for all tests of a worker: trace ids keep the tests apart."""
+    with run.jaeger(tmp_path_factory.mktemp("jaeger")) as backend:
+        yield backend
+
+
+@pytest.fixture
+def otelcol_file(tmp_path: Path) -> Iterator[run.Otelcol]:
+    """A Collector of its own that writes what it gets, as it gets it."""
+    directory = tmp_path / "otelcol-file"
+    directory.mkdir()
+    with run.otelcol(run.FILE, directory) as backend:
+        yield backend
+
+
+@pytest.fixture
+def otelcol_split(tmp_path: Path) -> Iterator[run.Otelcol]:
+    """A Collector of its own that splits and merges what it gets into batches of 7 spans."""
+    directory = tmp_path / "otelcol-split"
+    directory.mkdir()
+    with run.otelcol(run.SPLIT, directory) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def recorded_spools(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
+    """(name, directory that holds `.cirron/spool`) of every recording, made once a test run."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with (shared / "recordings.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            recordings: list[Recording] = record.record_all(shared / "recordings")
+        except record.EnvironmentUnavailableError as error:
+            leave_out(str(error))
+    return [(recording.name, recording.directory) for recording in recordings]

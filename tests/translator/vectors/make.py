@@ -1,0 +1,68 @@
+"""Writes the test vectors of docs/otlp-mapping.md: `python -m tests.translator.vectors.make`.
+
+The inputs stand here; what the translator makes of them is written beside them. A change in a
+written file is a change of the mapping: it is read by hand against docs/otlp-mapping.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cirron_otel import exactjson
+from cirron_otel.translator.translate import FromOtlp, to_otlp
+
+from . import foreign_cases, sessions_cases, wire_cases
+from .cases import CASES, Json, Vector, otlp_of
+
+HERE = Path(__file__).parent
+
+
+def text_of(value: Any, indent: int = 0, width: int = 96) -> str:
+    """`value` as JSON text for people: on one line where it fits."""
+    line = exactjson.dumps(value).decode()
+    if len(line) + indent <= width or not isinstance(value, (dict, list)) or not value:
+        return line
+    pad = " " * (indent + 1)
+    if isinstance(value, dict):
+        items = [
+            f"{exactjson.dumps(key).decode()}: {text_of(item, indent + 1)}"
+            for key, item in value.items()
+        ]
+        return "{\n" + ",\n".join(pad + item for item in items) + "\n" + " " * indent + "}"
+    items = [text_of(item, indent + 1) for item in value]
+    return "[\n" + ",\n".join(pad + item for item in items) + "\n" + " " * indent + "]"
+
+
+def complete(case: Json) -> Json:
+    """The case with what the translator makes of it."""
+    vector = Vector(case)
+    with vector.limits():
+        if "otlp" in case:
+            reader = FromOtlp()
+            for _ in range(case.get("fed", 1)):
+                found = reader.feed(vector.messages())
+            found += reader.finish()
+            case["batch"], case["name"] = found[-1].batch, found[-1].name
+        elif "batch" in case:
+            messages = to_otlp(case["batch"], vector.plan(), vector.name(), vector.options())
+            case["otlp"] = otlp_of(messages)
+        elif "files" in case:
+            case["places"] = sessions_cases.places_of(case)
+    return case
+
+
+def main() -> None:
+    """Write every vector beside this file."""
+    for module in (wire_cases, foreign_cases, sessions_cases):
+        module.register()
+    texts = {name: text_of(complete(case)) + "\n" for name, case in CASES.items()}
+    for path in HERE.glob("*.json"):
+        path.unlink()
+    for name, text in texts.items():
+        (HERE / f"{name}.json").write_text(text, encoding="utf-8")
+    print(len(CASES), "vectors")
+
+
+if __name__ == "__main__":
+    main()
