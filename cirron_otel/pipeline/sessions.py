@@ -105,26 +105,27 @@ class SessionIndex:
 
     def observe(self, batch: LightBatch) -> None:
         """Take a batch in the order of its file's name."""
-        spans = batch.spans
-        index = {span.id: span for span in spans}
-        found: list[LightSpan] = []
-        pending = self._pending
-        for span in spans:
-            if span.id in pending:
-                found.append(span)
+        ids = {span.id for span in batch.spans}
+        parents = {span.parent_id for span in batch.spans}
+        outside = parents - ids
+        refs = {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - ids
+        for span in batch.spans if outside else ():
             parent = span.parent_id
-            if parent is None:
-                if span.is_session():
-                    self._add_session(span)
-            elif parent not in index:
+            if parent in outside:
+                if parent is None:
+                    if span.is_session():
+                        self._add_session(span)
+                    continue
                 self._refer(parent, span)
                 if span.name in _TOP_NAMES:
                     self._db.execute("INSERT OR IGNORE INTO evidence VALUES (?)", (parent,))
-        for ref in (*batch.marks, *batch.snapshots):
-            if ref.span_id not in index:
-                self._refer(ref.span_id, None)
-        for span in found:
-            self._add_node(span, index)
+        for ref in refs:
+            self._refer(ref, None)
+        found = ids & self._pending
+        if found:
+            index = {span.id: span for span in batch.spans}
+            for some_id in found:
+                self._add_node(index[some_id], index)
 
     def look_again(self, batches: Callable[[], Iterable[LightBatch]]) -> None:
         """Find scopes that were recorded before the batches that refer to them."""
@@ -186,6 +187,8 @@ class SessionIndex:
         Within a batch records count in the order of their start. A segment opens at the first
         child or grandchild of the session that starts when the one before holds enough.
         """
+        if self._counted_at_once(batch):
+            return
         index = {span.id: span for span in batch.spans}
         standings = self.standings(batch, index)
         riders: dict[str, int] = {}
@@ -201,6 +204,22 @@ class SessionIndex:
         for some_id, number in riders.items():
             session = self.resolve(some_id).session if some_id not in ("", "root") else ""
             self._weights[session] = self._weights.get(session, 0) + number
+
+    def _counted_at_once(self, batch: LightBatch) -> bool:
+        """Count a batch of one session in which no segment can open, without a look at each."""
+        ids = {span.id for span in batch.spans}
+        outside = {span.parent_id for span in batch.spans} - ids
+        outside |= {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - ids
+        if None in outside or "" in outside or "root" in outside or not outside:
+            return False
+        sessions = {self.resolve(some_id).session for some_id in outside if some_id is not None}
+        number = len(batch.spans) + len(batch.marks) + len(batch.snapshots)
+        session = sessions.pop()
+        weight = self._weights.get(session, 0) + number
+        if sessions or weight > SEGMENT_RECORDS:
+            return False
+        self._weights[session] = weight
+        return True
 
     def _open(self, span: LightSpan, standing: Standing, weight: int) -> int:
         segments = self._segments.setdefault(standing.session, [])
@@ -329,22 +348,18 @@ class SessionIndex:
 
     def plan(self, batch: Seen, segmented: bool, fallback: str) -> Plan:
         """The plan of a batch; `fallback` is the session if nothing else is known."""
-        index = {span.id: span for span in batch.spans}
+        ids = {span.id for span in batch.spans}
+        outside = {span.parent_id for span in batch.spans} - ids
         external: dict[str, Place] = {}
-        for span in batch.spans:
-            parent = span.parent_id
-            if parent is None:
-                if not span.is_session():
-                    standing = self._below(span, None)
-                    external[span.id] = self.place(standing, segmented)
-            elif parent not in index and parent not in external:
-                external[parent] = self.place(self.resolve(parent), segmented)
-        for ref in (*batch.marks, *batch.snapshots):
-            some_id = ref.span_id
-            if some_id in ("", "root") or some_id in index or some_id in external:
-                continue
-            external[some_id] = self.place(self.resolve(some_id), segmented)
-        default = next((p.session for p in external.values()), None)
+        if None in outside:
+            for span in batch.spans:
+                if span.parent_id is None and not span.is_session():
+                    external[span.id] = self.place(self._below(span, None), segmented)
+        outside |= {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - ids
+        for some_id in outside:
+            if some_id not in (None, "", "root"):
+                external[some_id] = self.place(self.resolve(some_id), segmented)
+        default = min((p.session for p in external.values()), default=None)
         default = default or next((s.id for s in batch.spans if s.is_session()), fallback)
         return Plan(default, external, self._segments if segmented else {})
 

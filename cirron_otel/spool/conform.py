@@ -6,6 +6,7 @@ number changed. `validate` looks closer wherever the answer here is no.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -99,6 +100,8 @@ class ConformingBatch(Struct, forbid_unknown_fields=True):
 
 
 _TYPES = {"float": float, "int": int, "string": str, "bool": bool}
+# Integers of 20 digits and more (or what looks like one in a text): 64 bits may not hold them.
+_LONG_INTEGER = re.compile(rb"[:,\[]-?\d{20}")
 _decoder = msgspec.json.Decoder(ConformingBatch)
 _encoder = msgspec.json.Encoder()
 
@@ -114,5 +117,7 @@ def conforms(data: bytes) -> ConformingBatch | None:
     if any(type(mark.value) is not _TYPES[mark.value_type] for mark in batch.marks):
         return None
     if any(each.mode == "stats" and each.blob_uri is not None for each in batch.snapshots):
+        return None
+    if _LONG_INTEGER.search(data):
         return None
     return batch if _encoder.encode(batch) == data else None

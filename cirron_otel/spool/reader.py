@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from .paths import BATCH_SUFFIX, TMP_SUFFIX, SpoolPaths, find_spool
 MAX_BATCH_BYTES = 256 * 2**20
 _PAGE = 100_000
 _MAX_COLLECTED = 10_000
+_LOCKED_WITHIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,10 @@ def _read_all(descriptor: int, size: int, max_bytes: int) -> bytes:
 
 
 def _is_being_written(path: Path) -> bool:
-    """Whether a `.json.tmp` is gone already, or locked by the process that is writing it."""
+    """Whether a `.json.tmp` is gone already, or in the hands of a process that is alive.
+
+    Writers hold a lock on it, from just after they have made it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -202,10 +207,12 @@ def _is_being_written(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        status = os.fstat(descriptor)
     except BlockingIOError:
         return True
     except OSError:
         return False
     finally:
         os.close(descriptor)
-    return not path.exists()
+    is_just_made = status.st_size == 0 and time.time() - status.st_mtime < _LOCKED_WITHIN_SECONDS
+    return is_just_made or not path.exists()

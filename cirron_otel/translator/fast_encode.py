@@ -6,8 +6,8 @@ to the exact mappers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from struct import error as StructError  # noqa: N812
 from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
@@ -24,6 +24,7 @@ from .header import Counts, Header, Origin, write_resource, write_scope
 from .pieces import (
     MARK_DOUBLE,
     MARK_ID_PREFIX,
+    SHORT,
     event_users,
     int_cpu,
     int_gpu,
@@ -32,6 +33,7 @@ from .pieces import (
     int_overhead,
     int_pid,
     int_rank,
+    int_seq,
     int_thread,
     mark_int,
     mark_kind,
@@ -45,6 +47,7 @@ from .pieces import (
     text_parent,
     varint,
 )
+from .order import sequence_of
 from .placement import Place, Plan
 from .spans import natural_parent, overhead_mark
 from .synthetic import Carrier, write_carrier, write_seams
@@ -58,9 +61,10 @@ from .typed import (
     decode,
     encode,
 )
-from .values import INT64_MAX
+from .values import INT64_MAX, INT64_MIN
 
 _UNIT_DEPTHS = (1, 2)
+_ZERO = bytes(8)
 
 
 def fast_encode(
@@ -83,13 +87,18 @@ def _record(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _increasing(keys: Iterable[tuple[int, str]]) -> bool:
-    last = (-1, "")
-    for key in keys:
-        if key <= last:
-            return False
-        last = key
-    return True
+_Riders = tuple[list[tuple[TypedMark, int | None]], list[tuple[TypedSnapshot, int | None]]]
+"""Marks and snapshots of one scope, each with its `seq`."""
+
+_NO_RIDERS: _Riders = ([], [])
+
+
+def _sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
+    """The `seq` of each record; None where canonical order gives all of them."""
+    keys = list(zip(times, ids, strict=True))
+    if len(set(ids)) == len(ids) and keys == sorted(keys):
+        return None
+    return sequence_of(times, ids)
 
 
 class _FastEncoder:
@@ -97,8 +106,8 @@ class _FastEncoder:
         self.batch, self.plan = batch, plan
         self.segmented = options.layout != SESSION_LAYOUT
         self.spans = {span.id: span for span in batch.spans}
-        self.riders: dict[str, tuple[list[TypedMark], list[TypedSnapshot]]] = {}
-        self._check_order()
+        self.riders: dict[str, _Riders] = {}
+        self.seqs = self._arrange()
         own_name = f"{batch.created_ns:020d}-{batch.batch_id}.json"
         self.header = Header(
             batch.sdk_version,
@@ -111,45 +120,47 @@ class _FastEncoder:
         )
         self.service_name = options.service_name
         self.places: dict[str, Place] = {}
+        self.children: dict[str | None, Place] = {}
         self.session = self._place(batch.spans[0]).session if batch.spans else ""
         first = batch.spans[0] if batch.spans else None
         pids = (span.pid for span in batch.spans if span.pid is not None)
         ranks = (span.rank for span in batch.spans if span.rank is not None)
         self.pid, self.rank = (next(pids, None), next(ranks, None)) if first else (None, None)
-        self.parents: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}
+        self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
         self.kinds: dict[str, bytes] = {}
         self.names: dict[str, bytes] = {}
 
-    def _check_order(self) -> None:
+    def _arrange(self) -> list[int | None] | None:
+        """Sort marks and snapshots by their scope; returns the `seq` of the spans."""
         batch = self.batch
         if not batch.spans or len(self.spans) != len(batch.spans):
-            raise FallbackError
-        if not _increasing((span.end_ns, span.id) for span in batch.spans):
             raise FallbackError
         for which, records in enumerate((batch.marks, batch.snapshots)):
             if not records:
                 continue
-            if len({record.id for record in records}) != len(records):
-                raise FallbackError
-            if not _increasing((record.ts_ns, record.id) for record in records):
-                raise FallbackError
-            for record in records:
+            times, ids = [r.ts_ns for r in records], [r.id for r in records]
+            seqs = _sequence(times, ids) or [None] * len(ids)
+            for record, seq in zip(records, seqs, strict=True):
                 riders = self.riders.get(record.span_id)
                 if riders is None:
                     riders = self.riders[record.span_id] = ([], [])
-                riders[which].append(record)  # type: ignore[arg-type]
+                riders[which].append((record, seq))  # type: ignore[arg-type]
+        return _sequence([s.end_ns for s in batch.spans], [s.id for s in batch.spans])
 
     def run(self) -> bytes:
         out: list[bytes] = []
         opened: set[bytes] = set()
         seams: list[bytes] = []
-        for span in self.batch.spans:
-            place = self.places.get(span.id) or self._place(span)
-            if place.session != self.session:
+        seqs, children, session = self.seqs, self.children, self.session
+        has_seams = self.segmented and bool(self.plan.segments)
+        for number, span in enumerate(self.batch.spans):
+            place = children.get(span.parent_id) or self._place(span)
+            if place.session != session:
                 raise FallbackError
-            body = self._span(span, place)
-            out += (b"\x12", varint(len(body)), body)
-            if self.segmented and place.depth in _UNIT_DEPTHS and self.plan.segments:
+            body = self._span(span, place.trace_id, seqs[number] if seqs is not None else None)
+            size = len(body)
+            out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
+            if has_seams and place.depth in _UNIT_DEPTHS:
                 seams += self._seams(span, place, opened)
         carriers = self._carriers()
         for body in (*carriers, *seams):
@@ -170,6 +181,9 @@ class _FastEncoder:
     # --- places ---------------------------------------------------------------------------------
 
     def _place(self, span: TypedSpan) -> Place:
+        known = self.places.get(span.id)
+        if known is not None:
+            return known
         chain = [span]
         above: Place | None = None
         while True:
@@ -188,7 +202,10 @@ class _FastEncoder:
                 raise FallbackError  # a circle
         for scope in reversed(chain):
             above = self.places[scope.id] = self._below(scope, above)
-        assert above is not None  # noqa: S101 - the chain is not empty
+        if above is None:
+            raise FallbackError
+        if above.depth > max(_UNIT_DEPTHS):
+            self.children[span.parent_id] = above  # its siblings stand there as well
         return above
 
     def _below(self, span: TypedSpan, above: Place | None) -> Place:
@@ -216,40 +233,42 @@ class _FastEncoder:
 
     # --- records --------------------------------------------------------------------------------
 
-    def _parent(self, parent_id: str, trace_id: bytes) -> tuple[bytes, bytes]:
+    def _parent(self, parent_id: str | None, trace_id: bytes) -> tuple[bytes, bytes]:
         """The field and the attribute of a parent."""
-        made = self.parents.get((parent_id, trace_id))
-        if made is None:
-            if not is_id(parent_id) or parent_id.startswith("0" * 16):
-                raise FallbackError
-            field = b"\x22\x08" + bytes.fromhex(parent_id[:16])
-            derived = parent_id[16:] == trace_id[8:].hex()
-            made = (field, b"" if derived else text_parent(parent_id))
-            self.parents[parent_id, trace_id] = made
+        if parent_id is None:
+            return b"", b""
+        if not is_id(parent_id) or parent_id.startswith("0" * 16):
+            raise FallbackError
+        field = b"\x22\x08" + bytes.fromhex(parent_id[:16])
+        derived = parent_id[16:] == trace_id[8:].hex()
+        made = (field, b"" if derived else text_parent(parent_id))
+        self.parents[parent_id, trace_id] = made
         return made
 
-    def _span(self, span: TypedSpan, place: Place) -> bytes:
-        own, trace_id = span.id, place.trace_id
-        if not is_id(own) or own.startswith("0000000000000000"):
-            raise FallbackError
-        parent = attribute = b""
-        if span.parent_id is not None:
-            parent, attribute = self._parent(span.parent_id, trace_id)
-        name = self.names.get(span.name)
-        if name is None:
-            name = b"\x2a" + sized(span.name.encode()) if span.name else b""
-            self.names[span.name] = name = name + b"\x30\x01"
-        if span.start_ns <= 0 or span.end_ns <= 0:
-            raise FallbackError
+    def _name(self, name: str) -> bytes:
+        made = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
+        return made
+
+    def _span(self, span: TypedSpan, trace_id: bytes, seq: int | None) -> bytes:
+        own = span.id
         try:
+            raw = bytes.fromhex(own)
             times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
-        except Exception:
+        except (ValueError, StructError):
             raise FallbackError from None
-        parts = [b"\x0a\x10", trace_id, b"\x12\x08", bytes.fromhex(own[:16]), parent, name, times]
-        if own[16:] != trace_id[8:].hex():
+        if raw.hex() != own or len(raw) != 16 or raw.startswith(_ZERO):
+            raise FallbackError
+        if span.start_ns == 0 or span.end_ns == 0:
+            raise FallbackError  # proto3 leaves a zero out
+        parent_id = span.parent_id
+        parent, attribute = self.parents.get((parent_id, trace_id)) or self._parent(
+            parent_id, trace_id
+        )
+        name = self.names.get(span.name) or self._name(span.name)
+        parts = [b"\x0a\x10", trace_id, b"\x12\x08", raw[:8], parent, name, times]
+        if raw[8:] != trace_id[8:]:
             parts.append(text_id(own))
-        if attribute:
-            parts.append(attribute)
+        parts.append(attribute)
         if span.index is not None:
             parts.append(int_index(span.index))
         if span.thread_id is not None:
@@ -264,60 +283,57 @@ class _FastEncoder:
             parts.append(int_pid(_known(span.pid)))
         if span.rank != self.rank:
             parts.append(int_rank(_known(span.rank)))
+        if seq is not None:
+            parts.append(int_seq(seq))
         riders = self.riders.pop(own, None)
         if riders is not None or span.mark_ids:
-            self._with_riders(span, riders or ([], []), parts)
+            self._with_riders(span, riders or _NO_RIDERS, parts)
         elif span.attrs != EMPTY:
             parts.append(span_users(bytes(span.attrs)))
         return b"".join(parts)
 
-    def _with_riders(
-        self,
-        span: TypedSpan,
-        riders: tuple[list[TypedMark], list[TypedSnapshot]],
-        parts: list[bytes],
-    ) -> None:
+    def _with_riders(self, span: TypedSpan, riders: _Riders, parts: list[bytes]) -> None:
         marks, snapshots = riders
         if len(marks) + len(snapshots) > sc.MAX_EVENTS:
             raise FallbackError
         marks = _in_order(span.mark_ids, marks)
-        if marks and marks[-1].name == sc.OVERHEAD_NS:
-            mark = _record(marks[-1])
-            value = mark["value"]
-            if type(value) is int and exactjson.equal(
-                mark, overhead_mark(span.id, span.end_ns, value)
-            ):
-                parts.append(int_overhead(value))
-                marks = marks[:-1]
+        overhead = _overhead(span, marks)
+        decoded = [mark.id for mark, _ in marks]
+        if overhead is not None:
+            parts.append(int_overhead(overhead))
+            marks = marks[:-1]
         if span.attrs != EMPTY:
             parts.append(span_users(bytes(span.attrs)))
-        decoded = [mark.id for mark in marks]
-        if len(marks) < len(riders[0]):
-            decoded.append(overhead_mark(span.id, 0, 0)["id"])
         if decoded != span.mark_ids:
-            rest = rests.text_of({"set": {"mark_ids": span.mark_ids}})
             rested = Span()
+            rest = rests.text_of({"set": {"mark_ids": span.mark_ids}})
             rests.write(rested.attributes, sc.REST, rest)
             parts.append(rested.SerializeToString())
-        events = [self._mark(mark) for mark in marks]
-        events += [_generic(ev.write_snapshot, snapshot) for snapshot in snapshots]
-        if sum(map(len, events)) > sc.MAX_SPAN_BYTES // 4:
+        size = 0
+        for mark, seq in marks:
+            event = self._mark(mark, seq)
+            size += len(event)
+            parts += (b"\x5a", varint(len(event)), event)
+        for snapshot, seq in snapshots:
+            event = _generic(ev.write_snapshot, snapshot, seq)
+            size += len(event)
+            parts += (b"\x5a", varint(len(event)), event)
+        if size > sc.MAX_SPAN_BYTES // 4:
             raise FallbackError
-        parts += [b"\x5a" + sized(event) for event in events]
 
-    def _mark(self, mark: TypedMark) -> bytes:
+    def _mark(self, mark: TypedMark, seq: int | None) -> bytes:
         try:
-            value = _value(mark)
-            if not is_id(mark.id) or mark.ts_ns <= 0:
+            if seq is not None or not is_id(mark.id) or mark.ts_ns <= 0:
                 raise FallbackError
+            value = _value(mark)
             kind = self.kinds.get(mark.kind)
             if kind is None:
                 kind = self.kinds[mark.kind] = mark_kind(mark.kind)
             users = b"" if mark.attrs == EMPTY else event_users(bytes(mark.attrs))
             name = b"\x12" + sized(mark.name.encode()) if mark.name else b""
             time = pack_time(0x09, mark.ts_ns)
-        except (FallbackError, OverflowError):
-            return _generic(ev.write_mark, mark)
+        except (FallbackError, StructError):
+            return _generic(ev.write_mark, mark, seq)
         return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users))
 
     def _carriers(self) -> list[bytes]:
@@ -331,9 +347,9 @@ class _FastEncoder:
                 raise FallbackError
             parent = b"" if span_id == "root" else natural_parent(span_id)
             carrier = Carrier(len(made), place.trace_id, parent, span_id)
-            carrier.marks = [(_record(mark), None) for mark in marks]
-            carrier.snapshots = [(_record(snapshot), None) for snapshot in snapshots]
-            times = [r.ts_ns for r in (*marks, *snapshots) if 0 <= r.ts_ns <= INT64_MAX]
+            carrier.marks = [(_record(mark), seq) for mark, seq in marks]
+            carrier.snapshots = [(_record(snapshot), seq) for snapshot, seq in snapshots]
+            times = [r.ts_ns for r, _ in (*marks, *snapshots) if 0 <= r.ts_ns <= INT64_MAX]
             if times:
                 carrier.start_ns, carrier.end_ns = min(times), max(times)
             span = Span()
@@ -351,13 +367,27 @@ def _known(value: int | None) -> int:
     return value
 
 
-def _in_order(mark_ids: list[str], marks: list[TypedMark]) -> list[TypedMark]:
-    if len(mark_ids) != len(marks) or [mark.id for mark in marks] == mark_ids:
+def _in_order(
+    mark_ids: list[str], marks: list[tuple[TypedMark, int | None]]
+) -> list[tuple[TypedMark, int | None]]:
+    if len(mark_ids) != len(marks) or [mark.id for mark, _ in marks] == mark_ids:
         return marks
-    by_id = {mark.id: mark for mark in marks}
-    if by_id.keys() != set(mark_ids):
+    by_id = {placed[0].id: placed for placed in marks}
+    if len(by_id) != len(marks) or by_id.keys() != set(mark_ids):
         return marks
     return [by_id[mark_id] for mark_id in mark_ids]
+
+
+def _overhead(span: TypedSpan, marks: list[tuple[TypedMark, int | None]]) -> int | None:
+    """The value of the SDK's own overhead mark where it is the last one and just that."""
+    if not marks or marks[-1][0].name != sc.OVERHEAD_NS or marks[-1][1] is not None:
+        return None
+    mark = _record(marks[-1][0])
+    value = mark["value"]
+    if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
+        return None
+    expected = overhead_mark(span.id, span.end_ns, value)
+    return value if exactjson.equal(mark, expected) else None
 
 
 def _value(mark: TypedMark) -> bytes:
@@ -382,8 +412,7 @@ def _value(mark: TypedMark) -> bytes:
     raise FallbackError
 
 
-def _generic(write: Any, typed: TypedMark | TypedSnapshot) -> bytes:
+def _generic(write: Any, typed: TypedMark | TypedSnapshot, seq: int | None) -> bytes:
     event = Span.Event()
-    write(event, _record(typed), typed.span_id, None)
+    write(event, _record(typed), typed.span_id, seq)
     return bytes(event.SerializeToString())
-

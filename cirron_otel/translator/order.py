@@ -18,22 +18,29 @@ TIME = {"spans": "end_ns", "marks": "ts_ns", "snapshots": "ts_ns"}
 
 def sequence_numbers(records: Sequence[Record], time_field: str) -> list[int | None]:
     """For each record its `seq`, None where canonical order gives its place."""
-    ids = Counter(r["id"] for r in records if isinstance(r.get("id"), str))
+    return sequence_of(
+        [record.get(time_field) for record in records], [record.get("id") for record in records]
+    )
+
+
+def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
+    """The same of the times and the ids of the records."""
+    count = Counter(some_id for some_id in ids if isinstance(some_id, str))
     ordered = [
         number
-        for number, record in enumerate(records)
-        if ids.get(_text(record.get("id"))) == 1 and type(record.get(time_field)) is int
+        for number, some_id in enumerate(ids)
+        if count.get(_text(some_id)) == 1 and type(times[number]) is int
     ]
-    canonical = sorted(ordered, key=lambda n: (records[n][time_field], records[n]["id"]))
-    result: list[int | None] = list(range(len(records)))
+    canonical = sorted(ordered, key=lambda number: (times[number], ids[number]))
+    result: list[int | None] = list(range(len(ids)))
     for place, number in zip(ordered, canonical, strict=True):
         if place == number:
             result[number] = None
     return result
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def arranged(placed: Sequence[tuple[Record, int | None]], time_field: str) -> list[Record]:

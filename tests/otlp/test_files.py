@@ -104,6 +104,10 @@ class Dripping(io.RawIOBase):
         return len(piece)
 
 
+def buffered(raw: io.RawIOBase, size: int = io.DEFAULT_BUFFER_SIZE) -> BinaryIO:
+    return io.BufferedReader(raw, size)  # type: ignore[type-var]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(generated.traces(), max_size=4),
@@ -112,7 +116,7 @@ class Dripping(io.RawIOBase):
 )
 def test_what_is_written_is_read(messages: list[TracesData], form: Format, step: int) -> None:
     data = written(messages, form)
-    for stream in (io.BytesIO(data), io.BufferedReader(Dripping(data, step), 16)):
+    for stream in (io.BytesIO(data), buffered(Dripping(data, step), 16)):
         back = list(read_messages(stream, form))
         assert [
             TracesData.FromString(m.data).SerializeToString(deterministic=True) for m in back
@@ -274,7 +278,7 @@ def test_what_never_ends_is_refused_in_bounded_memory(
     limit = 4 * 1024 * 1024
     tracemalloc.start()
     try:
-        found, error = read_until_error(io.BufferedReader(stream), form, max_bytes=limit)
+        found, error = read_until_error(buffered(stream), form, max_bytes=limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -360,7 +364,7 @@ def test_concatenated_members_and_frames(compression: Compression) -> None:
     else:
         data = b"\x52\x2a\x4d\x18\x04\0\0\0skip" + data  # a skippable frame
     for step in (1, 7, 1 << 20):
-        stream = io.BufferedReader(Dripping(data, step))
+        stream = buffered(Dripping(data, step))
         found = list(read_messages(stream, Format(Encoding.JSON, compression)))
         assert names(found) == ["a0", "bb0", "c0"]
     found, error = read_until_error(data + b"garbage", Format(Encoding.JSON, compression))

@@ -134,7 +134,7 @@ def test_snake_case_numbers_and_the_slow_parser_read_the_same(
 
     def respell_key(key: str) -> str:
         snake = "".join("_" + c.lower() if c.isupper() else c for c in key)
-        return rng.choice([key, snake])
+        return str(rng.choice([key, snake]))
 
     def respell_scalar(key: str, value: Any) -> Any:
         if key in ("intValue", "startTimeUnixNano", "endTimeUnixNano", "timeUnixNano"):

@@ -17,7 +17,7 @@ from . import generated
 def around(message: ResourceSpans | ScopeSpans, child: str) -> bytes:
     """Everything of `message` but its children."""
     copy = type(message)()
-    copy.CopyFrom(message)
+    copy.CopyFrom(message)  # type: ignore[arg-type]
     copy.ClearField(child)  # type: ignore[arg-type]
     return copy.SerializeToString(deterministic=True)
 

@@ -105,8 +105,7 @@ def test_a_reader_beside_a_writer_that_evicts_sees_only_whole_batches(tmp_path: 
         for _ in range(100):
             names = [batch.name for batch in reader]
             assert names == sorted(names)
-            assert not [finding for finding in reader.findings if finding.code != "torn"]
-            # Locked by the living: not torn.
+            # What is being written is no torn file.
             assert reader.findings == []
             seen.update(names)
     finally:

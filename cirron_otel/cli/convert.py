@@ -1,0 +1,112 @@
+"""`cirron-otel convert`: a spool or a batch to OTLP, OTLP to a spool or to other OTLP."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import UsageError
+from . import output
+from .parameters import FORMATS, from_option, json_option, layout_option
+from .text import count, printable, size
+
+if TYPE_CHECKING:
+    from ..pipeline.report import Report
+
+STANDARD = "-"
+
+
+@click.command(short_help="Spool to OTLP, or OTLP to spool.")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@from_option
+@click.option(
+    "--to",
+    "target_format",
+    type=click.Choice(FORMATS),
+    help="What DST becomes, whatever its suffix says.",
+)
+@layout_option
+@click.option(
+    "--select",
+    "expressions",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Only what matches: session=ID, rank=N, epoch=N or epoch=A..B, name=NAME. May be"
+    " given several times.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Workers; default: all cores."
+)
+@json_option
+def convert(  # noqa: PLR0917 - click passes them by name
+    source: str,
+    target: str,
+    source_format: str | None,
+    target_format: str | None,
+    layout: str,
+    expressions: tuple[str, ...],
+    jobs: int | None,
+    as_json: bool,
+) -> int:
+    """Convert SRC to DST: a spool, a batch file, an OTLP file, or - for stdin and stdout.
+
+    A spool is a directory that holds spool/ or is it. Suffixes of OTLP files: .jsonl and .json,
+    .binpb, and .gz or .zst behind them. A file is replaced whole or not at all; a spool is added
+    to.
+    """
+    from ..pipeline.convert import Request
+    from ..pipeline.convert import convert as run
+    from ..pipeline.select import Selection
+
+    if as_json and target == STANDARD:
+        raise UsageError(
+            "--json and DST '-' both write to stdout: name a file for DST, or leave out --json"
+        )
+    request = Request(
+        source=source,
+        target=target,
+        source_format=source_format,
+        target_format=target_format,
+        layout=layout,
+        select=Selection.parse(expressions) if expressions else None,
+        jobs=jobs,
+    )
+    with output.progress("converting") as progress:
+        report = run(request, progress=progress)
+    if as_json:
+        output.document(report.to_json())
+    elif target == STANDARD:
+        output.message(summary(report))
+    else:
+        output.result(summary(report))
+    output.shortfalls(report)
+    return report.exit_code
+
+
+def summary(report: Report) -> str:
+    """A conversion in one line."""
+    parts = [
+        f"{count(report.batches, 'batch', 'batches')} ({counts(report)})",
+        f"{size(report.bytes_read)} read",
+        f"{size(report.bytes_written)} written to {printable(report.target)}",
+    ]
+    if report.unchanged:
+        parts.append(f"{count(report.unchanged, 'file')} there already")
+    if report.duplicates:
+        parts.append(f"{count(report.duplicates, 'duplicate')} left out")
+    return ", ".join(parts)
+
+
+def counts(report: Report) -> str:
+    """The records of a report: `173 spans, 105 marks, 24 snapshots`."""
+    return ", ".join(
+        (
+            count(report.spans, "span"),
+            count(report.marks, "mark"),
+            count(report.snapshots, "snapshot"),
+        )
+    )

@@ -1,0 +1,55 @@
+"""`cirron-otel export`: push a spool or an OTLP file to an OTLP endpoint."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import os
+import threading
+
+import click
+
+from . import output, signals
+from .convert import counts
+from .parameters import from_option, json_option, layout_option
+from .text import count, size
+
+_INTERRUPTED = 130
+
+
+@click.command(short_help="Push to an OTLP endpoint.")
+@click.argument("source", metavar="SRC")
+@click.option("--follow", is_flag=True, help="Keep on as new batches arrive, until Ctrl-C.")
+@from_option
+@layout_option
+@json_option
+def export(source: str, follow: bool, source_format: str | None, layout: str, as_json: bool) -> int:
+    """Push SRC, a spool or an OTLP file, to OTEL_EXPORTER_OTLP_ENDPOINT.
+
+    Every OTEL_EXPORTER_OTLP_* variable and its _TRACES_ form is honoured. With --follow a cursor
+    file beside the spool remembers what was accepted: after a stop or an outage it goes on there.
+    """
+    from ..pipeline.export import ExportRequest
+    from ..pipeline.export import export as run
+
+    request = ExportRequest(
+        source=source, source_format=source_format, layout=layout, follow=follow
+    )
+    stop = threading.Event()
+    with signals.stopping(stop), output.progress("exporting") as progress:
+        report = run(request, environ=os.environ, stop=stop, progress=progress)
+    if as_json:
+        output.document(report.to_json())
+    else:
+        batches = count(report.batches, "batch", "batches")
+        output.result(
+            f"{batches} ({counts(report)}), {size(report.bytes_written)} sent to {report.target}:"
+            f" {count(report.accepted, 'span')} accepted, {report.rejected:,} rejected"
+        )
+    output.shortfalls(report)
+    if report.message:
+        output.message(f"the endpoint says: {report.message}")
+    if stop.is_set():
+        output.message("interrupted")
+        return _INTERRUPTED
+    return report.exit_code

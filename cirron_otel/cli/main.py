@@ -1,0 +1,122 @@
+"""The command `cirron-otel`: its commands, and what becomes of errors and signals.
+
+Every way to end has its exit code (docs/cli.md, "Exit codes"), and every error is one line.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from ..errors import CirronOtelError, TargetError, UsageError
+from . import output, signals
+from .convert import convert
+from .demo import demo
+from .export import export
+from .spool import spool
+
+PROGRAM = "cirron-otel"
+INTERRUPTED = 130
+_COMPLETE = "_CIRRON_OTEL_COMPLETE"
+_DEBUG = "CIRRON_OTEL_DEBUG"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done; 1 done, but something was skipped; 2 wrong usage; 3 bad input;"
+    " 4 target not writable; 5 endpoint failed; 130 interrupted.",
+)
+@click.version_option(package_name=PROGRAM, message=f"{PROGRAM} %(version)s")
+def cli() -> None:
+    """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
+
+
+for _command in (convert, export, spool, demo):
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line (`sys.argv` by default) and leave with its exit code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one call; whatever goes wrong is one line on stderr."""
+    output.prepare()
+    try:
+        with signals.terminating_like_interrupt():
+            code = _invoke(arguments)
+            output.flush()
+            return code
+    except click.UsageError as error:
+        return _wrong_usage(error)
+    except CirronOtelError as error:
+        if isinstance(error.__cause__, BrokenPipeError):
+            output.give_up()  # whoever read stdout has seen enough
+        else:
+            output.error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        output.message("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        return _unwritable(error) or _internal(error)
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Call the command; what it returns is the exit code.
+
+    Not through click's own `main`, which would print an empty line on Ctrl-C.
+    """
+    if _COMPLETE in os.environ:
+        cli.main(arguments, prog_name=PROGRAM)
+    try:
+        with cli.make_context(PROGRAM, arguments) as context:
+            return cli.invoke(context) or 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+
+
+def _wrong_usage(error: click.UsageError) -> int:
+    context = error.ctx
+    path = PROGRAM if context is None else context.command_path
+    no_arguments = getattr(click.exceptions, "NoArgsIsHelpError", None)
+    if no_arguments is not None and isinstance(error, no_arguments):
+        output.message_block(error.format_message())
+    else:
+        output.error(f"{error.format_message().rstrip('.')}: see `{path} --help`")
+    return UsageError.exit_code
+
+
+def _unwritable(error: Exception) -> int:
+    """The exit code of a full disk that nobody caught, temporary files included; else 0."""
+    import sqlite3  # noqa: PLC0415 - only where something went wrong
+
+    code = TargetError.exit_code
+    if isinstance(error, BrokenPipeError):
+        output.give_up()
+    elif isinstance(error, OSError) and error.errno in _FULL:
+        output.give_up()
+        where = f" {error.filename}" if error.filename else ""
+        output.error(f"cannot write{where}: {error.strerror}; free some space")
+    elif isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+        output.error("cannot write temporary files: disk is full; set TMPDIR to another place")
+    else:
+        code = 0
+    return code
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get(_DEBUG) == "1":
+        traceback.print_exc()
+    else:
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        output.message(f"internal error: {what}; please report it ({_DEBUG}=1 shows where)")
+    return 1

@@ -1,0 +1,178 @@
+"""Where output goes: results to stdout, messages to stderr, and bars only on a terminal.
+
+Names come from recordings and may hold anything: what a terminal would obey is shown escaped.
+"""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TargetError
+from .text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from ..pipeline.report import Report
+    from ..spool.findings import Finding
+
+Progress = Callable[[int, int | None], None]
+"""Told (bytes done, bytes in all, if known)."""
+
+_PREFIX = "cirron-otel: "
+_MAX_LISTED = 20
+_REDRAW_SECONDS = 0.1
+_PIPE_WIDTH = 100_000
+
+
+def prepare() -> None:
+    """Let stdout and stderr take every character, whatever the locale can encode."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def result(text: str) -> None:
+    """Write a line (or several) to stdout. Raises TargetError where it cannot be written."""
+    _write(text + "\n")
+
+
+def document(value: Any) -> None:
+    """Write the one JSON document that `--json` asks for: ASCII, on one line."""
+    result(json.dumps(value))
+
+
+def flush() -> None:
+    """Bring what was written to stdout there. Raises TargetError where that fails."""
+    _write("")
+
+
+def give_up() -> None:
+    """Let nobody fail on what stdout still buffers, for its reader has gone."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(text: str) -> None:
+    if sys.stdout is None:
+        raise TargetError("standard output is closed: expected a file, a pipe or a terminal")
+    try:
+        sys.stdout.write(text)
+        if not text:
+            sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            give_up()
+        reason = error.strerror or str(error)
+        raise TargetError(f"standard output cannot be written: {reason}") from error
+
+
+def message(text: str) -> None:
+    """Write one line to stderr."""
+    message_block(_PREFIX + printable(" ".join(text.splitlines())))
+
+
+def message_block(text: str) -> None:
+    """Write lines to stderr as they are; where nobody can read them, nothing is lost."""
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def error(text: str) -> None:
+    """Write the one line of an error to stderr."""
+    message(f"error: {text}")
+
+
+def skipped(findings: Sequence[Finding], count: int | None = None) -> None:
+    """Report what was left out, the first of it a line each; `count` is how much it is in all."""
+    total = len(findings) if count is None else count
+    for finding in findings[:_MAX_LISTED]:
+        place = f"{finding.name} {finding.path}".strip()
+        message(f"skipped: {place + ': ' if place else ''}{finding.message} [{finding.code}]")
+    if total > _MAX_LISTED:
+        message(f"skipped: {total - _MAX_LISTED} more, {total} in all")
+
+
+def shortfalls(report: Report) -> None:
+    """Report what a run skipped, could not complete, or could not say in the target's format."""
+    skipped(report.skipped, report.skipped_count)
+    for text in report.incomplete[:_MAX_LISTED]:
+        message(f"incomplete: {text}")
+    if len(report.incomplete) > _MAX_LISTED:
+        message(f"incomplete: {len(report.incomplete) - _MAX_LISTED} more")
+    for text, often in report.losses.items():
+        message(f"not kept: {text}" + (f" ({often:,} times)" if often > 1 else ""))
+
+
+def show(*renderables: RenderableType) -> None:
+    """Write what rich renders to stdout; lines are as long as they need to be in a pipe."""
+    from rich.console import Console
+
+    if sys.stdout is not None and sys.stdout.isatty():
+        with _failures():
+            _print(Console(highlight=False, markup=False, emoji=False), renderables)
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    buffer = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
+    console = Console(
+        file=buffer, width=_PIPE_WIDTH, highlight=False, markup=False, emoji=False, no_color=True
+    )
+    _print(console, renderables)
+    buffer.seek(0)
+    for line in buffer:
+        _write(line.rstrip() + "\n")
+
+
+def _print(console: Console, renderables: Sequence[RenderableType]) -> None:
+    for renderable in renderables:
+        console.print(renderable)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TargetError(f"standard output cannot be written: {reason}") from error
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Progress | None]:
+    """A bar on stderr while the block runs; None where stderr is no terminal.
+
+    It is drawn by the calls themselves: a thread would not survive the forks of workers.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with Bar(
+        *columns, TimeRemainingColumn(), console=console, transient=True, auto_refresh=False
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        drawn = 0.0
+
+        def advance(done: int, total: int | None) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            if now - drawn >= _REDRAW_SECONDS:
+                drawn = now
+                bar.update(task, completed=done, total=total, refresh=True)
+
+        yield advance

@@ -1,0 +1,64 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = ("spool", "batch", "otlp-json", "otlp-proto")
+DEFAULT_SPOOL = ".cirron"
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
+_PREFIXES = ("", "k", "m", "g", "t")
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def size_in_bytes(text: str) -> int:
+    """The bytes that `1000000`, `500MB` or `1GiB` states. Raises click.BadParameter."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{text!a} is no size: expected bytes, as in 1000000, 500MB or 1GiB"
+        )
+    prefix = match[2].lower()
+    base = 1024 if prefix.endswith("i") else 1000
+    scale: int = base ** _PREFIXES.index(prefix[:1])
+    return round(Decimal(match[1]) * scale)
+
+
+def age_in_ns(text: str) -> int:
+    """The nanoseconds that `90s`, `30m`, `12h`, `7d` or `2w` states. Raises click.BadParameter."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{text!a} is no age: expected a number and s, m, h, d or w, as in 7d"
+        )
+    return round(Decimal(match[1]) * _AGES[match[2].lower()] * 1_000_000_000)
+
+
+spool_argument: Callable[[F], F] = click.argument(
+    "directory", metavar="[DIR]", default=DEFAULT_SPOOL
+)
+json_option: Callable[[F], F] = click.option(
+    "--json", "as_json", is_flag=True, help="Write one JSON document to stdout."
+)
+from_option: Callable[[F], F] = click.option(
+    "--from",
+    "source_format",
+    type=click.Choice(FORMATS),
+    help="What SRC is, whatever its suffix says.",
+)
+layout_option: Callable[[F], F] = click.option(
+    "--trace-layout",
+    "layout",
+    type=click.Choice(("segmented", "session")),
+    default="segmented",
+    show_default=True,
+    help="How sessions become traces: a chain that every backend can hold, or one trace each.",
+)

@@ -1,0 +1,54 @@
+"""What Ctrl-C and SIGTERM do: both end the work in order, so that no half-written file is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+_BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def terminating_like_interrupt() -> Iterator[None]:
+    """Within the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    owner = os.getpid()
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a forked worker inherits this handler: it just ends
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt
+
+    with _handling((signal.SIGTERM,), interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Within the block the first Ctrl-C or SIGTERM sets `stop`; a second one interrupts at once."""
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    with _handling(_BOTH, ask):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(numbers: tuple[signal.Signals, ...], handler: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in before:
+            signal.signal(number, old)

@@ -1,0 +1,22 @@
+"""`cirron-otel spool`: look at a spool, verify it, prune it."""
+
+from __future__ import annotations
+
+import click
+
+from .spool_ls import ls
+from .spool_prune import prune
+from .spool_show import show
+from .spool_verify import verify
+
+
+@click.group()
+def spool() -> None:
+    """Look at a spool, verify it, prune it.
+
+    DIR is a directory that holds spool/ or .cirron/spool/, or is it; ./.cirron by default.
+    """
+
+
+for _command in (ls, show, verify, prune):
+    spool.add_command(_command)
