@@ -8,12 +8,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import socket
-import ssl
 import time
 import zlib
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from typing import Any
 
 import requests
@@ -48,21 +46,18 @@ _WRONG_CONFIGURATION = (
     exceptions.InvalidURL,
     exceptions.MissingSchema,
     exceptions.InvalidSchema,
-    exceptions.InvalidProxyURL,
+    UnicodeError,  # a header's value that is not Latin-1
 )
 
 
 class HttpTransport:
-    """POSTs to one URL over connections that are kept."""
+    """POSTs to one URL, over connections that are kept."""
 
     def __init__(self, config: OtlpConfig) -> None:
         """Raise UsageError where a certificate or key cannot be read."""
-        for path, variable in (
-            (config.certificate, "CERTIFICATE"),
-            (config.client_certificate, "CLIENT_CERTIFICATE"),
-            (config.client_key, "CLIENT_KEY"),
-        ):
-            read_file(path, variable)
+        read_file(config.certificate, "CERTIFICATE")
+        read_file(config.client_certificate, "CLIENT_CERTIFICATE")
+        read_file(config.client_key, "CLIENT_KEY")
         self._config = config
         self._json = config.protocol is Protocol.HTTP_JSON
         self._headers = {
@@ -74,7 +69,7 @@ class HttpTransport:
             self._headers.setdefault("content-encoding", config.compression)
         self._session = requests.Session()
         if "authorization" in config.headers:
-            # Else requests puts what ~/.netrc has for the host in its place.
+            # Else requests replaces it by what ~/.netrc has for the host.
             self._session.auth = lambda request: request
 
     def send(self, request: bytes, timeout: float) -> Response:
@@ -86,20 +81,145 @@ class HttpTransport:
                 response = self._judged(answer, _content(answer, deadline))
         except _WRONG_CONFIGURATION as error:
             raise UsageError(
-                f"the configuration of {self._config.shown_endpoint} makes no HTTP request"
-                f" ({type(error).__name__}): check the OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS"
-                " and proxy variables"
+                f"no HTTP request can be made for {self._config.shown_endpoint}"
+                f" ({type(error).__name__}): check the OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS and"
+                " proxy variables"
             ) from None
         except exceptions.SSLError as error:
-            return Response(Outcome.REFUSED, "no TLS connection", one_line(_cause(error), self._config))
+            return self._failed(Outcome.REFUSED, "no TLS connection", _cause(error))
         except exceptions.RequestException as error:
-            return Response(Outcome.RETRY, "no answer", one_line(_cause(error), self._config))
-        except OSError as error:  # requests reads certificates itself, and finds them bad
+            return self._failed(Outcome.RETRY, "no answer", _cause(error))
+        except OSError as error:  # a certificate that can be read, but is none
             raise UsageError(
-                f"TLS cannot be set up with the certificates given: {error.strerror or 'unreadable'}"
+                "the OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_KEY or _CLIENT_CERTIFICATE holds"
+                f" nothing that TLS can use: {one_line(_cause(error), self._config)}"
             ) from None
-        return Response(*response, warnings=warnings) if False else response
+        return replace(response, warnings=response.warnings + warnings)
 
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
+
+    def _encoded(self, request: bytes) -> tuple[bytes, tuple[str, ...]]:
+        body, warnings = request, list[str]()
+        if self._json:
+            try:
+                message = TracesData.FromString(request)
+            except DecodeError:
+                raise InputError(f"{len(request)} bytes are no TracesData in protobuf") from None
+            body, warnings = traces_to_json(message), json_losses(message)
+        if self._config.compression is Compression.GZIP:
+            body = gzip.compress(body, 6, mtime=0)
+        elif self._config.compression is Compression.DEFLATE:
+            body = zlib.compress(body)
+        return body, tuple(warnings)
+
+    def _post(self, body: bytes, timeout: float) -> requests.Response:
+        config = self._config
+        certificate = config.client_certificate
+        both = (certificate, config.client_key) if certificate and config.client_key else None
+        return self._session.post(
+            config.endpoint,
+            data=body,
+            headers=self._headers,
+            timeout=timeout,
+            verify=config.certificate or True,
+            cert=both or certificate,
+            allow_redirects=False,
+            stream=True,
+        )
+
+    def _failed(self, outcome: Outcome, status: str, message: str) -> Response:
+        return Response(outcome, status, one_line(message, self._config))
+
+    def _judged(self, answer: requests.Response, content: bytes | None) -> Response:
+        code = answer.status_code
+        status = one_line(f"{code} {answer.reason or ''}", self._config)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if 200 <= code < 300:
+            return self._taken(status, kind, content)
+        message = one_line(_error_message(kind, content or b""), self._config)
+        if code == 413 or (code == 400 and is_about_size(message)):
+            return Response(Outcome.TOO_LARGE, status, message)
+        if code in _RETRYABLE:
+            after = _seconds(answer.headers.get("retry-after", ""))
+            return Response(Outcome.RETRY, status, message, retry_after=after)
+        return Response(Outcome.REFUSED, status, message)
+
+    def _taken(self, status: str, kind: str, content: bytes | None) -> Response:
+        if kind == "text/html":
+            return Response(
+                Outcome.REFUSED, status, "the answer is a web page: this is no OTLP endpoint"
+            )
+        body = None
+        if content is not None:
+            body = _parse_json(content) if kind.endswith("json") else parse_response(content)
+        if body is None:
+            warning = f"the answer to accepted spans cannot be read ({kind or 'no content type'})"
+            return Response(Outcome.ACCEPTED, status, warnings=(one_line(warning, self._config),))
+        response = accepted(status, body)
+        return replace(response, message=one_line(response.message, self._config))
+
+
+def _content(answer: requests.Response, deadline: float) -> bytes | None:
+    """The answer's body; None where it breaks off, is too long, or comes after the deadline."""
+    content = bytearray()
+    try:
+        for piece in answer.iter_content(65536):
+            content += piece
+            if len(content) > _LONGEST_ANSWER or time.monotonic() > deadline:
+                return None
+    except exceptions.RequestException:
+        return None
+    return bytes(content)
+
+
+def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
+    try:
+        partial = json.loads(content).get("partialSuccess") or {}
+        body = ExportTraceServiceResponse()
+        body.partial_success.rejected_spans = int(partial.get("rejectedSpans") or 0)
+        body.partial_success.error_message = str(partial.get("errorMessage") or "")
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return body
+
+
+def _error_message(kind: str, content: bytes) -> str:
+    """The message of an error's body: a google.rpc.Status by the specification, or a text."""
+    if kind in ("application/x-protobuf", "application/protobuf"):
+        try:
+            return Status.FromString(content).message
+        except DecodeError:
+            return ""
+    if kind.endswith("json"):
+        try:
+            found: Any = json.loads(content)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict) and isinstance(found.get("message"), str):
+            return str(found["message"])
+    if kind == "text/html":
+        return "the answer is a web page"
+    return content[:4096].decode("utf-8", "replace")
+
+
+def _seconds(value: str) -> float | None:
+    """What a Retry-After header says: seconds, or a date (RFC 9110, 10.2.3)."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def _cause(error: BaseException) -> str:
+    """The first cause of a failure in the network: what stands above it repeats the URL."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

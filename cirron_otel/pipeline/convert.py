@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import InputError, UsageError
-from ..otlp.files import read_messages
+from ..otlp.files import Message, read_messages
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.decode import Decoded
@@ -136,7 +136,7 @@ def _size(path: Path) -> int:
 
 
 def _chunks(
-    made: Iterable[Chunk], report: Report, progress: Progress | None, total: int
+    made: Iterator[Chunk], report: Report, progress: Progress | None, total: int
 ) -> Iterator[tuple[str, bytes]]:
     for chunk in made:
         for finding in chunk.findings:
@@ -199,7 +199,7 @@ def _open_source(place: Place) -> Iterator[BinaryIO]:
 
 def _messages(
     source: Place, report: Report, progress: Progress | None
-) -> Iterator[tuple[int, TracesData]]:
+) -> Iterator[Message]:
     def on_error(position: int, problem: str) -> None:
         report.skip(Finding(source.path, "unreadable", problem, path=str(position)))
 
@@ -210,12 +210,7 @@ def _messages(
                 report.lose(message.warnings)
                 report.messages += 1
                 report.bytes_read += len(message.data)
-                try:
-                    traces = TracesData.FromString(message.data)
-                except DecodeError:
-                    on_error(message.position, "no TracesData in protobuf")
-                    continue
-                yield message.position, traces
+                yield message
                 if progress is not None:
                     done = stream.tell() if total is not None else report.bytes_read
                     progress(done, total)
@@ -229,9 +224,8 @@ def _from_otlp(
     reader = FromOtlp()
     failure: InputError | None = None
     try:
-        for _, traces in _messages(source, report, progress):
-            for decoded in reader.feed(traces.resource_spans):
-                _store(decoded, batches, report)
+        for message in _messages(source, report, progress):
+            _take(message, reader, batches, report, source)
     except InputError as error:
         failure = error  # what came before it is not lost
     if failure is not None and not report.batches and not reader.regrouper.open:
@@ -243,6 +237,33 @@ def _from_otlp(
         raise InputError(
             f"{failure}; the {report.batches} batches before it were converted"
         ) from None
+
+
+def _take(
+    message: Message, reader: FromOtlp, batches: BatchTarget, report: Report, source: Place
+) -> None:
+    whole = reader.feed_whole(message.data)
+    if whole is not None:
+        if whole.data:
+            report.batches += 1
+            report.spans += whole.spans
+            report.marks += whole.marks
+            report.snapshots += whole.snapshots
+            batches.write(whole.name, whole.data)
+        return
+    traces = _parsed(message, report, source)
+    if traces is not None:
+        for decoded in reader.feed(traces.resource_spans):
+            _store(decoded, batches, report)
+
+
+def _parsed(message: Message, report: Report, source: Place) -> TracesData | None:
+    try:
+        return TracesData.FromString(message.data)
+    except DecodeError:
+        what = "no TracesData in protobuf"
+        report.skip(Finding(source.path, "unreadable", what, path=str(message.position)))
+        return None
 
 
 def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
@@ -274,7 +295,10 @@ def _as_spool(source: Place, stack: contextlib.ExitStack, report: Report) -> Pla
 
 def _transcode(source: Place, target: Place, report: Report, progress: Progress | None) -> None:
     with open_traces(target) as writer:
-        for _, traces in _messages(source, report, progress):
+        for message in _messages(source, report, progress):
+            traces = _parsed(message, report, source)
+            if traces is None:
+                continue
             report.lose(writer.write_message(traces))
             report.spans += sum(len(s.spans) for r in traces.resource_spans for s in r.scope_spans)
             report.written += 1

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +135,7 @@ def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
 
 def encode_all(
     job: Job, spool: Path, names: Iterable[str], index: SessionIndex, jobs: int, total_bytes: int
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Encode files in the order of `names`; in worker processes if there is enough to do."""
     parts = chunks(spool, names)
     if jobs <= 1 or total_bytes < _POOL_FROM_BYTES:

@@ -104,8 +104,9 @@ class Assembly:
         for unit in self.units:
             if unit.more_marks:
                 self._append_carried(unit)
-        marks = [p for u in (*self.units, *self.carriers) for p in u.marks]
-        snapshots = [p for u in (*self.units, *self.carriers) for p in u.snapshots]
+        bearers: list[SpanSet | Carrier] = [*self.units, *self.carriers]
+        marks = [placed for bearer in bearers for placed in bearer.marks]
+        snapshots = [placed for bearer in bearers for placed in bearer.snapshots]
         spans: list[Placed] = [(unit.record, unit.seq) for unit in self.units]
         batch = self.header.fields()
         for key, placed in zip(LISTS, (spans, marks, snapshots), strict=True):
@@ -179,7 +180,7 @@ class Regrouper:
             if header is None or origin is None or message.schema_url:
                 left.append(scope_spans)
                 continue
-            key = _key(header, origin)
+            key = assembly_key(header, origin)
             foreign = self._take_spans(scope_spans, header, origin, key, touched)
             if foreign is None:
                 taken = True
@@ -249,7 +250,7 @@ def _has_more(message: Any) -> bool:
     return bool(known) and bare.ByteSize() != message.ByteSize()
 
 
-def _key(header: Header, origin: Origin) -> bytes:
+def assembly_key(header: Header, origin: Origin) -> bytes:
     """What the parts of one batch have in common."""
     counts = header.counts
     return digest(

@@ -100,7 +100,8 @@ class _Encoder:
             carrier = Carrier(self._next(), place.trace_id, rest=carried)
             self._group(place.session).carriers.append(carrier)
         synthetic = sum(len(g.carriers) + len(g.seams) for g in self.groups.values())
-        counts = Counts(*(len(self.lists[key]) for key in LISTS), synthetic)
+        spans_, marks, snapshots = (len(self.lists[key]) for key in LISTS)
+        counts = Counts(spans_, marks, snapshots, synthetic)
         if self.part is not None:
             counts = self.part.counts(synthetic)
         header = self._header(counts, inline)

@@ -29,7 +29,7 @@ def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
     ordered = [
         number
         for number, some_id in enumerate(ids)
-        if count.get(_text(some_id)) == 1 and type(times[number]) is int
+        if isinstance(some_id, str) and count[some_id] == 1 and type(times[number]) is int
     ]
     canonical = sorted(ordered, key=lambda number: (times[number], ids[number]))
     result: list[int | None] = list(range(len(ids)))
@@ -37,10 +37,6 @@ def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
         if place == number:
             result[number] = None
     return result
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def arranged(placed: Sequence[tuple[Record, int | None]], time_field: str) -> list[Record]:

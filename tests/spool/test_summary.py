@@ -148,8 +148,10 @@ class TestSessions:
         def at(number: int, start: int, end: int, **changes: Any) -> dict[str, Any]:
             return span(number, start_ns=EPOCH_NS + start, end_ns=EPOCH_NS + end, **changes)
 
-        spans = [at(1, 0, 100, **SESSION), at(2, 200, 300, **SESSION), at(3, 50, 60), at(4, 250, 260),
-                 at(5, 260, 270), at(6, 150, 160)]  # fmt: skip
+        spans = [
+            at(1, 0, 100, **SESSION), at(2, 200, 300, **SESSION),
+            at(3, 50, 60), at(4, 250, 260), at(5, 260, 270), at(6, 150, 160),
+        ]  # fmt: skip
         found = summarise(spool_of(tmp_path, made(1, spans=spans)))
         assert [(s.id, s.state, s.spans) for s in found.sessions] == [
             (span_id(1), "closed", 2),

@@ -6,16 +6,20 @@ written file is a change of the mapping: it is read by hand against docs/otlp-ma
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from cirron_otel import exactjson
+from cirron_otel.translator.decode import Decoded
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import foreign_cases, sessions_cases, wire_cases
+from . import digest_cases, foreign_cases, sessions_cases, wire_cases
 from .cases import CASES, Json, Vector, otlp_of
 
 HERE = Path(__file__).parent
+DOCUMENT = HERE.parents[2] / "docs" / "otlp-mapping.md"
+EXAMPLE = re.compile(r"(<!-- vector: (\S+) (/\S+) -->\n```json\n)(.*?)(```)", re.DOTALL)
 
 
 def text_of(value: Any, indent: int = 0, width: int = 96) -> str:
@@ -34,8 +38,28 @@ def text_of(value: Any, indent: int = 0, width: int = 96) -> str:
     return "[\n" + ",\n".join(pad + item for item in items) + "\n" + " " * indent + "]"
 
 
-def complete(case: Json) -> Json:
-    """The case with what the translator makes of it."""
+def vars_of(decoded: Decoded) -> Json:
+    """What came of a batch."""
+    found = decoded.found
+    return {
+        "spans": found.spans,
+        "marks": found.marks,
+        "snapshots": found.snapshots,
+        "synthetic": found.synthetic,
+        "duplicates": decoded.duplicates,
+    }
+
+
+def at(value: Any, pointer: str) -> Any:
+    """The part of `value` at a JSON pointer (RFC 6901)."""
+    for token in pointer.split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    return value
+
+
+def complete(case: Json) -> None:
+    """Add to the case what the translator makes of it."""
     vector = Vector(case)
     with vector.limits():
         if "otlp" in case:
@@ -44,23 +68,30 @@ def complete(case: Json) -> Json:
                 found = reader.feed(vector.messages())
             found += reader.finish()
             case["batch"], case["name"] = found[-1].batch, found[-1].name
+            if case.get("one_way"):
+                case["found"] = vars_of(found[-1])
         elif "batch" in case:
             messages = to_otlp(case["batch"], vector.plan(), vector.name(), vector.options())
             case["otlp"] = otlp_of(messages)
         elif "files" in case:
             case["places"] = sessions_cases.places_of(case)
-    return case
 
 
 def main() -> None:
     """Write every vector beside this file."""
     for module in (wire_cases, foreign_cases, sessions_cases):
         module.register()
-    texts = {name: text_of(complete(case)) + "\n" for name, case in CASES.items()}
+    for case in CASES.values():
+        complete(case)
+    digest_cases.register()
+    texts = {name: text_of(case) + "\n" for name, case in CASES.items()}
     for path in HERE.glob("*.json"):
         path.unlink()
     for name, text in texts.items():
         (HERE / f"{name}.json").write_text(text, encoding="utf-8")
+    document = DOCUMENT.read_text(encoding="utf-8")
+    document = EXAMPLE.sub(lambda m: m[1] + text_of(at(CASES[m[2]], m[3])) + "\n" + m[5], document)
+    DOCUMENT.write_text(document, encoding="utf-8")
     print(len(CASES), "vectors")
 
 

@@ -88,6 +88,12 @@ def identity() -> None:
         ),
     )
     case(
+        "odd-session",
+        "A session whose id is no hex: its trace id is a hash of it.",
+        plan={"default": "a session"},
+        batch=batch([span("a session", "cirron.session", None, 0, 400)]),
+    )
+    case(
         "no-ids",
         "Records whose id is missing or no string, and a parent that is the empty string.",
         batch=batch(

@@ -1,0 +1,253 @@
+"""Pushing serialized spans to an OTLP endpoint, as they are to the bit.
+
+A request is a serialized ExportTraceServiceRequest, which on the wire is the same as TracesData.
+It is cut to what receivers take, sent, and sent again where the specification calls the failure
+retryable. Delivery is at least once: an attempt whose answer was lost may have been accepted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from random import SystemRandom
+from types import TracebackType
+from typing import Self
+
+from ..errors import EndpointError, MissingExtraError
+from ..otlp.split import count_spans, halve_request, split_request
+from .config import OtlpConfig, Protocol
+from .transport import OtlpTransport, Outcome, Response
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
+"""What a request may have uncompressed: gRPC servers take 4 MiB unless told otherwise."""
+
+DEADLINE_S = 60.0
+
+_LONGEST_ATTEMPT_S = 86_400.0
+_SHORTEST_WAIT_S = 0.05
+"""Even where a server asks for none: it did just fail."""
+
+_MOST_MESSAGES = 10
+
+_HINTS = {
+    "401": "check OTEL_EXPORTER_OTLP_HEADERS",
+    "403": "check OTEL_EXPORTER_OTLP_HEADERS",
+    "404": "check OTEL_EXPORTER_OTLP_ENDPOINT",
+    "405": "check OTEL_EXPORTER_OTLP_ENDPOINT",
+    "415": "check OTEL_EXPORTER_OTLP_PROTOCOL and _COMPRESSION",
+    "UNAUTHENTICATED": "check OTEL_EXPORTER_OTLP_HEADERS",
+    "PERMISSION_DENIED": "check OTEL_EXPORTER_OTLP_HEADERS",
+    "UNIMPLEMENTED": "check OTEL_EXPORTER_OTLP_ENDPOINT and _COMPRESSION",
+    "no TLS connection": "check OTEL_EXPORTER_OTLP_ENDPOINT and _CERTIFICATE",
+    "UNAVAILABLE": "check OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _CERTIFICATE",
+    "no answer": "check that a receiver listens there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What became of the spans of one push."""
+
+    accepted_spans: int = 0
+    rejected_spans: int = 0
+    """Refused by a partial success; sending them again is pointless."""
+    error_message: str = ""
+    """What the endpoint said in partial successes; it may warn without rejecting anything."""
+    warnings: tuple[str, ...] = ()
+    """What the encoding could not carry, or of an answer could not be read."""
+    requests: int = 0
+    """How many requests were accepted."""
+
+
+class PushError(EndpointError):
+    """Not everything was accepted; `result` says what was before the failure."""
+
+    def __init__(self, message: str, result: PushResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class RefusedError(PushError):
+    """The endpoint refused for good: the same request will never be accepted."""
+
+
+class UnreachableError(PushError):
+    """The endpoint was not ready to accept before the deadline; it may be later."""
+
+
+class StoppedError(PushError):
+    """The push was told to stop before everything was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits between attempts: exponential, with jitter so that clients do not come at once."""
+
+    first: float = 1.0
+    """Seconds before the second attempt."""
+    longest: float = 30.0
+    jitter: float = 0.2
+    """How far a wait may be off, as a part of it."""
+
+    def wait(self, attempt: int) -> float:
+        """Seconds to wait behind the failed attempt number `attempt`, from 0."""
+        wait = min(self.first * 2.0 ** min(attempt, 60), self.longest)
+        # Not the random module's own generator: training code seeds it, and ranks would agree.
+        return wait * _random.uniform(1 - self.jitter, 1 + self.jitter)
+
+
+_random = SystemRandom()
+
+
+def transport_for(config: OtlpConfig) -> OtlpTransport:
+    """The transport that `config` asks for. Raises MissingExtraError and UsageError."""
+    try:
+        if config.protocol is Protocol.GRPC:
+            from .grpc_transport import GrpcTransport
+
+            return GrpcTransport(config)
+        from .http_transport import HttpTransport
+
+        return HttpTransport(config)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("otlp", f"a push over OTLP {config.protocol}") from error
+
+
+@dataclass(slots=True)
+class _Tally:
+    accepted: int = 0
+    rejected: int = 0
+    messages: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    requests: int = 0
+
+    def add(self, spans: int, response: Response) -> None:
+        rejected = min(response.rejected_spans, spans)
+        self.accepted += spans - rejected
+        self.rejected += rejected
+        self.requests += 1
+        for found, known in (
+            ((response.message,), self.messages),
+            (response.warnings, self.warnings),
+        ):
+            known += [text for text in found if text and text not in known][
+                : _MOST_MESSAGES - len(known)
+            ]
+
+    def result(self) -> PushResult:
+        return PushResult(
+            self.accepted,
+            self.rejected,
+            "; ".join(self.messages),
+            tuple(self.warnings),
+            self.requests,
+        )
+
+
+class Pusher:
+    """Pushes requests to one endpoint; a context manager that closes its connections."""
+
+    def __init__(
+        self,
+        config: OtlpConfig,
+        *,
+        transport: OtlpTransport | None = None,
+        deadline: float | None = DEADLINE_S,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+        backoff: Backoff | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Push as `config` says; `transport` takes the place of the one that it asks for.
+
+        `deadline` is how long, in seconds, a push goes on without a request being accepted;
+        None: for ever. `stop`, once set, ends a push before its next attempt, and any wait.
+        Raises MissingExtraError, and UsageError where a certificate cannot be read.
+        """
+        self._config = config
+        self._transport = transport_for(config) if transport is None else transport
+        self._deadline = float("inf") if deadline is None else deadline
+        self._max_request_bytes = max_request_bytes
+        self._backoff = backoff or Backoff()
+        self._stop = stop or threading.Event()
+
+    def push(self, request: bytes) -> PushResult:
+        """Send one serialized request, in as many as it takes, in order.
+
+        Raises RefusedError, UnreachableError or StoppedError with what was accepted until then,
+        InputError where `request` is no protobuf message and would have to be cut, and UsageError
+        where the configuration makes every attempt vain.
+        """
+        tally = _Tally()
+        parts = deque(split_request(request, self._max_request_bytes) if request else ())
+        while parts:
+            part = parts.popleft()
+            response = self._send(part, tally)
+            if response.outcome is Outcome.ACCEPTED:
+                tally.add(count_spans(part), response)
+            elif halves := halve_request(part):
+                parts.extendleft(reversed(halves))
+            else:
+                raise RefusedError(
+                    f"{self._answered(response)}: a single span of {len(part)} bytes is too"
+                    " large for it, raise its limit",
+                    tally.result(),
+                )
+        return tally.result()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _send(self, part: bytes, tally: _Tally) -> Response:
+        """Try until the answer is final: accepted, or too large; the errors are those of push."""
+        start, attempt = time.monotonic(), 0
+        while True:
+            left = start + self._deadline - time.monotonic()
+            self._check_stop(tally)
+            timeout = max(min(self._config.timeout, left, _LONGEST_ATTEMPT_S), 0.001)
+            response = self._transport.send(part, timeout)
+            if response.outcome in (Outcome.ACCEPTED, Outcome.TOO_LARGE):
+                return response
+            if response.outcome is Outcome.REFUSED:
+                raise RefusedError(f"{self._answered(response)}{_hint(response)}", tally.result())
+            wait = self._backoff.wait(attempt)
+            if response.retry_after is not None:
+                wait = max(response.retry_after, _SHORTEST_WAIT_S)
+            attempt += 1
+            if time.monotonic() + wait >= start + self._deadline:
+                asked = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
+                raise UnreachableError(
+                    f"{self._answered(response)}: given up after {attempt} attempts{asked}"
+                    f"{_hint(response)}",
+                    tally.result(),
+                )
+            self._stop.wait(min(wait, threading.TIMEOUT_MAX))
+
+    def _check_stop(self, tally: _Tally) -> None:
+        if self._stop.is_set():
+            raise StoppedError(
+                f"stopped before {self._config.shown_endpoint} accepted everything",
+                tally.result(),
+            )
+
+    def _answered(self, response: Response) -> str:
+        said = f" ({response.message})" if response.message else ""
+        return f"{self._config.shown_endpoint} did not accept: {response.status}{said}"
+
+
+def _hint(response: Response) -> str:
+    hint = _HINTS.get(response.status) or _HINTS.get(response.status[:3])
+    return f"; {hint}" if hint else ""
