@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
-from google.rpc.error_details_pb2 import RetryInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from ..errors import UsageError
 from .config import Compression, OtlpConfig
@@ -69,9 +71,9 @@ class GrpcTransport:
     def send(self, request: bytes, timeout: float) -> Response:
         """One call; see OtlpTransport."""
         channel = self._channel = self._channel or self._connected()
-        export = channel.unary_unary(_EXPORT)  # no serializers: bytes go and come as they are
+        export = channel.unary_unary(_EXPORT, _as_they_are, _as_they_are)
         try:
-            answer: bytes = export(request, timeout=timeout, metadata=self._metadata)
+            answer = export(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             return self._judged(error)
         except (ValueError, TypeError):
@@ -84,7 +86,7 @@ class GrpcTransport:
             warning = "the answer to accepted spans cannot be read"
             return Response(Outcome.ACCEPTED, "OK", warnings=(warning,))
         response = accepted("OK", body)
-        return response
+        return replace(response, message=one_line(response.message, self._config))
 
     def close(self) -> None:
         """Close the channel."""
@@ -115,7 +117,11 @@ class GrpcTransport:
         return Response(outcome, code.name, message, retry_after=after)
 
 
-def _retry_delay(metadata: Iterable[tuple[str, str | bytes]]) -> float | None:
+def _as_they_are(data: bytes) -> bytes:
+    return data
+
+
+def _retry_delay(metadata: Iterable[Any]) -> float | None:
     """The seconds of the RetryInfo in a call's trailing metadata, if there is one.
 
     Servers send it within `grpc-status-details-bin`; OTel Python reads it alone, under its name.
@@ -138,4 +144,5 @@ def _retry_delay(metadata: Iterable[tuple[str, str | bytes]]) -> float | None:
 
 
 def _delay(info: RetryInfo) -> float:
-    return max(info.retry_delay.seconds + info.retry_delay.nanos / 1e9, 0.0)
+    delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+    return max(delay, 0.0)

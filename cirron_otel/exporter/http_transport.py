@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 from google.protobuf.message import DecodeError
-from google.rpc.status_pb2 import Status
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from requests import exceptions
@@ -189,7 +189,7 @@ def _error_message(kind: str, content: bytes) -> str:
     """The message of an error's body: a google.rpc.Status by the specification, or a text."""
     if kind in ("application/x-protobuf", "application/protobuf"):
         try:
-            return Status.FromString(content).message
+            return str(Status.FromString(content).message)
         except DecodeError:
             return ""
     if kind.endswith("json"):

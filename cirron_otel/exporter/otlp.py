@@ -105,10 +105,10 @@ def transport_for(config: OtlpConfig) -> OtlpTransport:
     """The transport that `config` asks for. Raises MissingExtraError and UsageError."""
     try:
         if config.protocol is Protocol.GRPC:
-            from .grpc_transport import GrpcTransport
+            from .grpc_transport import GrpcTransport  # noqa: PLC0415 - needs the extra
 
             return GrpcTransport(config)
-        from .http_transport import HttpTransport
+        from .http_transport import HttpTransport  # noqa: PLC0415 - needs the extra
 
         return HttpTransport(config)
     except ModuleNotFoundError as error:
@@ -117,24 +117,25 @@ def transport_for(config: OtlpConfig) -> OtlpTransport:
 
 @dataclass(slots=True)
 class _Tally:
+    """A PushResult in the making."""
+
     accepted: int = 0
     rejected: int = 0
     messages: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     requests: int = 0
 
-    def add(self, spans: int, response: Response) -> None:
+    def accept(self, spans: int, response: Response) -> None:
         rejected = min(response.rejected_spans, spans)
         self.accepted += spans - rejected
-        self.rejected += rejected
         self.requests += 1
-        for found, known in (
-            ((response.message,), self.messages),
-            (response.warnings, self.warnings),
-        ):
-            known += [text for text in found if text and text not in known][
-                : _MOST_MESSAGES - len(known)
-            ]
+        self.reject(rejected, response.message)
+        for warning in response.warnings:
+            _note(self.warnings, warning)
+
+    def reject(self, spans: int, message: str) -> None:
+        self.rejected += spans
+        _note(self.messages, message)
 
     def result(self) -> PushResult:
         return PushResult(
@@ -144,6 +145,11 @@ class _Tally:
             tuple(self.warnings),
             self.requests,
         )
+
+
+def _note(known: list[str], text: str) -> None:
+    if text and text not in known and len(known) < _MOST_MESSAGES:
+        known.append(text)
 
 
 class Pusher:
@@ -175,9 +181,10 @@ class Pusher:
     def push(self, request: bytes) -> PushResult:
         """Send one serialized request, in as many as it takes, in order.
 
-        Raises RefusedError, UnreachableError or StoppedError with what was accepted until then,
-        InputError where `request` is no protobuf message and would have to be cut, and UsageError
-        where the configuration makes every attempt vain.
+        A span that is too large for the endpoint even alone counts as rejected. Raises
+        RefusedError, UnreachableError or StoppedError with what was accepted until then, InputError
+        where `request` is no protobuf message and would have to be cut, and UsageError where the
+        configuration makes every attempt vain.
         """
         tally = _Tally()
         parts = deque(split_request(request, self._max_request_bytes) if request else ())
@@ -185,16 +192,29 @@ class Pusher:
             part = parts.popleft()
             response = self._send(part, tally)
             if response.outcome is Outcome.ACCEPTED:
-                tally.add(count_spans(part), response)
+                tally.accept(count_spans(part), response)
             elif halves := halve_request(part):
-                parts.extendleft(reversed(halves))
+                parts = self._smaller(halves, parts)
             else:
-                raise RefusedError(
-                    f"{self._answered(response)}: a single span of {len(part)} bytes is too"
-                    " large for it, raise its limit",
-                    tally.result(),
+                tally.reject(
+                    count_spans(part),
+                    f"{self._answered(response)}: a single span of {len(part)} bytes is too large",
                 )
+        if tally.rejected and not tally.requests:
+            raise RefusedError("; ".join(tally.messages), tally.result())
         return tally.result()
+
+    def _smaller(self, halves: tuple[bytes, bytes], rest: deque[bytes]) -> deque[bytes]:
+        """What is still to be sent, now that the endpoint found the two halves together too large.
+
+        The limit is kept for all that follows: else each request would be refused once.
+        """
+        self._max_request_bytes = min(self._max_request_bytes, max(map(len, halves)))
+        return deque(
+            part
+            for request in (*halves, *rest)
+            for part in split_request(request, self._max_request_bytes)
+        )
 
     def close(self) -> None:
         """Close the connections."""

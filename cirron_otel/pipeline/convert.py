@@ -60,7 +60,7 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         if source.is_otlp and request.select:
             source = _as_spool(source, stack, report)
         if source.kind is Kind.BATCH:
-            source = _batch_as_spool(source, stack)
+            source = as_spool_if_batch(source, stack)
         if not source.is_otlp:
             _from_spool(source, target, request, report, progress)
         elif target.is_otlp:
@@ -74,8 +74,8 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
 # --- from Cirron --------------------------------------------------------------------------------
 
 
-def _batch_as_spool(source: Place, stack: contextlib.ExitStack) -> Place:
-    """A spool that holds nothing but the one batch file."""
+def as_spool_if_batch(source: Place, stack: contextlib.ExitStack) -> Place:
+    """A spool that holds nothing but the one batch file of `source`."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-")))
     if source.path == STANDARD:
         name, data = "stdin.json", sys.stdin.buffer.read()
@@ -197,7 +197,7 @@ def _open_source(place: Place) -> Iterator[BinaryIO]:
         yield file
 
 
-def _messages(
+def messages_of(
     source: Place, report: Report, progress: Progress | None
 ) -> Iterator[Message]:
     def on_error(position: int, problem: str) -> None:
@@ -224,7 +224,7 @@ def _from_otlp(
     reader = FromOtlp()
     failure: InputError | None = None
     try:
-        for message in _messages(source, report, progress):
+        for message in messages_of(source, report, progress):
             _take(message, reader, batches, report, source)
     except InputError as error:
         failure = error  # what came before it is not lost
@@ -295,7 +295,7 @@ def _as_spool(source: Place, stack: contextlib.ExitStack, report: Report) -> Pla
 
 def _transcode(source: Place, target: Place, report: Report, progress: Progress | None) -> None:
     with open_traces(target) as writer:
-        for message in _messages(source, report, progress):
+        for message in messages_of(source, report, progress):
             traces = _parsed(message, report, source)
             if traces is None:
                 continue

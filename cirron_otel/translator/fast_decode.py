@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError  # noqa: N812
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -27,6 +27,7 @@ from .header import Header, Origin, read_resource, read_scope
 from .pieces import (
     MARK_DOUBLE,
     MARK_ID_PREFIX,
+    int_index,
     mark_kind,
     span_texts,
     text_id,
@@ -34,11 +35,11 @@ from .pieces import (
 )
 from .spans import overhead_mark
 from .synthetic import read_synthetic
-from .typed import EMPTY, FallbackError, TypedBatch, TypedMark, TypedSnapshot, TypedSpan, encode
-from .values import UnsayableError, read_typed
+from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, encode
+from .values import INT64_MAX, UnsayableError, read_typed
 
-_HEAD = Struct("<2s16s2s8s").unpack_from
-_TIMES = Struct("<BQBQ").unpack_from
+_HEAD = Struct("<H16sH8sH").unpack_from
+_TIMES = Struct("<HBQBQ").unpack_from
 _TIME = Struct("<BQ").unpack_from
 _DOUBLE = Struct("<d").unpack_from
 _ZERO = bytes(8)
@@ -46,22 +47,31 @@ _EMPTY_STATUS = b"\x7a\x00"
 _EMPTY = Raw(EMPTY)
 
 _INT_FIELDS = {
-    sc.INDEX: 0,
-    sc.THREAD_ID: 1,
-    sc.CPU_NS: 2,
-    sc.GPU_NS: 3,
-    sc.MEMORY_PEAK: 4,
-    sc.PROCESS_PID: 5,
-    sc.RANK: 6,
-    sc.OVERHEAD_NS: 7,
+    sc.THREAD_ID: 0,
+    sc.CPU_NS: 1,
+    sc.GPU_NS: 2,
+    sc.MEMORY_PEAK: 3,
+    sc.PROCESS_PID: 4,
+    sc.RANK: 5,
+    sc.OVERHEAD_NS: 6,
 }
 _SYNTHETIC_SLOT, _USERS = -1, -2
-_Tail = Any
-"""(the int attributes in the order of _INT_FIELDS, the user's attributes), or _SYNTHETIC."""
-_SYNTHETIC: _Tail = object()
-_tails: dict[bytes, _Tail] = {}
 _ID_FIELD, _PARENT_FIELD = text_id.prefix(32), text_parent.prefix(32)
 _ID_SIZE, _PARENT_SIZE = len(_ID_FIELD) + 32, len(_PARENT_FIELD) + 32
+_INDEX_KEY = int_index(0)[2:-3]
+
+
+class _Tail(NamedTuple):
+    """What the attributes of a span say, its ids and its index aside."""
+
+    json: str
+    """The fields from `cpu_ns` to `attrs`."""
+    overhead: int | None
+
+
+_SYNTHETIC = _Tail("", None)
+
+
 _CACHED = 8192
 
 
@@ -140,12 +150,18 @@ def _decode(data: bytes) -> Whole:
 class _FastDecoder:
     def __init__(self, data: bytes, header: Header, origin: Origin) -> None:
         self.data, self.header, self.origin = data, header, origin
-        self.spans: list[TypedSpan] = []
+        self.spans: list[str] = []
+        """Each as JSON, made as msgspec would make it of a TypedSpan."""
+        self.order: list[tuple[int, str]] = []
         self.marks: list[TypedMark] = []
         self.snapshots: list[TypedSnapshot] = []
         self.synthetic = 0
         self.lowers: dict[bytes, str] = {}
         self.parents: dict[bytes, str] = {}
+        self.names: dict[bytes, str] = {}
+        self.common = b"\0"
+        """The attributes of the span before, which are most often those of the next one."""
+        self.common_tail = _Tail("", None)
 
     def run(self, at: int, end: int) -> Whole:
         data = self.data
@@ -166,57 +182,56 @@ class _FastDecoder:
         if found != (counts.spans, counts.marks, counts.snapshots, counts.synthetic):
             raise FallbackError
         self._check_order()
-        batch = TypedBatch(
-            1,
-            str(header.sdk_version),
-            str(header.batch_id),
-            int(str(header.created_ns)),
-            self.spans,
-            self.marks,
-            self.snapshots,
-        )
-        name = header.file or f"{batch.created_ns:020d}-{batch.batch_id}.json"
-        return Whole(name, encode(batch), assembly_key(header, self.origin), *found[:3])
+        name = header.file or f"{header.created_ns:020d}-{header.batch_id}.json"
+        return Whole(name, self._batch(), assembly_key(header, self.origin), *found[:3])
+
+    def _batch(self) -> bytes:
+        header = self.header
+        version, batch_id = encode(header.sdk_version), encode(header.batch_id)
+        pieces = (
+            b'{"schema_version":1,"sdk_version":', version, b',"batch_id":', batch_id,
+            b',"created_ns":', encode(header.created_ns),
+            b',"spans":[', ",".join(self.spans).encode(),
+            b'],"marks":', encode(self.marks), b',"snapshots":', encode(self.snapshots), b"}",
+        )  # fmt: skip
+        return b"".join(pieces)
 
     def _check_order(self) -> None:
         """Canonical order, which is what a batch without `seq` stands in; ids are unique."""
-        spans = [(span.end_ns, span.id) for span in self.spans]
-        if spans != sorted(spans) or len({span.id for span in self.spans}) != len(spans):
+        order = self.order
+        if order != sorted(order) or len({own for _, own in order}) != len(order):
             raise FallbackError
-        for records in (self.marks, self.snapshots):
-            records.sort(key=lambda record: (record.ts_ns, record.id))  # type: ignore[attr-defined]
-            if len({record.id for record in records}) != len(records):  # type: ignore[attr-defined]
+        self.marks.sort(key=_time_and_id)
+        self.snapshots.sort(key=_time_and_id)
+        for ids in ([m.id for m in self.marks], [s.id for s in self.snapshots]):
+            if len(set(ids)) != len(ids):
                 raise FallbackError
 
     def _span(self, at: int, end: int) -> None:
-        data = self.data
-        first = at
-        trace_tag, trace_id, span_tag, span_id = _HEAD(data, at)
-        if trace_tag != b"\x0a\x10" or span_tag != b"\x12\x08" or span_id == _ZERO:
+        data, first = self.data, at
+        trace_tag, trace_id, span_tag, span_id, next_tag = _HEAD(data, at)
+        if trace_tag != 0x100A or span_tag != 0x0812 or span_id == _ZERO:
             raise FallbackError
         lower = self.lowers.get(trace_id) or self._lower(trace_id)
         at += 28
         parent = None
         parent_span = b""
-        if data[at] == 0x22:
-            if data[at + 1] != 8:
-                raise FallbackError
+        if next_tag == 0x0822:
             parent_span = data[at + 2 : at + 10]
-            parent = self.parents.get(parent_span)
-            if parent is None:
-                parent = self.parents[parent_span] = parent_span.hex()
+            parent = self.parents.get(parent_span) or self._parent(parent_span)
             parent += lower
             at += 10
-        name = ""
+        name = '""'
         if data[at] == 0x2A:
-            size, at = _length(data, at + 1)
-            name = data[at : at + size].decode()
-            at += size
-        if data[at] != 0x30 or data[at + 1] != 1:
-            raise FallbackError
-        start_tag, start_ns, end_tag, end_ns = _TIMES(data, at + 2)
+            size = data[at + 1]
+            if size > 127:
+                raise FallbackError
+            at += 2 + size
+            text = data[at - size : at]
+            name = self.names.get(text) or self._name(text)
+        kind, start_tag, start_ns, end_tag, end_ns = _TIMES(data, at)
         at += 20
-        if start_tag != 0x39 or end_tag != 0x41 or not start_ns or not end_ns or at > end:
+        if kind != 0x0130 or start_tag != 0x39 or end_tag != 0x41 or not start_ns or not end_ns:
             raise FallbackError
         own = span_id.hex() + lower
         if data.startswith(_ID_FIELD, at):
@@ -225,40 +240,67 @@ class _FastDecoder:
         if parent is not None and data.startswith(_PARENT_FIELD, at):
             at += _PARENT_SIZE
             parent = _other(data[at - 32 : at].decode(), parent, parent_span)
-        if parent_span == _ZERO or at > end:
-            raise FallbackError
-        tail = _tails.get(data[at:end])
-        if tail is None:
-            tail, events = self._tail(at, end)
+        index: int | str = "null"
+        if data.startswith(_INDEX_KEY, at + 2):
+            index, at = self._index(at)
+        events = at + len(self.common)
+        if data.startswith(self.common, at) and (events == end or data[events] == 0x5A):
+            tail = self.common_tail
         else:
-            events = end
-        if tail is _SYNTHETIC:
-            self._take_synthetic(first, end)
-            return
-        index, thread, cpu, gpu, memory, pid, rank, overhead, attrs = tail
-        mark_ids = self._events(events, end, own) if events < end else []
-        if overhead is not None:
-            mark_ids.append(self._add_overhead(own, end_ns, overhead))
-        origin = self.origin
-        pid = origin.pid if pid is None else _differing(pid, origin.pid)
-        rank = origin.rank if rank is None else _differing(rank, origin.rank)
+            tail, events = self._tail(at, end)
+            if tail is _SYNTHETIC:
+                self._take_synthetic(first, end)
+                return
+        mark_ids = ""
+        if events < end or tail.overhead is not None:
+            mark_ids = self._riders(events, end, own, end_ns, tail.overhead)
+        above = "null" if parent is None else f'"{parent}"'
         self.spans.append(
-            TypedSpan(
-                own, name, parent, index, start_ns, end_ns,
-                cpu, gpu, memory, thread, pid, rank, attrs, mark_ids,
-            )
-        )  # fmt: skip
+            f'{{"id":"{own}","name":{name},"parent_id":{above},"index":{index},'
+            f'"start_ns":{start_ns},"end_ns":{end_ns},{tail.json},"mark_ids":[{mark_ids}]}}'
+        )
+        self.order.append((end_ns, own))
 
-    def _add_overhead(self, span_id: str, end_ns: int, value: int) -> str:
-        told = overhead_mark(span_id, end_ns, value)
-        mark = _typed(TypedMark, told, None)
-        self.marks.append(mark)
-        return mark.id
+    def _riders(self, at: int, end: int, own: str, end_ns: int, overhead: int | None) -> str:
+        mark_ids = self._events(at, end, own) if at < end else []
+        if overhead is not None:
+            mark = _typed(TypedMark, overhead_mark(own, end_ns, overhead), None)
+            self.marks.append(mark)
+            mark_ids.append(mark.id)
+        return encode(mark_ids).decode()[1:-1]
+
+    def _lower(self, trace_id: bytes) -> str:
+        lower = self.lowers[trace_id] = trace_id[8:].hex()
+        return lower
+
+    def _parent(self, span_id: bytes) -> str:
+        if span_id == _ZERO:
+            raise FallbackError
+        made = self.parents[span_id] = span_id.hex()
+        return made
+
+    def _name(self, text: bytes) -> str:
+        if not text:
+            raise FallbackError
+        made = self.names[text] = encode(text.decode()).decode()
+        return made
+
+    def _index(self, at: int) -> tuple[int, int]:
+        """The value of the attribute `cirron.index` at `at`, and where it ends."""
+        data = self.data
+        size = data[at + 1]
+        start = at + 2 + len(_INDEX_KEY)
+        value, end = _length(data, start + 2)
+        if data[start + 1] != 0x18 or data[start] != end - start - 1 or end != at + 2 + size:
+            raise FallbackError
+        if value > INT64_MAX:
+            raise FallbackError
+        return value, end
 
     def _tail(self, at: int, end: int) -> tuple[_Tail, int]:
-        """What the attributes from `at` on say, and where they end."""
+        """What the attributes from `at` on say, and where the events begin."""
         data, first = self.data, at
-        fields: list[int | None] = [None] * 8
+        fields: list[int | None] = [None] * len(_INT_FIELDS)
         while at < end and data[at] == 0x4A:
             size = data[at + 1]
             body = data[at + 2 : at + 2 + size]
@@ -274,17 +316,19 @@ class _FastDecoder:
         users = at
         while at < end and data[at] == 0x4A:
             _, at = _field(data, at, 0x4A)
-        attrs = _EMPTY if users == at else Raw(span_texts(data[users:at]))
+        attrs = EMPTY if users == at else span_texts(data[users:at])
+        thread, cpu, gpu, memory, pid, rank, overhead = fields
+        origin = self.origin
+        pid = origin.pid if pid is None else _differing(pid, origin.pid)
+        rank = origin.rank if rank is None else _differing(rank, origin.rank)
+        told = {"cpu_ns": cpu, "gpu_ns": gpu, "memory_peak_bytes": memory}
+        told |= {"thread_id": thread, "pid": pid, "rank": rank}
+        text = encode(told).decode()[1:-1]
+        tail = _Tail(f'{text},"attrs":{attrs.decode()}', overhead)
+        self.common, self.common_tail = data[first:at] or b"\0", tail
         if at == end - 2 and data[at:end] == _EMPTY_STATUS:
             at = end
-        tail = (*fields, attrs)
-        if at == end and end - first < 256 and len(_tails) < _CACHED:
-            _tails[data[first:end]] = tail
         return tail, at
-
-    def _lower(self, trace_id: bytes) -> str:
-        lower = self.lowers[trace_id] = trace_id[8:].hex()
-        return lower
 
     def _take_synthetic(self, at: int, end: int) -> None:
         carrier = read_synthetic(Span.FromString(self.data[at:end]), self.header)
@@ -394,6 +438,10 @@ def _mark(body: bytes, span_id: str) -> TypedMark | None:
 
 
 _T = TypeVar("_T", TypedMark, TypedSnapshot)
+
+
+def _time_and_id(record: TypedMark | TypedSnapshot) -> tuple[int, str]:
+    return record.ts_ns, record.id
 
 
 def _typed(kind: type[_T], record: ev.Record, seq: int | None) -> _T:

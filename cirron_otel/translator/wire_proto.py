@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from .. import exactjson
 from .._proto.cirron.v1 import trace_pb2 as pb
 from ..errors import InputError
-from ..exactjson import Raw
 from .rest import apply, difference
 from .values import sayable
 
@@ -102,7 +101,7 @@ def _read_record(message: Any, table: _Table) -> Any:
 
 
 def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
-    record = {}
+    record: dict[str, Any] = {}
     for field in table:
         if (field.null or field.optional) and not message.HasField(field.key):
             if field.null:
@@ -127,3 +126,191 @@ def _rest_of(text: str) -> dict[str, Any]:
         f"rest {text[:40]!a} of a protobuf message is no difference:"
         ' expected {"set": {…}, "missing": […]} or {"is": …}'
     )
+
+
+def _write_value(target: pb.Value, value: Any, depth: int) -> None:
+    """Say any JSON value: as a field where one holds it exactly, else as its JSON text."""
+    if value is None:
+        target.null = True
+    elif type(value) is bool:
+        target.boolean = value
+    elif type(value) is int and _INT64[0] <= value <= _INT64[1]:
+        target.integer = value
+    elif type(value) is float:
+        target.number = value
+    elif type(value) is str and sayable(value):
+        target.text = value
+    elif type(value) is list and depth <= MAX_DEPTH:
+        target.list.SetInParent()
+        for each in value:
+            _write_value(target.list.values.add(), each, depth + 1)
+    elif type(value) is dict and depth <= MAX_DEPTH and all(map(sayable, value)):
+        target.object.SetInParent()
+        _write_fields(target.object, value, depth + 1)
+    else:
+        target.json = exactjson.dumps_ascii(value)
+
+
+def _write_fields(target: pb.Object, value: dict[str, Any], depth: int) -> None:
+    for key, each in value.items():
+        _write_value(target.fields.add(key=key).value, each, depth)
+
+
+def _read_value(value: pb.Value) -> Any:
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "null":
+        return None
+    if kind == "list":
+        return [_read_value(each) for each in value.list.values]
+    if kind == "object":
+        return _read_object(value.object)
+    if kind == "json":
+        return exactjson.loads(value.json)
+    return getattr(value, kind)
+
+
+def _read_object(value: pb.Object) -> dict[str, Any]:
+    """Of a key that a foreign encoder repeats, the last counts, as in JSON."""
+    return {field.key: _read_value(field.value) for field in value.fields}
+
+
+def _text(value: Any) -> bool:
+    return type(value) is str and sayable(value)
+
+
+def _number(value: Any) -> bool:
+    return type(value) is float
+
+
+def _integer(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _plain(fits: Callable[[Any], bool]) -> Callable[[Any, str, Any], None]:
+    def write(message: Any, key: str, value: Any) -> None:
+        if fits(value):
+            setattr(message, key, value)
+
+    return write
+
+
+def _each(fits: Callable[[Any], bool]) -> Callable[[Any, str, Any], None]:
+    def write(message: Any, key: str, value: Any) -> None:
+        if type(value) is list and all(map(fits, value)):
+            getattr(message, key).extend(value)
+
+    return write
+
+
+def _records(table: _Table, key: str) -> _Field:
+    def write(message: Any, key: str, value: Any) -> None:
+        if type(value) is list:
+            for each in value:
+                _write_record(getattr(message, key).add(), each, table)
+
+    def read(message: Any, key: str) -> Any:
+        return [_read_record(each, table) for each in getattr(message, key)]
+
+    return _Field(key, write, read)
+
+
+def _record(table: _Table, key: str, *, null: bool = False, optional: bool = False) -> _Field:
+    def write(message: Any, key: str, value: Any) -> None:
+        if type(value) is dict:
+            getattr(message, key).SetInParent()
+            _write_record(getattr(message, key), value, table)
+
+    def read(message: Any, key: str) -> Any:
+        return _read_record(getattr(message, key), table)
+
+    return _Field(key, write, read, null, optional)
+
+
+def _object(key: str, *, optional: bool = False) -> _Field:
+    def write(message: Any, key: str, value: Any) -> None:
+        if type(value) is dict and all(map(sayable, value)) and (value or optional):
+            getattr(message, key).SetInParent()
+            _write_fields(getattr(message, key), value, 1)
+
+    return _Field(key, write, lambda m, k: _read_object(getattr(m, k)), optional=optional)
+
+
+def _write_set_value(message: Any, key: str, value: Any) -> None:
+    if value is not None:
+        _write_value(getattr(message, key), value, 1)
+
+
+_WRITE_TEXT = _plain(_text)
+_WRITE_INT64 = _plain(_integer(*_INT64))
+_WRITE_TEXTS = _each(_text)
+_WRITE_INTS = _each(_integer(*_INT64))
+
+
+def _list_of(message: Any, key: str) -> list[Any]:
+    return list(getattr(message, key))
+
+
+_OTEL = _object("otel", optional=True)
+_HISTOGRAM: _Table = (
+    _Field("bins", _each(_number), _list_of),
+    _Field("counts", _WRITE_INTS, _list_of),
+)
+_STATS: _Table = (
+    *(
+        _Field(k, _plain(_number), getattr, null=True)
+        for k in ("mean", "std", "min", "max", "norm")
+    ),
+    _record(_HISTOGRAM, "histogram", optional=True),
+)
+_SPAN: _Table = (
+    _Field("id", _WRITE_TEXT, getattr),
+    _Field("name", _WRITE_TEXT, getattr),
+    _Field("parent_id", _WRITE_TEXT, getattr, null=True),
+    _Field("index", _WRITE_INT64, getattr, null=True),
+    _Field("start_ns", _WRITE_INT64, getattr),
+    _Field("end_ns", _WRITE_INT64, getattr),
+    _Field("cpu_ns", _WRITE_INT64, getattr, null=True),
+    _Field("gpu_ns", _WRITE_INT64, getattr, null=True),
+    _Field("memory_peak_bytes", _WRITE_INT64, getattr, null=True),
+    _Field("thread_id", _WRITE_INT64, getattr, null=True),
+    _Field("pid", _WRITE_INT64, getattr, null=True),
+    _Field("rank", _WRITE_INT64, getattr, null=True),
+    _object("attrs"),
+    _Field("mark_ids", _WRITE_TEXTS, _list_of),
+    _OTEL,
+)
+_MARK: _Table = (
+    _Field("id", _WRITE_TEXT, getattr),
+    _Field("span_id", _WRITE_TEXT, getattr),
+    _Field("name", _WRITE_TEXT, getattr),
+    _Field("value_type", _WRITE_TEXT, getattr),
+    _Field("value", _write_set_value, lambda m, k: _read_value(getattr(m, k))),
+    _object("attrs"),
+    _Field("ts_ns", _WRITE_INT64, getattr),
+    _Field("kind", _WRITE_TEXT, getattr),
+    _Field("value_nonfinite", _WRITE_TEXT, getattr, optional=True),
+    _OTEL,
+)
+_SNAPSHOT: _Table = (
+    _Field("id", _WRITE_TEXT, getattr),
+    _Field("span_id", _WRITE_TEXT, getattr),
+    _Field("tensor_name", _WRITE_TEXT, getattr),
+    _Field("shape", _WRITE_INTS, _list_of),
+    _Field("dtype", _WRITE_TEXT, getattr),
+    _Field("mode", _WRITE_TEXT, getattr),
+    _record(_STATS, "stats", null=True),
+    _Field("blob_uri", _WRITE_TEXT, getattr, null=True),
+    _Field("ts_ns", _WRITE_INT64, getattr),
+    _object("attrs"),
+    _OTEL,
+)
+_BATCH: _Table = (
+    _Field("schema_version", _plain(_integer(*_UINT32)), getattr),
+    _Field("sdk_version", _WRITE_TEXT, getattr),
+    _Field("batch_id", _WRITE_TEXT, getattr),
+    _Field("created_ns", _WRITE_INT64, getattr),
+    _records(_SPAN, "spans"),
+    _records(_MARK, "marks"),
+    _records(_SNAPSHOT, "snapshots"),
+    _OTEL,
+)

@@ -38,7 +38,14 @@ numbers = st.one_of(
 raws = st.sampled_from(
     [
         Raw(text)
-        for text in ("1e400", "-0", "9" * 4100, '{"a":1,"a":2}', "0.1000000000000000055511", "1.50")
+        for text in (
+            "1e400",
+            "-0",
+            "9" * 4100,
+            '{"a":1,"a":2}',
+            "0.1000000000000000055511",
+            "1e-400",
+        )
     ]
 )
 scalars = st.one_of(st.none(), st.booleans(), numbers, texts, raws)

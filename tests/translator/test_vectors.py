@@ -7,11 +7,14 @@ import re
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.translator.decode import Decoded
+from cirron_otel.translator.fast_encode import fast_encode, typed_batch
 from cirron_otel.translator.foreign import SDK_VERSION
 from cirron_otel.translator.translate import FromOtlp, to_otlp
+from cirron_otel.translator.typed import FallbackError
 
 from .vectors.cases import STEP, Vector, batch, mark, otlp_of, own_id, span
 from .vectors.make import DOCUMENT, EXAMPLE, HERE, at, text_of, vars_of
@@ -20,6 +23,8 @@ from .vectors.sessions_cases import places_of
 ADRS = DOCUMENT.parent / "adr"
 PATHS = sorted(HERE.glob("*.json"))
 VECTORS: dict[str, Any] = {p.stem: exactjson.loads(p.read_text("utf-8")) for p in PATHS}
+FAST = {"native", "sdk-ids", "mark-values", "overhead"}
+"""Ordinary batches: the fast way must take them."""
 TEXT = DOCUMENT.read_text("utf-8")
 
 
@@ -44,6 +49,26 @@ def test_batch_to_otlp(name: str) -> None:
     assert [m.SerializeToString() for m in messages] == [
         m.SerializeToString() for m in vector.messages()
     ]
+
+
+@pytest.mark.parametrize("name", of("otlp", "one_way", "limits"))
+def test_the_fast_way_is_the_same(name: str) -> None:
+    vector = Vector(VECTORS[name])
+    truth = vector.case["batch"]
+    data = TracesData(resource_spans=vector.messages()).SerializeToString()
+    file = vector.name() or f"{truth['created_ns']:020d}-{truth['batch_id']}.json"
+    try:
+        batch = typed_batch(exactjson.dumps(truth))
+        fast = fast_encode(batch, vector.plan(), file, vector.options())
+    except FallbackError:
+        assert name not in FAST
+    else:
+        assert fast == data
+    whole = FromOtlp().feed_whole(data)
+    assert (whole is not None) >= (name in FAST)
+    if whole is not None:
+        assert exactjson.equal(exactjson.loads(whole.data), truth)
+        assert whole.name == file
 
 
 @pytest.mark.parametrize("name", of("otlp"))

@@ -50,6 +50,7 @@ def register() -> None:
             {"spans": foreign["spans"], "otel": foreign["otel"]},
         ),
         entry("trace id of an irregular session id", "odd-session", ["a session"], 16),
+        entry("session of a batch about which nothing is known", "", ["session", "a.json"], 16),
         entry("span id of a lone surrogate", "", ["\ud800"], 8),
     ]
     case(

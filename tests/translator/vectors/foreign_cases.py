@@ -99,7 +99,7 @@ def register() -> None:
             )
         ),
     )
-    empty = {"resourceSpans": [{}, {"resource": {}, "scopeSpans": [{"scope": {}}]}]}
+    empty: Json = {"resourceSpans": [{}, {"resource": {}, "scopeSpans": [{"scope": {}}]}]}
     case("foreign-empty", "Messages without spans, and empty sub-messages.", otlp=empty)
     case(
         "foreign-copy",

@@ -1,0 +1,71 @@
+"""The command as a process, a recorded spool to work on, and a real OTLP/HTTP server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.cli.demo import RECORDING
+from tests.cli.server import OtlpServer
+
+BIN = Path(sys.executable).parent
+COMMAND = str(BIN / "cirron-otel")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment in which the command is found, with `more` in it."""
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `cirron-otel` in the test's directory, and see that it never shows a traceback."""
+
+    def call(
+        *arguments: object, env: dict[str, str] | None = None, stdin: bytes = b"", **more: object
+    ) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(  # type: ignore[call-overload]
+            [COMMAND, *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment(**(env or {})),
+            input=stdin,
+            capture_output=True,
+            timeout=120,
+            check=False,
+            **more,
+        )
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode()
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    return call
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """A recorded spool as the test directory's own `.cirron`."""
+    return Path(shutil.copytree(RECORDING, tmp_path / ".cirron"))
+
+
+@pytest.fixture
+def server() -> Iterator[OtlpServer]:
+    """A real OTLP/HTTP receiver on loopback."""
+    with OtlpServer() as running:
+        yield running
+
+
+def one_line(result: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one line on stderr of a call that failed with `code`."""
+    assert result.returncode == code, result.stderr
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("cirron-otel: ")
+    assert "internal error" not in lines[0]
+    return lines[0]
