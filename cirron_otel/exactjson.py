@@ -40,7 +40,7 @@ class Raw:
 
 
 def _parse_int(token: str) -> int | Raw:
-    if token == "-0" or len(token) > _MAX_INT_DIGITS:
+    if token == "-0" or len(token) > _MAX_INT_DIGITS:  # noqa: S105 - a token of JSON
         return Raw(token)
     return int(token)
 

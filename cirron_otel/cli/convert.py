@@ -42,7 +42,7 @@ STANDARD = "-"
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Workers; default: all cores."
 )
 @json_option
-def convert(  # noqa: PLR0917 - click passes them by name
+def convert(
     source: str,
     target: str,
     source_format: str | None,

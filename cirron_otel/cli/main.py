@@ -67,6 +67,9 @@ def run(arguments: list[str]) -> int:
         output.message("interrupted")
         return INTERRUPTED
     except Exception as error:
+        if _is_after_interrupt(error):
+            output.message("interrupted")
+            return INTERRUPTED
         return _unwritable(error) or _internal(error)
 
 
@@ -93,6 +96,16 @@ def _wrong_usage(error: click.UsageError) -> int:
     else:
         output.error(f"{error.format_message().rstrip('.')}: see `{path} --help`")
     return UsageError.exit_code
+
+
+def _is_after_interrupt(error: BaseException) -> bool:
+    """Whether this went wrong while Ctrl-C was being cleaned up after."""
+    cause = error.__context__
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__context__
+    return False
 
 
 def _unwritable(error: Exception) -> int:

@@ -189,17 +189,21 @@ def _open_source(place: Place) -> Iterator[BinaryIO]:
     if place.path == STANDARD:
         yield sys.stdin.buffer
         return
-    try:
-        file = Path(place.path).open("rb")
-    except OSError as error:
-        raise InputError(f"{place.path} cannot be read: {error.strerror or error}") from None
-    with file:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(place.path).open("rb"))
+        except OSError as error:
+            what = error.strerror or error
+            raise InputError(f"{place.path} cannot be read: {what}") from None
         yield file
 
 
-def messages_of(
-    source: Place, report: Report, progress: Progress | None
-) -> Iterator[Message]:
+def messages_of(source: Place, report: Report, progress: Progress | None) -> Iterator[Message]:
+    """The messages of an OTLP source, counted; what is skipped is reported.
+
+    Raises InputError where the source cannot be read on.
+    """
+
     def on_error(position: int, problem: str) -> None:
         report.skip(Finding(source.path, "unreadable", problem, path=str(position)))
 

@@ -64,6 +64,7 @@ class Cursor:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise TargetError(f"cannot write {self.path}: {os.strerror(error.errno or 0)}") from None
+            what = os.strerror(error.errno or 0)
+            raise TargetError(f"cannot write {self.path}: {what}") from None
         with replacing(self.path) as file:
             file.write(json.dumps(told, indent=1).encode())

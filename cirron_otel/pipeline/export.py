@@ -201,7 +201,7 @@ class _Follower:
     def _found(self, finding: Finding) -> None:
         if finding.name not in self._broken and finding.code != "torn":
             self._broken.add(finding.name)
-            self._sender._report.skip(finding)  # noqa: SLF001 - one report for both
+            self._sender._report.skip(finding)
 
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop` is set; then send what is decided, and return."""
@@ -259,4 +259,3 @@ class _Follower:
             self._sender.sent.clear()
             self._index.commit()
             self._cursor.save()
-

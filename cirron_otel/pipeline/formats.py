@@ -117,9 +117,8 @@ def _is_batch(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             head = file.read(4096)
-            if b'"resourceSpans"' in head or b'"resource_spans"' in head[:200]:
-                if b'"schema_version"' not in head:
-                    return False
+            if b'"resourceSpans"' in head and b'"schema_version"' not in head:
+                return False
             data = head + file.read(_SNIFFED_BYTES)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None

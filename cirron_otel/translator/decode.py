@@ -168,9 +168,7 @@ class Regrouper:
         self.open.clear()
         return left
 
-    def _take(
-        self, message: ResourceSpans, touched: dict[bytes, Assembly]
-    ) -> ResourceSpans | None:
+    def _take(self, message: ResourceSpans, touched: dict[bytes, Assembly]) -> ResourceSpans | None:
         """Take what is Cirron's; returns the message without it, None where nothing is left."""
         left: list[ScopeSpans] = []
         taken = False

@@ -16,10 +16,10 @@ from .events import Record
 from .header import LISTS, Counts, Header, Origin, said, write_resource, write_scope
 from .order import TIME, sequence_numbers
 from .otelview import unhex
+from .parts import whole_of
 from .placement import Place, Plan, first_index, place_spans
 from .spans import Placed, SpanSet, Wire, natural_parent, overhead_mark, write_span
 from .synthetic import Carrier, write_carrier, write_seams
-from .parts import whole_of
 from .values import INT64_MAX, add_escaped, is_int, sayable, split_attributes
 
 SEGMENTED, SESSION_LAYOUT = "segmented", "session"
@@ -180,9 +180,7 @@ class _Encoder:
                     homeless.setdefault(told, ([], []))[which].append((record, seq))
         return hosted, homeless
 
-    def _load(
-        self, unit: SpanSet, riders: _Riders, place: Place, group: _Group
-    ) -> list[Any]:
+    def _load(self, unit: SpanSet, riders: _Riders, place: Place, group: _Group) -> list[Any]:
         """Put marks and snapshots on their span, what is too much on carriers.
 
         Returns the ids of the marks that ride on carriers.
@@ -243,7 +241,9 @@ class _Encoder:
         scope_spans = message.scope_spans.add()
         write_scope(scope_spans.scope, header)
         for unit, place, carried in group.units:
-            write_span(scope_spans.spans.add(), unit, self._wire(unit, place, header, origin), carried)
+            write_span(
+                scope_spans.spans.add(), unit, self._wire(unit, place, header, origin), carried
+            )
         for carrier in group.carriers:
             write_carrier(scope_spans.spans.add(), carrier, header)
         scope_spans.spans.extend(group.seams)

@@ -107,7 +107,9 @@ def _mark_of(
     return record
 
 
-def write_snapshot(event: Span.Event, snapshot: Record, span_id: str | None, seq: int | None) -> None:
+def write_snapshot(
+    event: Span.Event, snapshot: Record, span_id: str | None, seq: int | None
+) -> None:
     """Say a snapshot as an event, its fields under `cirron.snapshot.*`."""
     prefix, attributes = sc.SNAPSHOT_PREFIX, event.attributes
     write_name_and_time(event, "cirron.snapshot", snapshot.get("ts_ns"))

@@ -39,7 +39,10 @@ from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, encode
 from .values import INT64_MAX, UnsayableError, read_typed
 
 _HEAD = Struct("<H16sH8sH").unpack_from
+_LEAF = Struct("<H16sH8sH8sBB").unpack_from
 _TIMES = Struct("<HBQBQ").unpack_from
+_LEAF_SIZE = 60
+"""Bytes of ids, an empty name, kind and times."""
 _TIME = Struct("<BQ").unpack_from
 _DOUBLE = Struct("<d").unpack_from
 _ZERO = bytes(8)
@@ -138,13 +141,25 @@ def _decode(data: bytes) -> Whole:
     header = read_scope(scope)
     if header is None or header.rest or header.own_trace_ids or header.trace_id:
         raise FallbackError
-    resource = Resource.FromString(data[resource_start:resource_end])
-    origin = read_resource(resource, header)
+    origin = _origin(data[resource_start:resource_end], header)
     if origin is None or origin.attributes or header.schema_version != 1:
         raise FallbackError
     if not isinstance(header.batch_id, str) or not isinstance(header.created_ns, int):
         raise FallbackError
     return _FastDecoder(data, header, origin).run(scope_end, spans_end)
+
+
+_origins: dict[tuple[bytes, bool], Origin | None] = {}
+
+
+def _origin(resource: bytes, header: Header) -> Origin | None:
+    """What a resource says; a process sends the same one with every batch."""
+    key = (resource, header.service_name_added)
+    if key not in _origins:
+        if len(_origins) >= _CACHED:
+            _origins.clear()
+        _origins[key] = read_resource(Resource.FromString(resource), header)
+    return _origins[key]
 
 
 class _FastDecoder:
@@ -164,18 +179,7 @@ class _FastDecoder:
         self.common_tail = _Tail("", None)
 
     def run(self, at: int, end: int) -> Whole:
-        data = self.data
-        while at < end:
-            if data[at] != 0x12:
-                raise FallbackError
-            size = data[at + 1]
-            at += 2
-            if size > 127:
-                size, at = _length(data, at - 1)
-            self._span(at, at + size)
-            at += size
-        if at != end:
-            raise FallbackError
+        self._spans(at, end)
         header = self.header
         found = (len(self.spans), len(self.marks), len(self.snapshots), self.synthetic)
         counts = header.counts
@@ -184,6 +188,48 @@ class _FastDecoder:
         self._check_order()
         name = header.file or f"{header.created_ns:020d}-{header.batch_id}.json"
         return Whole(name, self._batch(), assembly_key(header, self.origin), *found[:3])
+
+    def _spans(self, at: int, end: int) -> None:
+        """All spans: here those like most others, leaves with the attributes of the one before."""
+        data = self.data
+        names, parents, lowers = self.names, self.parents, self.lowers
+        add, add_order = self.spans.append, self.order.append
+        while at < end:
+            if data[at] != 0x12:
+                raise FallbackError
+            size = data[at + 1]
+            at += 2
+            if size > 127:
+                size, at = _length(data, at - 1)
+            stop = at + size
+            if size < _LEAF_SIZE:
+                self._span(at, stop)
+                at = stop
+                continue
+            tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, at)
+            first = at + 40 + length
+            kind, tag5, start_ns, tag6, end_ns = _TIMES(data, first)
+            name = names.get(data[at + 40 : first])
+            parent, lower = parents.get(above), lowers.get(trace_id)
+            if (
+                stop == first + 20 + len(self.common)
+                and data.startswith(self.common, first + 20)
+                and (name and parent and lower and start_ns and end_ns and span_id != _ZERO)
+                and (tag == 0x100A and tag2 == 0x0812 and tag3 == 0x0822 and tag4 == 0x2A)
+                and (kind == 0x0130 and tag5 == 0x39 and tag6 == 0x41 and length < 128)
+                and self.common_tail.overhead is None
+            ):
+                own = span_id.hex() + lower
+                add(
+                    f'{{"id":"{own}","name":{name},"parent_id":"{parent}{lower}","index":null,'
+                    f'"start_ns":{start_ns},"end_ns":{end_ns},{self.common_tail.json},"mark_ids":[]}}'
+                )
+                add_order((end_ns, own))
+            else:
+                self._span(at, stop)
+            at = stop
+        if at != end:
+            raise FallbackError
 
     def _batch(self) -> bytes:
         header = self.header
@@ -423,7 +469,7 @@ def _mark(body: bytes, span_id: str) -> TypedMark | None:
     own = body[at : at + 32].decode()
     at += 32
     double = len(body) - 8
-    for made, kind in _kinds.items():
+    for made in _kinds:
         if body.startswith(made, at):
             at += len(made)
             break
@@ -434,7 +480,7 @@ def _mark(body: bytes, span_id: str) -> TypedMark | None:
     (value,) = _DOUBLE(body, double)
     if value != value or value in (float("inf"), float("-inf")):
         return None
-    return TypedMark(own, span_id, name, "float", Raw(encode(value)), _EMPTY, ts_ns, kind)
+    return TypedMark(own, span_id, name, "float", Raw(encode(value)), _EMPTY, ts_ns, _kinds[made])
 
 
 _T = TypeVar("_T", TypedMark, TypedSnapshot)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from struct import error as StructError  # noqa: N812
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -21,6 +21,7 @@ from . import events as ev
 from . import rest as rests
 from .encode import DEFAULT, SESSION_LAYOUT, Options
 from .header import Counts, Header, Origin, write_resource, write_scope
+from .order import sequence_of
 from .pieces import (
     MARK_DOUBLE,
     MARK_ID_PREFIX,
@@ -47,7 +48,6 @@ from .pieces import (
     text_parent,
     varint,
 )
-from .order import sequence_of
 from .placement import Place, Plan
 from .spans import natural_parent, overhead_mark
 from .synthetic import Carrier, write_carrier, write_seams
@@ -87,6 +87,7 @@ def _record(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+_T = TypeVar("_T", TypedMark, TypedSnapshot)
 _Riders = tuple[list[tuple[TypedMark, int | None]], list[tuple[TypedSnapshot, int | None]]]
 """Marks and snapshots of one scope, each with its `seq`."""
 
@@ -99,6 +100,11 @@ def _sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
     if len(set(ids)) == len(ids) and keys == sorted(keys):
         return None
     return sequence_of(times, ids)
+
+
+def _with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
+    seqs = _sequence([r.ts_ns for r in records], [r.id for r in records])
+    return [(r, None) for r in records] if seqs is None else list(zip(records, seqs, strict=True))
 
 
 class _FastEncoder:
@@ -135,17 +141,17 @@ class _FastEncoder:
         batch = self.batch
         if not batch.spans or len(self.spans) != len(batch.spans):
             raise FallbackError
-        for which, records in enumerate((batch.marks, batch.snapshots)):
-            if not records:
-                continue
-            times, ids = [r.ts_ns for r in records], [r.id for r in records]
-            seqs = _sequence(times, ids) or [None] * len(ids)
-            for record, seq in zip(records, seqs, strict=True):
-                riders = self.riders.get(record.span_id)
-                if riders is None:
-                    riders = self.riders[record.span_id] = ([], [])
-                riders[which].append((record, seq))  # type: ignore[arg-type]
+        for mark, seq in _with_seq(batch.marks):
+            self._riders_of(mark.span_id)[0].append((mark, seq))
+        for snapshot, seq in _with_seq(batch.snapshots):
+            self._riders_of(snapshot.span_id)[1].append((snapshot, seq))
         return _sequence([s.end_ns for s in batch.spans], [s.id for s in batch.spans])
+
+    def _riders_of(self, span_id: str) -> _Riders:
+        riders = self.riders.get(span_id)
+        if riders is None:
+            riders = self.riders[span_id] = ([], [])
+        return riders
 
     def run(self) -> bytes:
         out: list[bytes] = []
@@ -338,7 +344,7 @@ class _FastEncoder:
 
     def _carriers(self) -> list[bytes]:
         """Carriers for what belongs to scopes that are not in the batch."""
-        made = []
+        made: list[bytes] = []
         for span_id, (marks, snapshots) in self.riders.items():
             if len(marks) + len(snapshots) > sc.MAX_EVENTS:
                 raise FallbackError
@@ -349,7 +355,8 @@ class _FastEncoder:
             carrier = Carrier(len(made), place.trace_id, parent, span_id)
             carrier.marks = [(_record(mark), seq) for mark, seq in marks]
             carrier.snapshots = [(_record(snapshot), seq) for snapshot, seq in snapshots]
-            times = [r.ts_ns for r, _ in (*marks, *snapshots) if 0 <= r.ts_ns <= INT64_MAX]
+            times = [m.ts_ns for m, _ in marks] + [s.ts_ns for s, _ in snapshots]
+            times = [time for time in times if 0 <= time <= INT64_MAX]
             if times:
                 carrier.start_ns, carrier.end_ns = min(times), max(times)
             span = Span()

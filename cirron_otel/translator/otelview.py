@@ -87,9 +87,7 @@ def write_plain(target: Any, attributes: Record) -> None:
 AttributeReader = Callable[[Iterable[KeyValue]], Record]
 
 
-def read(
-    span: Span, default_kind: int, attributes: AttributeReader = read_attributes
-) -> Record:
+def read(span: Span, default_kind: int, attributes: AttributeReader = read_attributes) -> Record:
     """The `otel` object of a span, without its ids, events and resource.
 
     Raises what `attributes` raises where JSON has no word for an attribute of a link.
@@ -127,5 +125,3 @@ def _link(link: Span.Link, attributes: AttributeReader) -> Record:
     if link.attributes:
         record["attributes"] = attributes(link.attributes)
     return record
-
-

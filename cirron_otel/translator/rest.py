@@ -58,7 +58,7 @@ def text_of(rest: Rest) -> str:
 
 
 def write(target: Any, key: str, text: str) -> None:
-    """Append `text` in pieces: `key`, `key.1`, `key.2`, …"""
+    """Append `text` in pieces: `key`, `key.1`, `key.2` and so on."""
     for number, start in enumerate(range(0, len(text), REST_PIECE)):
         name = f"{key}.{number}" if number else key
         add(target, name, text[start : start + REST_PIECE])

@@ -169,6 +169,11 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
     Raises UnsayableError where encoding it again would not give the span.
     """
     unit = _read(span, header, origin)
+    record = unit.record
+    if unit.overhead_ns is not None and not (
+        isinstance(record.get("id"), str) and is_int(record.get("end_ns"), 0)
+    ):
+        raise UnsayableError("an overhead mark needs its span's id and end")
     ours, _ = split_attributes(span.attributes)
     wire = Wire(
         trace_id=span.trace_id,

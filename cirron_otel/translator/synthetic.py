@@ -154,7 +154,9 @@ def write_seams(
     return spans
 
 
-def _seam(name: str, trace_id: bytes, span_id: bytes, parent: bytes, when: int, number: int) -> Span:
+def _seam(
+    name: str, trace_id: bytes, span_id: bytes, parent: bytes, when: int, number: int
+) -> Span:
     span = Span()
     _start(span, name, trace_id)
     span.span_id = span_id
@@ -169,8 +171,6 @@ def _copy_seam(again: Span, span: Span, number: int | None) -> None:
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
         raise UnsayableError("no synthetic span of ours")
     when = span.start_time_unix_nano
-    again.CopyFrom(
-        _seam(span.name, span.trace_id, span.span_id, span.parent_span_id, when, number)
-    )
+    again.CopyFrom(_seam(span.name, span.trace_id, span.span_id, span.parent_span_id, when, number))
     for link in span.links:
         again.links.add(trace_id=link.trace_id, span_id=link.span_id)

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from .. import exactjson
 from .._proto.cirron.v1 import trace_pb2 as pb
 from ..errors import InputError
-from .rest import apply, difference
+from .patch import patch_of, patched
 from .values import sayable
 
 MAX_DEPTH = 16
@@ -80,24 +80,15 @@ _Table = tuple[_Field, ...]
 
 
 def _write_record(message: Any, record: Any, table: _Table) -> None:
-    if not isinstance(record, dict):
-        message.rest = exactjson.dumps_ascii({"is": record})
-        return
-    for field in table:
-        if field.key in record:
-            field.write(message, field.key, record[field.key])
-    rest = difference(record, _read_fields(message, table))
-    if rest:
-        message.rest = exactjson.dumps_ascii(rest)
+    if isinstance(record, dict):
+        for field in table:
+            if field.key in record:
+                field.write(message, field.key, record[field.key])
+    message.rest = patch_of(record, _read_fields(message, table))
 
 
 def _read_record(message: Any, table: _Table) -> Any:
-    rest = _rest_of(message.rest)
-    if "is" in rest:
-        return rest["is"]
-    record = _read_fields(message, table)
-    apply(record, rest)
-    return record
+    return patched(_read_fields(message, table), message.rest)
 
 
 def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
@@ -109,23 +100,6 @@ def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
         else:
             record[field.key] = field.read(message, field.key)
     return record
-
-
-def _rest_of(text: str) -> dict[str, Any]:
-    if not text:
-        return {}
-    rest = exactjson.loads(text)
-    if isinstance(rest, dict):
-        if rest.keys() == {"is"}:
-            return rest
-        changed, missing = rest.get("set", {}), rest.get("missing", [])
-        shaped = rest.keys() <= {"set", "missing"} and isinstance(changed, dict)
-        if shaped and isinstance(missing, list) and all(isinstance(k, str) for k in missing):
-            return rest
-    raise InputError(
-        f"rest {text[:40]!a} of a protobuf message is no difference:"
-        ' expected {"set": {…}, "missing": […]} or {"is": …}'
-    )
 
 
 def _write_value(target: pb.Value, value: Any, depth: int) -> None:

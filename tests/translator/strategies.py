@@ -25,7 +25,11 @@ LOWER = SESSION_ID[16:]
 
 surrogates = st.sampled_from(["\ud800", "k\udfff", "\ud83d"])
 texts = st.one_of(
-    st.text(max_size=12), st.sampled_from(VOCABULARY), surrogates, st.just("a\0b"), st.just("é" * 300)
+    st.text(max_size=12),
+    st.sampled_from(VOCABULARY),
+    surrogates,
+    st.just("a\0b"),
+    st.just("é" * 300),
 )
 integers = st.one_of(
     st.integers(-3, 3),
@@ -34,7 +38,10 @@ integers = st.one_of(
 )
 floats = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([-0.0, 1.0, 1e16, 5e-324])
 raws = st.sampled_from(
-    [exactjson.Raw(t) for t in ("1e400", "-0", "1" * 4100, '{"a":1,"a":2}', "0.1000000000000000055511")]
+    [
+        exactjson.Raw(t)
+        for t in ("1e400", "-0", "1" * 4100, '{"a":1,"a":2}', "0.1000000000000000055511")
+    ]
 )
 scalars = st.one_of(st.none(), st.booleans(), integers, floats, texts, raws)
 
@@ -123,7 +130,7 @@ marks = st.fixed_dictionaries(
 statistics = st.fixed_dictionaries(
     {},
     optional={
-        **{name: floats | json_values for name in ("mean", "std", "min", "max", "norm", "extra")},
+        **dict.fromkeys(("mean", "std", "min", "max", "norm", "extra"), floats | json_values),
         "histogram": st.fixed_dictionaries(
             {}, optional={"bins": st.lists(floats, max_size=3), "counts": st.lists(integers)}
         )

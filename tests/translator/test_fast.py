@@ -99,7 +99,9 @@ def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[Resourc
 def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
     """Batches that our own SDK could write: the fast ways must do these, and exactly."""
     times = st.integers(1, 40)
-    attrs = st.dictionaries(st.text(max_size=4), st.integers(0, 5) | st.text(max_size=4), max_size=2)
+    attrs = st.dictionaries(
+        st.text(max_size=4), st.integers(0, 5) | st.text(max_size=4), max_size=2
+    )
 
     @st.composite
     def batch(draw: st.DrawFn) -> dict[str, Any]:
