@@ -45,6 +45,9 @@ _RETRYABLE = frozenset(
 _NEVER_AVAILABLE = re.compile(r"handshake failed|CERTIFICATE|SSL_ERROR|http1\.x server", re.I)
 """Words of gRPC for connections that it calls UNAVAILABLE and that no retry brings about."""
 
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_VALUE = re.compile(r"[\x20-\x7e]*")
+
 _OPTIONS = (
     ("grpc.primary_user_agent", USER_AGENT),
     # A new channel must connect anew, and not wait with the old one's backoff.
@@ -56,8 +59,9 @@ class GrpcTransport:
     """Calls Export on one target, over one channel that is made anew when it is lost."""
 
     def __init__(self, config: OtlpConfig) -> None:
-        """Raise UsageError where a certificate or key cannot be read."""
+        """Raise UsageError where a certificate cannot be read, or a header cannot be carried."""
         self._config = config
+        self._metadata = tuple(map(_metadatum, config.headers.items()))
         self._credentials: grpc.ChannelCredentials | None = None
         if not config.insecure:
             self._credentials = grpc.ssl_channel_credentials(
@@ -65,7 +69,6 @@ class GrpcTransport:
                 read_file(config.client_key, "CLIENT_KEY"),
                 read_file(config.client_certificate, "CLIENT_CERTIFICATE"),
             )
-        self._metadata = tuple(config.headers.items())
         self._channel: grpc.Channel | None = None
 
     def send(self, request: bytes, timeout: float) -> Response:
@@ -76,11 +79,6 @@ class GrpcTransport:
             answer = export(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             return self._judged(error)
-        except (ValueError, TypeError):
-            names = ", ".join(self._config.headers)
-            raise UsageError(
-                f"gRPC takes no such headers (named {names}): check OTEL_EXPORTER_OTLP_HEADERS"
-            ) from None
         body = parse_response(answer)
         if body is None:
             warning = "the answer to accepted spans cannot be read"
@@ -115,6 +113,18 @@ class GrpcTransport:
             retry = not _NEVER_AVAILABLE.search(details)
         outcome = Outcome.RETRY if retry else Outcome.REFUSED
         return Response(outcome, code.name, message, retry_after=after)
+
+
+def _metadatum(header: tuple[str, str]) -> tuple[str, str | bytes]:
+    """A header as gRPC carries it (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
+    name, value = header
+    binary = name.endswith("-bin")
+    if not _NAME.fullmatch(name) or not (binary or _VALUE.fullmatch(value)):
+        raise UsageError(
+            f"gRPC cannot carry the header {name!a}: names are of a-z 0-9 _ . - and values of"
+            " printable ASCII, check OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    return name, value.encode() if binary else value
 
 
 def _as_they_are(data: bytes) -> bytes:

@@ -12,6 +12,7 @@ from ..ids import digest
 from ..model import Batch
 from ..translator.encode import SEGMENTED, Options
 from ..translator.fast_encode import fast_encode, typed_batch
+from ..translator.foreign import regular
 from ..translator.translate import to_otlp
 from ..translator.typed import FallbackError, TypedBatch
 from .light import LightBatch, light
@@ -46,6 +47,12 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
         message = TracesData(resource_spans=messages).SerializeToString()
     counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
     return Encoded(name, message, *counts, len(data))
+
+
+def pushable(message: bytes) -> bytes:
+    """A message as backends take it: ids of a wrong length, or zero, replaced by derived ones."""
+    traces = TracesData.FromString(message)
+    return traces.SerializeToString() if regular(traces.resource_spans) else message
 
 
 def batch_bytes(batch: dict[str, Any]) -> bytes:

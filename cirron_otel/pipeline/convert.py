@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +19,7 @@ from ..otlp.files import Message, read_messages
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.decode import Decoded
-from ..translator.encode import SEGMENTED, SESSION_LAYOUT, Options
+from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from ..translator.translate import FromOtlp
 from .codec import batch_bytes
 from .formats import STANDARD, Kind, Place, source_place, target_place
@@ -31,6 +32,11 @@ from .workers import CIRRON, OTLP_JSON, OTLP_PROTO, Chunk, Job, default_jobs, en
 
 Progress = Callable[[int, int | None], None]
 """(bytes done, bytes in all if known)."""
+
+
+def default_service_name() -> str:
+    """`service.name` where a record has none."""
+    return os.environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Request:
     select: Selection | None = None
     jobs: int | None = None
     """Worker processes; None takes every core."""
-    service_name: str = "cirron"
+    service_name: str = field(default_factory=default_service_name)
 
 
 def convert(request: Request, *, progress: Progress | None = None) -> Report:

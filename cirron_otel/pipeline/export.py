@@ -17,7 +17,7 @@ from ..exporter.otlp import Pusher, PushError, StoppedError
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
-from .codec import Encoded, encode
+from .codec import Encoded, encode, pushable
 from .convert import Progress, as_spool_if_batch, messages_of, read_sessions
 from .cursor import Cursor
 from .formats import Kind, Place, source_place
@@ -91,7 +91,7 @@ def export(
             _Follower(source.path, options, sender, config.shown_endpoint).run(stop)
         elif source.is_otlp:
             for message in messages_of(source, report, progress):
-                sender.send(message.data, [])
+                sender.send(pushable(message.data), [])
         else:
             _push_spool(source, options, sender, report, progress, stop)
     return report
@@ -248,7 +248,8 @@ class _Follower:
             if self._options.layout == SEGMENTED:
                 self._index.count(batch)
             del self._waiting[name]
-            self._sender.add(encode(name, file.data, self._index, self._options))
+            item = encode(name, file.data, self._index, self._options)
+            self._sender.add(item._replace(data=pushable(item.data)))
         self._sender.flush()
         self._save()
 

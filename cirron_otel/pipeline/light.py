@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from .. import exactjson
-from ..semconv import SESSION
+from ..semconv import OVERHEAD_NS, SESSION
 
 
 class LightSpan(msgspec.Struct, gc=False):
@@ -30,6 +30,12 @@ class LightRef(msgspec.Struct, gc=False):
     """What a mark or a snapshot belongs to."""
 
     span_id: str = ""
+    name: str = ""
+
+
+def is_users(ref: LightRef) -> bool:
+    """Whether a mark or snapshot is the user's: the SDK's own overhead does not count."""
+    return ref.name != OVERHEAD_NS
 
 
 class LightBatch(msgspec.Struct, gc=False):
@@ -57,7 +63,10 @@ def light_of(batch: Any) -> LightBatch:
         return LightBatch()
     return LightBatch(
         [_span(r) for r in _records(batch.get("spans"))],
-        [LightRef(_text(r.get("span_id")) or "") for r in _records(batch.get("marks"))],
+        [
+            LightRef(_text(r.get("span_id")) or "", _text(r.get("name")) or "")
+            for r in _records(batch.get("marks"))
+        ],
         [LightRef(_text(r.get("span_id")) or "") for r in _records(batch.get("snapshots"))],
     )
 

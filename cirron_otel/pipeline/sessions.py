@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ..ids import segment_trace_id, trace_id_for
 from ..translator.placement import Place, Plan, Segment
 from ..translator.typed import TypedBatch, TypedSpan
-from .light import LightBatch, LightSpan
+from .light import LightBatch, LightSpan, is_users
 
 SEGMENT_RECORDS = 4000
 """Records in one trace before the next child or grandchild of the session opens another."""
@@ -70,6 +70,8 @@ class SessionIndex:
         self._db = sqlite3.connect(self.path, isolation_level=None)
         self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
         self._pending = {row[0] for row in self._db.execute("SELECT id FROM referred")}
+        self._unplaced: set[str] = set()
+        """Of these, those that no scope of a known process has referred to yet."""
         self._db.execute("BEGIN")
         self._sessions: dict[str, list[tuple[int, int, str]]] = {}
         self._segments: dict[str, list[Segment]] = {}
@@ -141,11 +143,19 @@ class SessionIndex:
                         self._refer(span.parent_id, span)
 
     def _refer(self, some_id: str, child: LightSpan | None) -> None:
-        if some_id in self._pending or not some_id or some_id == "root":
+        if some_id in self._pending:
+            if child is not None and some_id in self._unplaced:
+                self._unplaced.discard(some_id)
+                row = (str(child.pid), str(child.start_ns), some_id)
+                self._db.execute("UPDATE referred SET pid = ?, start = ? WHERE id = ?", row)
+            return
+        if not some_id or some_id == "root":
             return
         if self._db.execute("SELECT 1 FROM node WHERE id = ?", (some_id,)).fetchone():
             return
         self._pending.add(some_id)
+        if child is None:
+            self._unplaced.add(some_id)
         pid, start = (str(child.pid), str(child.start_ns)) if child is not None else (None, None)
         self._db.execute("INSERT OR IGNORE INTO referred VALUES (?, ?, ?)", (some_id, pid, start))
 
@@ -192,7 +202,7 @@ class SessionIndex:
         index = {span.id: span for span in batch.spans}
         standings = self.standings(batch, index)
         riders: dict[str, int] = {}
-        for ref in (*batch.marks, *batch.snapshots):
+        for ref in filter(is_users, (*batch.marks, *batch.snapshots)):
             riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
         for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
             span, standing = batch.spans[number], standings[number]
@@ -213,7 +223,7 @@ class SessionIndex:
         if None in outside or "" in outside or "root" in outside or not outside:
             return False
         sessions = {self.resolve(some_id).session for some_id in outside if some_id is not None}
-        number = len(batch.spans) + len(batch.marks) + len(batch.snapshots)
+        number = len(batch.spans) + len(batch.snapshots) + sum(map(is_users, batch.marks))
         session = sessions.pop()
         weight = self._weights.get(session, 0) + number
         if sessions or weight > SEGMENT_RECORDS:

@@ -21,7 +21,7 @@ from ..otlp.wire import encode_varint
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.encode import Options
-from .codec import Encoded, batch_bytes, encode
+from .codec import Encoded, batch_bytes, encode, pushable
 from .light import light
 from .select import Selection
 from .sessions import SessionIndex
@@ -98,7 +98,7 @@ class Encoder:
         if job.output == OTLP_JSON:
             line = traces_to_json(TracesData.FromString(encoded.data))
             return encoded._replace(data=line + b"\n")
-        return encoded
+        return encoded._replace(data=pushable(encoded.data))
 
 
 _encoder: Encoder | None = None

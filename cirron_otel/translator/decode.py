@@ -119,7 +119,7 @@ class Assembly:
         found, expected = self.counts(), self.header.counts
         name = self.header.file or file_name(batch)
         if found != expected:
-            batch = part_of(batch, expected, found.synthetic)
+            batch = part_of(batch, expected, found.synthetic, self.header.file)
             name = None
         name = name or file_name(batch) or f"{digest(exactjson.dumps_sorted(batch)).hex()}.json"
         return Decoded(batch, name, found, expected, self.duplicates)

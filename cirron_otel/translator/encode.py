@@ -75,6 +75,7 @@ class _Group:
 
 class _Encoder:
     def __init__(self, batch: Record, plan: Plan, name: str | None, options: Options) -> None:
+        own_name = file_name(batch)
         batch, self.part = whole_of(batch)
         self.batch, self.plan, self.options = batch, plan, options
         self.lists = {key: _records(batch.get(key)) for key in LISTS}
@@ -86,7 +87,9 @@ class _Encoder:
         otel = batch.get("otel")
         self.otel: Record = otel if isinstance(otel, dict) else {}
         self.trace_id = _trace_id(self.otel.get("trace_id"))
-        self.name = name if name != file_name(batch) else None
+        self.name = name if name != own_name else None
+        if self.part is not None:
+            self.name = self.part.file
 
     def run(self) -> list[ResourceSpans]:
         header = self._header(Counts(0, 0, 0, 0), "")
@@ -163,7 +166,10 @@ class _Encoder:
         for span_id, riders in homeless.items():
             place = self.plan.outside(span_id)
             parent = natural_parent(None if span_id in (None, "root") else span_id)
-            self._carry(riders, place.trace_id, parent, span_id, self._group(place.session))
+            trace_id = place.trace_id
+            if self.options.layout != SESSION_LAYOUT:
+                trace_id = self.trace_id or trace_id
+            self._carry(riders, trace_id, parent, span_id, self._group(place.session))
 
     def _riders(self) -> tuple[dict[int, _Riders], dict[object, _Riders]]:
         """Marks and snapshots by the number of their span, or by its id where it is elsewhere."""
@@ -329,9 +335,9 @@ def _take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
     value = mark.get("value")
     if seq is not None or not is_int(value) or len(marks) > sc.MAX_EVENTS:
         return marks
-    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], value)):  # type: ignore[arg-type]
+    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], value)):
         return marks
-    unit.overhead_ns = value  # type: ignore[assignment]
+    unit.overhead_ns = value
     return marks[:-1]
 
 

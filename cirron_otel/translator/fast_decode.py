@@ -41,8 +41,6 @@ from .values import INT64_MAX, UnsayableError, read_typed
 _HEAD = Struct("<H16sH8sH").unpack_from
 _LEAF = Struct("<H16sH8sH8sBB").unpack_from
 _TIMES = Struct("<HBQBQ").unpack_from
-_LEAF_SIZE = 60
-"""Bytes of ids, an empty name, kind and times."""
 _TIME = Struct("<BQ").unpack_from
 _DOUBLE = Struct("<d").unpack_from
 _ZERO = bytes(8)
@@ -202,27 +200,31 @@ class _FastDecoder:
             if size > 127:
                 size, at = _length(data, at - 1)
             stop = at + size
-            if size < _LEAF_SIZE:
+            if size < 40:
+                raise FallbackError
+            tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, at)
+            first = at + 40 + length
+            if (
+                stop != first + 20 + len(self.common)
+                or not data.startswith(self.common, first + 20)
+                or (tag != 0x100A or tag2 != 0x0812 or tag3 != 0x0822 or tag4 != 0x2A)
+            ):
                 self._span(at, stop)
                 at = stop
                 continue
-            tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, at)
-            first = at + 40 + length
             kind, tag5, start_ns, tag6, end_ns = _TIMES(data, first)
             name = names.get(data[at + 40 : first])
             parent, lower = parents.get(above), lowers.get(trace_id)
             if (
-                stop == first + 20 + len(self.common)
-                and data.startswith(self.common, first + 20)
-                and (name and parent and lower and start_ns and end_ns and span_id != _ZERO)
-                and (tag == 0x100A and tag2 == 0x0812 and tag3 == 0x0822 and tag4 == 0x2A)
+                (name and parent and lower and start_ns and end_ns and span_id != _ZERO)
                 and (kind == 0x0130 and tag5 == 0x39 and tag6 == 0x41 and length < 128)
                 and self.common_tail.overhead is None
             ):
                 own = span_id.hex() + lower
                 add(
                     f'{{"id":"{own}","name":{name},"parent_id":"{parent}{lower}","index":null,'
-                    f'"start_ns":{start_ns},"end_ns":{end_ns},{self.common_tail.json},"mark_ids":[]}}'
+                    f'"start_ns":{start_ns},"end_ns":{end_ns},{self.common_tail.json},'
+                    '"mark_ids":[]}'
                 )
                 add_order((end_ns, own))
             else:

@@ -83,6 +83,35 @@ def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
     return messages if exactjson.equal(again, batch) else None
 
 
+def regular(messages: Iterable[ResourceSpans]) -> bool:
+    """Give spans and links whose ids no backend takes derived ones, in place.
+
+    An id of a wrong length, or zero, makes a backend refuse the whole request it stands in. Returns
+    whether there was any.
+    """
+    changed = False
+    for span in (s for m in messages for scope in m.scope_spans for s in scope.spans):
+        trace_id, parent = span.trace_id, span.parent_span_id
+        changed |= _regular_ids(span)
+        if parent and (len(parent) != 8 or not any(parent)):
+            span.parent_span_id = digest("span", trace_id, parent)[:8]
+            changed = True
+        for link in span.links:
+            changed |= _regular_ids(link)
+    return changed
+
+
+def _regular_ids(owner: Span | Span.Link) -> bool:
+    trace_id, span_id = owner.trace_id, owner.span_id
+    if _regular(span_id, trace_id) is not None:
+        return False
+    if len(trace_id) != 16 or not any(trace_id):
+        owner.trace_id = digest("trace", trace_id)[:16]
+    if len(span_id) != 8 or not any(span_id):
+        owner.span_id = digest("span", trace_id, span_id)[:8]
+    return True
+
+
 class _NotOursError(Exception):
     """A batch's `otel` is not what our decoder writes."""
 

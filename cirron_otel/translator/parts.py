@@ -28,19 +28,25 @@ class Part:
     marks: int
     snapshots: int
     missing_synthetic: int
+    file: str | None = None
+    """The whole batch's file, where its id and time do not give the name."""
 
     def counts(self, synthetic: int) -> Counts:
         """The counts of the whole batch; `synthetic` synthetic spans go with this part."""
         return Counts(self.spans, self.marks, self.snapshots, synthetic + self.missing_synthetic)
 
 
-def part_of(whole: Record, counts: Counts, synthetic: int) -> Record:
+def part_of(whole: Record, counts: Counts, synthetic: int, file: str | None) -> Record:
     """The batch to store for what has come of `whole`, of which `counts` says the full size."""
     part: Record = {key: getattr(counts, key) for key in LISTS}
     part[_MISSING_SYNTHETIC] = max(0, counts.synthetic - synthetic)
     if "batch_id" in whole:
         part["batch_id"] = whole["batch_id"]
+    if file is not None:
+        part["file"] = file
     otel = whole.get("otel")
+    if "otel" in whole and not (isinstance(otel, dict) and otel):
+        part["otel"] = otel
     batch = dict(whole)
     batch["otel"] = (dict(otel) if isinstance(otel, dict) else {}) | {PART: part}
     batch["batch_id"] = _hash(batch)
@@ -61,7 +67,10 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
         return batch, None
     fields = (*LISTS, _MISSING_SYNTHETIC)
     values = [told.get(field) for field in fields]
-    if set(told) - {"batch_id"} != set(fields) or not all(is_int(v, 0) for v in values):
+    file = told.get("file")
+    if set(told) - {"batch_id", "otel", "file"} != set(fields):
+        return batch, None
+    if not all(is_int(v, 0) for v in values) or not isinstance(file, str | None):
         return batch, None
     if batch.get("batch_id") != _hash(batch):
         return batch, None
@@ -73,4 +82,6 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
     whole.pop("otel")
     if rest:
         whole["otel"] = rest
-    return whole, Part(*values)  # type: ignore[arg-type]
+    elif "otel" in told:
+        whole["otel"] = told["otel"]
+    return whole, Part(*values, file)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -167,7 +167,7 @@ def grpc_receiver(
         calls.append(Call(request, metadata))
         return script.pop(0)(request, context) if script else b""
 
-    class Handler(grpc.GenericRpcHandler):
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         def service(self, details: grpc.HandlerCallDetails) -> Any:
             if details.method != EXPORT:
                 return None
@@ -176,7 +176,7 @@ def grpc_receiver(
     options: list[tuple[str, Any]] = [("grpc.so_reuseport", 0)]
     if max_bytes is not None:
         options.append(("grpc.max_receive_message_length", max_bytes))
-    server = grpc.server(ThreadPoolExecutor(4), (Handler(),), options=options)
+    server = grpc.server(ThreadPoolExecutor(4), [Handler()], options=options)
     address = f"127.0.0.1:{port}"
     if credentials is None:
         bound = server.add_insecure_port(address)
@@ -208,16 +208,20 @@ def fails(code: grpc.StatusCode, details: str, **metadata: bytes) -> GrpcAnswer:
 class RecordedStop(threading.Event):
     """A stop event that notes how long it was waited for, and does not wait."""
 
-    def __init__(self, *then: Callable[[], object]) -> None:
+    def __init__(self, set_after: int = 0, then: Sequence[Callable[[], object]] = ()) -> None:
+        """Be set by wait number `set_after`, if any; call one of `then` at each wait."""
         super().__init__()
         self.waits: list[float] = []
-        self._then = list(then)
+        self.then = list(then)
+        self._set_after = set_after
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
         self.waits.append(timeout)
-        if self._then:
-            self._then.pop(0)()
+        if self.then:
+            self.then.pop(0)()
+        if len(self.waits) == self._set_after:
+            self.set()
         return self.is_set()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.rpc.status_pb2 import Status
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceResponse,
@@ -342,7 +342,7 @@ def test_what_is_no_http_server_is_no_answer() -> None:
         thread.start()
         port = listener.getsockname()[1]
         config = OtlpConfig(Protocol.HTTP_PROTOBUF, f"http://127.0.0.1:{port}/v1/traces")
-        stop = RecordedStop(lambda: None, lambda: stop.set())
+        stop = RecordedStop(2)
         with Pusher(config, stop=stop) as pusher, pytest.raises(StoppedError):
             pusher.push(traces(1))
         thread.join()

@@ -105,7 +105,7 @@ class Dripping(io.RawIOBase):
 
 
 def buffered(raw: io.RawIOBase, size: int = io.DEFAULT_BUFFER_SIZE) -> BinaryIO:
-    return io.BufferedReader(raw, size)  # type: ignore[type-var]
+    return io.BufferedReader(raw, size)
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import TargetError
+from cirron_otel.otlp.files import TracesWriter
+from cirron_otel.otlp.formats import Compression, Encoding, Format
 from cirron_otel.otlp.replacing import replacing
 
 
@@ -232,3 +234,16 @@ def test_a_read_only_folder_and_a_read_only_file(tmp_path: Path) -> None:
     ]
     assert file.read_bytes() == b"old"
     assert only(file) == ["file"]
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("encoding", Encoding)
+def test_a_full_disk_under_a_writer(encoding: Encoding, compression: Compression) -> None:
+    """The path is named, whatever stands between the messages and the disk."""
+    with (
+        pytest.raises(TargetError, match="^cannot write /dev/full: No space left on device$"),
+        replacing("/dev/full") as file,
+        TracesWriter(file, Format(encoding, compression)) as writer,
+    ):
+        for number in range(20_000):
+            writer.write(b"\x0a\x06\x1a\x04%04x" % number)

@@ -212,9 +212,12 @@ _SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_INT32: st.integers(-5, 5),
 }
 _wire_ids = st.one_of(
-    st.binary(max_size=20), st.just(bytes(8)), st.just(bytes(16)), st.binary(min_size=8, max_size=8),
+    st.binary(max_size=20),
+    st.just(bytes(8)),
+    st.just(bytes(16)),
+    st.binary(min_size=8, max_size=8),
     st.binary(min_size=16, max_size=16),
-)  # fmt: skip
+)
 _wire_texts = st.sampled_from(VOCABULARY) | st.text(max_size=8)
 _NESTING = 4
 
