@@ -107,7 +107,8 @@ class HttpTransport:
                 message = TracesData.FromString(request)
             except DecodeError:
                 raise InputError(f"{len(request)} bytes are no TracesData in protobuf") from None
-            body, warnings = traces_to_json(message), json_losses(message)
+            body = traces_to_json(message)
+            warnings = json_losses(message, body)
         if self._config.compression is Compression.GZIP:
             body = gzip.compress(body, 6, mtime=0)
         elif self._config.compression is Compression.DEFLATE:

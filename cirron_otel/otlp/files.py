@@ -216,7 +216,7 @@ class TracesWriter:
             return self.write(message.SerializeToString())
         line = traces_to_json(message)
         self._put(line + b"\n")
-        return json_losses(message, may_hold_nan=b'"NaN"' in line)
+        return json_losses(message, line)
 
     def write_encoded(self, data: bytes) -> None:
         """Write what is encoded already: whole lines, or messages behind their lengths."""

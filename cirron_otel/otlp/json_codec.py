@@ -31,31 +31,45 @@ _NAN = struct.pack("<d", float("nan"))
 def has_unknown_fields(message: Protobuf) -> bool:
     """Whether `message`, or any message in it, holds a field that its type does not know.
 
-    Exact, and fast for TracesData: an unknown field takes at least two bytes, so dropping it
-    shortens the message.
+    Exact; fast for TracesData.
     """
     if not isinstance(message, TracesData):
         return _holds_unknown(message)
+    return _shrinks(message) or _holds_unknown_deep_down(message)
+
+
+def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
+    """What `traces_to_json(message)` leaves out, a line for each kind; empty if nothing.
+
+    Who has that JSON at hand gives it as `line`: what is not in it need not be looked for.
+    """
+    losses = []
+    nested = line is None or b'Value":{"values":[' in line
+    if _shrinks(message) or (nested and _holds_unknown_deep_down(message)):
+        losses.append("unknown protobuf fields cannot be said in JSON")
+    if (line is None or b'"NaN"' in line) and any(map(_holds_odd_nan, _values(message))):
+        losses.append("the bits of a NaN other than the usual one cannot be said in JSON")
+    return losses
+
+
+def _shrinks(message: TracesData) -> bool:
+    """Whether `message` gets shorter without its unknown fields, each of which takes two bytes.
+
+    DiscardUnknownFields is as quick as parsing, but does not look below the 64th level.
+    """
     known = TracesData()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
-    if known.ByteSize() != message.ByteSize():
-        return True
-    # DiscardUnknownFields stops 64 messages down; only attribute values reach that far.
-    return any(_holds_unknown(value) for value in _values(message) if _is_nested(value))
+    return known.ByteSize() != message.ByteSize()
 
 
-def json_losses(message: TracesData, *, may_hold_nan: bool = True) -> list[str]:
-    """What `traces_to_json(message)` leaves out, a line for each kind; empty if nothing.
-
-    Who knows that no value is a NaN says so and saves a walk.
-    """
-    losses = []
-    if has_unknown_fields(message):
-        losses.append("unknown protobuf fields cannot be said in JSON")
-    if may_hold_nan and any(_holds_odd_nan(value) for value in _values(message)):
-        losses.append("the bits of a NaN other than the usual one cannot be said in JSON")
-    return losses
+def _holds_unknown_deep_down(message: TracesData) -> bool:
+    """Whether there are unknown fields in attribute values, which alone reach that deep."""
+    return any(
+        _holds_unknown(value)
+        for value in _values(message)
+        if value.WhichOneof("value") in ("array_value", "kvlist_value")
+    )
 
 
 def _holds_unknown(message: Protobuf) -> bool:
@@ -67,10 +81,6 @@ def _holds_unknown(message: Protobuf) -> bool:
             if any(_holds_unknown(child) for child in children):
                 return True
     return False
-
-
-def _is_nested(value: AnyValue) -> bool:
-    return value.WhichOneof("value") in ("array_value", "kvlist_value")
 
 
 def _holds_odd_nan(value: AnyValue) -> bool:

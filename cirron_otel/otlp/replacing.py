@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from ..errors import TargetError
 
@@ -36,7 +36,7 @@ def _target_error(path: str, error: OSError) -> TargetError:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file that takes the place of `path` when the block ends, and only then.
 
     It is written under a `.tmp` name beside the target, private (0600; where a file is replaced,

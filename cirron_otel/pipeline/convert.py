@@ -120,7 +120,7 @@ def _from_spool(
         job = Job(source.path, index.path, options, output, request.select)
         jobs = request.jobs or default_jobs()
         made = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
-        with contextlib.closing(made), contextlib.closing(index):
+        with contextlib.closing(index), contextlib.closing(made):
             if output == CIRRON:
                 with open_batches(target, report) as batches:
                     for item_name, data in _chunks(made, report, progress, total):

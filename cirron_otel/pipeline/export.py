@@ -165,7 +165,7 @@ def _push_spool(
         job = Job(source.path, index.path, options, MESSAGE)
         names = reader.names()
         made = encode_all(job, reader.paths.spool, names, index, default_jobs(), total)
-        with contextlib.closing(made), contextlib.closing(index):
+        with contextlib.closing(index), contextlib.closing(made):
             for chunk in made:
                 for finding in chunk.findings:
                     report.skip(finding)

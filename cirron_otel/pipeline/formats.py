@@ -106,10 +106,11 @@ def target_place(path: str, told: str | None, source: Place) -> Place:
 def _mode(path: str) -> int | None:
     try:
         return Path(path).stat().st_mode
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # whoever opens it says what is wrong
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+        what = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {what}") from None
 
 
 def _is_batch(path: Path) -> bool:

@@ -68,7 +68,10 @@ class FileTarget:
         """Take the batch. Raises UsageError for a second one."""
         if self._report.written:
             raise UsageError(f"more than one batch ({name}): write to a spool, or select less")
-        self._stream.write(data)
+        try:
+            self._stream.write(data)
+        except OSError as error:
+            raise TargetError(f"cannot write: {error.strerror or error}") from error
         self._report.written += 1
         self._report.bytes_written += len(data)
 

@@ -335,7 +335,7 @@ def _take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
     value = mark.get("value")
     if seq is not None or not is_int(value) or len(marks) > sc.MAX_EVENTS:
         return marks
-    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], value)):
+    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], int(value or 0))):
         return marks
     unit.overhead_ns = value
     return marks[:-1]

@@ -84,4 +84,4 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
         whole["otel"] = rest
     elif "otel" in told:
         whole["otel"] = told["otel"]
-    return whole, Part(*values, file)  # type: ignore[arg-type]
+    return whole, Part(*values, file)  # type: ignore[arg-type,call-arg]

@@ -241,9 +241,8 @@ def test_a_read_only_folder_and_a_read_only_file(tmp_path: Path) -> None:
 def test_a_full_disk_under_a_writer(encoding: Encoding, compression: Compression) -> None:
     """The path is named, whatever stands between the messages and the disk."""
     with (
-        pytest.raises(TargetError, match="^cannot write /dev/full: No space left on device$"),
+        pytest.raises(TargetError, match=r"^cannot write /dev/full: No space left on device$"),
         replacing("/dev/full") as file,
         TracesWriter(file, Format(encoding, compression)) as writer,
     ):
-        for number in range(20_000):
-            writer.write(b"\x0a\x06\x1a\x04%04x" % number)
+        writer.write(b"".join(b"\x0a\x06\x1a\x04%04x" % number for number in range(20_000)))

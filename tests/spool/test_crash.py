@@ -82,12 +82,15 @@ def test_a_killed_writer_leaves_only_whole_batches(tmp_path: Path) -> None:
         count = assert_all_whole(tmp_path / "spool")
         assert count > written
         written = count
+    left = sorted((tmp_path / "spool").glob("*.json.tmp"))
+    for path in left:
+        # An empty one that is younger than 2 s may be a living writer's.
+        os.utime(path, (0, 0))
     reader = SpoolReader(tmp_path)
     assert len(list(reader)) == written
     assert {finding.code for finding in reader.findings} <= {"torn"}
     # What the killed ones left halfway does not stop the next one.
     torn = [finding.name for finding in reader.findings]
-    left = sorted((tmp_path / "spool").glob("*.json.tmp"))
     assert [path.name for path in left] == sorted(torn)
     for path in left:
         number = int(path.name.removesuffix(".json.tmp").split("-")[1], 16)
@@ -102,7 +105,8 @@ def test_a_reader_beside_a_writer_that_evicts_sees_only_whole_batches(tmp_path: 
         assert writer.stdout.readline() == "begun\n"
         reader = SpoolReader(tmp_path)
         seen: set[str] = set()
-        for _ in range(100):
+        while len(seen) < 50:
+            assert writer.poll() is None
             names = [batch.name for batch in reader]
             assert names == sorted(names)
             # What is being written is no torn file.
@@ -112,7 +116,8 @@ def test_a_reader_beside_a_writer_that_evicts_sees_only_whole_batches(tmp_path: 
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-    assert len(seen) > 20
+    # The cap holds 19 of them.
+    assert len(names) < 25
 
 
 def test_two_processes_write_the_same_names_at_once(tmp_path: Path) -> None:
