@@ -233,25 +233,29 @@ class Pusher:
 
     def _send(self, part: bytes, tally: _Tally) -> Response:
         """Try until the answer is final: accepted, or too large; the errors are those of push."""
-        start, attempt = time.monotonic(), 0
+        give_up = time.monotonic() + self._deadline
+        told: Response | None = None
+        attempts = 0
         while True:
-            left = start + self._deadline - time.monotonic()
             self._check_stop(tally)
+            left = give_up - time.monotonic()
             timeout = max(min(self._config.timeout, left, _LONGEST_ATTEMPT_S), 0.001)
             response = self._transport.send(part, timeout)
             if response.outcome in (Outcome.ACCEPTED, Outcome.TOO_LARGE):
                 return response
             if response.outcome is Outcome.REFUSED:
                 raise RefusedError(f"{self._answered(response)}{_hint(response)}", tally.result())
-            wait = self._backoff.wait(attempt)
+            if told is None or left >= self._config.timeout:
+                told = response  # an attempt that the deadline cut short tells less
+            wait = self._backoff.wait(attempts)
+            attempts += 1
             if response.retry_after is not None:
                 wait = max(response.retry_after, _SHORTEST_WAIT_S)
-            attempt += 1
-            if time.monotonic() + wait >= start + self._deadline:
+            if time.monotonic() + wait >= give_up:
                 asked = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
                 raise UnreachableError(
-                    f"{self._answered(response)}: given up after {attempt} attempts{asked}"
-                    f"{_hint(response)}",
+                    f"{self._answered(told)}: given up after {attempts} attempts{asked}"
+                    f"{_hint(told)}",
                     tally.result(),
                 )
             self._stop.wait(min(wait, threading.TIMEOUT_MAX))

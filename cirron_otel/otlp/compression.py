@@ -77,6 +77,16 @@ def compression_of_data(head: bytes) -> Compression:
     return Compression.NONE
 
 
+def collector_hint(head: bytes) -> str:
+    """What to do where `head` shows a compressed file of the Collector's file exporter."""
+    if head[4:8] != _ZSTD_MAGIC:
+        return ""
+    return (
+        ": the Collector's file exporter writes each message compressed by itself, with lengths of"
+        " 4 bytes: take out its `compression`"
+    )
+
+
 def _read(stream: BinaryIO) -> Iterator[bytes]:
     # A pipe gives what it has to read1, where read would wait for a whole chunk.
     read = getattr(stream, "read1", stream.read)
@@ -91,12 +101,12 @@ def _read(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _checked(pieces: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
-    head, pieces = with_head(pieces, 4)
+    head, pieces = with_head(pieces, 8)
     magic = _GZIP_MAGIC if compression is Compression.GZIP else _ZSTD_MAGIC
     if compression_of_data(head) is not compression and not magic.startswith(head):
         raise InputError(
-            f"expected {compression} data, found the bytes {head[:4].hex(' ')}:"
-            " give the file the suffixes of what it holds"
+            f"expected {compression} data, found the bytes {head[:4].hex(' ')}"
+            + (collector_hint(head) or ": give the file the suffixes of what it holds")
         )
     yield from pieces
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .compression import compression_of_data
+from .compression import collector_hint, compression_of_data
 from .formats import Compression
 from .framing import StreamError
 
@@ -56,6 +56,8 @@ def _check_compression(head: bytes) -> None:
     if found is not Compression.NONE:
         suffix = ".gz" if found is Compression.GZIP else ".zst"
         raise StreamError(f"found {found} data: give the file the second suffix {suffix}")
+    if hint := collector_hint(head):
+        raise StreamError(f"found the bytes {head[:8].hex(' ')}{hint}")
 
 
 def _is_utf8(start: bytes) -> bool:

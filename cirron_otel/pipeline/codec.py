@@ -10,6 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from .. import exactjson
 from ..ids import digest
 from ..model import Batch
+from ..spool.check import Problem, check_batch
 from ..translator.encode import SEGMENTED, Options
 from ..translator.fast_encode import fast_encode, typed_batch
 from ..translator.foreign import regular
@@ -17,6 +18,15 @@ from ..translator.translate import to_otlp
 from ..translator.typed import FallbackError, TypedBatch
 from .light import LightBatch, light
 from .sessions import SessionIndex
+
+
+class NoBatchError(Exception):
+    """A file's content is no batch."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Say what is wrong with it."""
+        super().__init__(problem.message)
+        self.problem = problem
 
 
 class Encoded(NamedTuple):
@@ -33,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
-    """Translate a batch file's content."""
+    """Translate a batch file's content. Raises NoBatchError where it is none."""
     segmented = options.layout == SEGMENTED
     fallback = digest("session", name)[:16].hex()
     seen: LightBatch | TypedBatch
@@ -41,6 +51,9 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
         seen = typed_batch(data)
         message = fast_encode(seen, index.plan(seen, segmented, fallback), name, options)
     except FallbackError:
+        problem = check_batch(data)
+        if problem is not None:
+            raise NoBatchError(problem) from None
         seen = light(data)
         plan = index.plan(seen, segmented, fallback)
         messages = to_otlp(exactjson.loads(data), plan, name, options)

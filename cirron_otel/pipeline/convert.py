@@ -162,22 +162,20 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
     """Fill the index from a spool; returns the bytes of its batches."""
     total = records = 0
 
-    def seen() -> Iterator[LightBatch]:
-        for file in reader:
-            with contextlib.suppress(InputError):
-                yield light(file.data)
+    def seen() -> Iterator[tuple[int, LightBatch]]:
+        for name in reader.names():
+            file = reader.read(name, check=False)  # what is no batch is found when it is encoded
+            if file is not None:
+                with contextlib.suppress(InputError):
+                    yield len(file.data), light(file.data)
 
-    for file in reader:
-        total += len(file.data)
-        try:
-            batch = light(file.data)
-        except InputError:
-            continue
+    for size, batch in seen():
+        total += size
         records += len(batch.spans) + len(batch.marks) + len(batch.snapshots)
         index.observe(batch)
-    index.look_again(seen)
+    index.look_again(lambda: (batch for _, batch in seen()))
     if layout == SEGMENTED and records > SEGMENT_FROM:
-        for batch in seen():
+        for _, batch in seen():
             index.count(batch)
     index.commit()
     return total

@@ -23,7 +23,8 @@ from .light import LightBatch, LightSpan, is_users
 SEGMENT_RECORDS = 4000
 """Records in one trace before the next child or grandchild of the session opens another."""
 
-_TOP_NAMES = ("epoch", "request")
+_EPOCH = "epoch"
+_TOP_NAMES = (_EPOCH, "request")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
@@ -123,7 +124,8 @@ class SessionIndex:
                     self._db.execute("INSERT OR IGNORE INTO evidence VALUES (?)", (parent,))
         for ref in refs:
             self._refer(ref, None)
-        found = ids & self._pending
+        # Epochs are kept unasked: a batch that comes after its epoch's is decided at once.
+        found = {span.id for span in batch.spans if span.name == _EPOCH} | ids & self._pending
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:

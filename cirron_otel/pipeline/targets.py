@@ -84,7 +84,7 @@ def open_stream(place: Place) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     with replacing(place.path) as file:
-        yield file  # type: ignore[misc]
+        yield file
 
 
 @contextlib.contextmanager

@@ -18,10 +18,11 @@ from .. import exactjson
 from ..errors import CirronOtelError
 from ..otlp.json_codec import traces_to_json
 from ..otlp.wire import encode_varint
+from ..spool.check import check_batch
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.encode import Options
-from .codec import Encoded, batch_bytes, encode, pushable
+from .codec import Encoded, NoBatchError, batch_bytes, encode, pushable
 from .light import light
 from .select import Selection
 from .sessions import SessionIndex
@@ -72,17 +73,24 @@ class Encoder:
         return Chunk(encoded, findings)
 
     def _file(self, name: str) -> Encoded | None:
-        file = self._reader.read(name)
+        file = self._reader.read(name, check=False)
         if file is None:
             return None
         try:
             return self._encode(name, file.data)
+        except NoBatchError as error:
+            self._findings.append(Finding(name, error.problem.code, error.problem.message))
+            return None
         except (CirronOtelError, RecursionError) as error:
             self._findings.append(Finding(name, "untranslatable", str(error)))
             return None
 
     def _encode(self, name: str, data: bytes) -> Encoded | None:
         job, size = self._job, len(data)
+        problem = check_batch(data) if job.selection or job.output == CIRRON else None
+        if problem is not None:
+            self._findings.append(Finding(name, problem.code, problem.message))
+            return None
         if job.selection:
             chosen = job.selection.apply(exactjson.loads(data), self._index)
             if chosen is None:

@@ -75,7 +75,8 @@ def _is_plainly_batch(data: bytes) -> bool:
         pieces = _pieces.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    if pieces.get("schema_version") != _VERSION:
+    # A Raw equals no bytes, but its buffer does.
+    if memoryview(pieces.get("schema_version", b"")) != _VERSION:
         return False
     size = 1
     for key, piece in pieces.items():

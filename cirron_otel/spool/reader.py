@@ -74,8 +74,11 @@ class SpoolReader:
                 return
             last = page[-1]
 
-    def read(self, name: str) -> BatchFile | None:
-        """The batch in the file `name`; None where it vanished or was reported."""
+    def read(self, name: str, *, check: bool = True) -> BatchFile | None:
+        """The batch in the file `name`; None where it vanished or was reported.
+
+        `check=False` leaves it to the caller to find out whether it is one.
+        """
         path = self.paths.spool / name
         try:
             data = read_limited(path, self.max_batch_bytes)
@@ -84,7 +87,7 @@ class SpoolReader:
         except _RefusedError as error:
             self._report(name, error.problem)
             return None
-        problem = check_batch(data)
+        problem = check_batch(data) if check else None
         if problem is not None:
             self._report(name, problem)
             return None

@@ -134,6 +134,8 @@ class _FastEncoder:
         self.pid, self.rank = (next(pids, None), next(ranks, None)) if first else (None, None)
         self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
         self.kinds: dict[str, bytes] = {}
+        self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
+        """Thread, process and rank of scopes without costs, as attributes."""
         self.names: dict[str, bytes] = {}
 
     def _arrange(self) -> list[int | None] | None:
@@ -159,11 +161,14 @@ class _FastEncoder:
         seams: list[bytes] = []
         seqs, children, session = self.seqs, self.children, self.session
         has_seams = self.segmented and bool(self.plan.segments)
+        ids = self._raw_ids()
         for number, span in enumerate(self.batch.spans):
             place = children.get(span.parent_id) or self._place(span)
             if place.session != session:
                 raise FallbackError
-            body = self._span(span, place.trace_id, seqs[number] if seqs is not None else None)
+            raw = ids[16 * number : 16 * number + 16]
+            seq = seqs[number] if seqs is not None else None
+            body = self._span(span, raw, place.trace_id, seq)
             size = len(body)
             out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
             if has_seams and place.depth in _UNIT_DEPTHS:
@@ -255,48 +260,54 @@ class _FastEncoder:
         made = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
         return made
 
-    def _span(self, span: TypedSpan, trace_id: bytes, seq: int | None) -> bytes:
-        own = span.id
+    def _raw_ids(self) -> bytes:
+        """The ids of all spans, 16 bytes each, checked at once: well-formed and none zero."""
+        spans = self.batch.spans
+        text = "".join([span.id for span in spans])
         try:
-            raw = bytes.fromhex(own)
-            times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
-        except (ValueError, StructError):
+            raw = bytes.fromhex(text)
+        except ValueError:
             raise FallbackError from None
-        if raw.hex() != own or len(raw) != 16 or raw.startswith(_ZERO):
+        # fromhex takes capitals and white space, too; the lengths of single ids add up otherwise
+        if raw.hex() != text or {len(span.id) for span in spans} != {32}:
             raise FallbackError
-        if span.start_ns == 0 or span.end_ns == 0:
+        return raw
+
+    def _span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
+        try:
+            times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
+        except StructError:
+            raise FallbackError from None
+        if raw.startswith(_ZERO) or span.start_ns == 0 or span.end_ns == 0:
             raise FallbackError  # proto3 leaves a zero out
         parent_id = span.parent_id
         parent, attribute = self.parents.get((parent_id, trace_id)) or self._parent(
             parent_id, trace_id
         )
         name = self.names.get(span.name) or self._name(span.name)
-        parts = [b"\x0a\x10", trace_id, b"\x12\x08", raw[:8], parent, name, times]
-        if raw[8:] != trace_id[8:]:
-            parts.append(text_id(own))
-        parts.append(attribute)
-        if span.index is not None:
-            parts.append(int_index(span.index))
-        if span.thread_id is not None:
-            parts.append(int_thread(span.thread_id))
-        if span.cpu_ns is not None:
-            parts.append(int_cpu(span.cpu_ns))
-        if span.gpu_ns is not None:
-            parts.append(int_gpu(span.gpu_ns))
-        if span.memory_peak_bytes is not None:
-            parts.append(int_memory(span.memory_peak_bytes))
-        if span.pid != self.pid:
-            parts.append(int_pid(_known(span.pid)))
-        if span.rank != self.rank:
-            parts.append(int_rank(_known(span.rank)))
-        if seq is not None:
-            parts.append(int_seq(seq))
-        riders = self.riders.pop(own, None)
+        own = b"" if raw[8:] == trace_id[8:] else text_id(span.id)
+        index = b"" if span.index is None else int_index(span.index)
+        if span.cpu_ns is None and span.gpu_ns is None and span.memory_peak_bytes is None:
+            key = (span.thread_id, span.pid, span.rank)
+            costs = self.common.get(key) or self._common(span)
+        else:
+            costs = _costs(span, self.pid, self.rank)
+        placed = b"" if seq is None else int_seq(seq)
+        parts = [
+            b"\x0a\x10", trace_id, b"\x12\x08", raw[:8], parent, name, times,
+            own, attribute, index, costs, placed,
+        ]  # fmt: skip
+        riders = self.riders.pop(span.id, None)
         if riders is not None or span.mark_ids:
             self._with_riders(span, riders or _NO_RIDERS, parts)
         elif span.attrs != EMPTY:
             parts.append(span_users(bytes(span.attrs)))
         return b"".join(parts)
+
+    def _common(self, span: TypedSpan) -> bytes:
+        made = _costs(span, self.pid, self.rank)
+        self.common[span.thread_id, span.pid, span.rank] = made
+        return made
 
     def _with_riders(self, span: TypedSpan, riders: _Riders, parts: list[bytes]) -> None:
         marks, snapshots = riders
@@ -366,6 +377,24 @@ class _FastEncoder:
                 raise FallbackError
             made.append(body)
         return made
+
+
+def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
+    """The attributes between `index` and `seq`; `pid` and `rank` are those of the resource."""
+    parts = []
+    for value, attribute in (
+        (span.thread_id, int_thread),
+        (span.cpu_ns, int_cpu),
+        (span.gpu_ns, int_gpu),
+        (span.memory_peak_bytes, int_memory),
+    ):
+        if value is not None:
+            parts.append(attribute(value))
+    if span.pid != pid:
+        parts.append(int_pid(_known(span.pid)))
+    if span.rank != rank:
+        parts.append(int_rank(_known(span.rank)))
+    return b"".join(parts)
 
 
 def _known(value: int | None) -> int:

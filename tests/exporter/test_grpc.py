@@ -36,7 +36,6 @@ from .servers import (
     RecordedStop,
     fails,
     grpc_receiver,
-    http_receiver,
     span_ids,
     traces,
 )
@@ -345,14 +344,39 @@ def test_binary_headers_are_carried() -> None:
 
 
 def test_an_http_receiver_is_no_grpc_receiver() -> None:
-    with http_receiver() as server:
-        config = OtlpConfig(endpoint=f"127.0.0.1:{server.port}", timeout=5)
-        with (
-            Pusher(config, deadline=1, backoff=QUICK) as pusher,
-            pytest.raises(EndpointError) as caught,
-        ):
+    """What Go's servers, and so the Collector's and Jaeger's port 4318, answer to gRPC."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        config = OtlpConfig(endpoint=f"127.0.0.1:{listener.getsockname()[1]}", timeout=20)
+        with Pusher(config) as pusher, pytest.raises(RefusedError) as caught:
             pusher.push(traces(1))
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL" in str(caught.value)
+        thread.join()
+    assert "http1.x server" in str(caught.value)
+    assert "check OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL" in str(caught.value)
+
+
+def test_the_last_full_attempt_is_told() -> None:
+    """An attempt that the deadline cut short says only that it was cut short."""
+    hold = threading.Event()
+
+    def never(request: bytes, context: grpc.ServicerContext) -> bytes:
+        hold.wait(60)
+        return b""
+
+    with grpc_receiver(fails(CODES.UNAVAILABLE, "restarting"), never, never) as server:
+        try:
+            with pytest.raises(UnreachableError, match=r"UNAVAILABLE \(restarting\)"):
+                push(server, traces(3), {"deadline": 0.5})
+        finally:
+            hold.set()
 
 
 def tls(certificates: Certificates, *, client: bool) -> grpc.ServerCredentials:

@@ -1,4 +1,4 @@
-"""What the integration tests share: the command line as a process, and spools held against each other."""
+"""What the integration tests share: the command as a process, and spools held side by side."""
 
 from __future__ import annotations
 

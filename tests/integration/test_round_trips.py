@@ -1,4 +1,4 @@
-"""Spools, recorded by the real cirron-sdk, to OTLP and back: by file, and through a real Collector."""
+"""Spools of the real cirron-sdk to OTLP and back: by file, and through a real Collector."""
 
 from __future__ import annotations
 
@@ -81,16 +81,12 @@ def test_recording_through_a_collector_that_splits_into_sevens(
     assert lines >= spans / 7, "the collector did not split"
 
 
+@pytest.mark.backends
 def test_what_the_sdk_records_now_through_a_collector(
     recorded_spools: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
     for name, spool in recorded_spools:
         folder = tmp_path / name
-        folder.mkdir()
+        (folder / "collector").mkdir(parents=True)
         with run.otelcol(run.SPLIT, folder / "collector") as collector:
             through(collector, spool, "segmented", "grpc", folder)
-
-
-test_what_the_sdk_records_now_through_a_collector = pytest.mark.backends(
-    test_what_the_sdk_records_now_through_a_collector
-)

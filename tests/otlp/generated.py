@@ -139,11 +139,23 @@ def traces(floats: st.SearchStrategy[float] = doubles) -> st.SearchStrategy[Trac
         dropped_attributes_count=fixed32,
         entity_refs=some(refs),
     )
-    scope_spans = messages(ScopeSpans, scope=scopes, spans=some(spans, 4), schema_url=texts)
-    resource_spans = messages(
-        ResourceSpans, resource=resources, scope_spans=some(scope_spans, 3), schema_url=texts
+
+    def mostly(strategy: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[list[Any]]:
+        """A list that is seldom empty: else most messages would hold no span at all."""
+        full = st.lists(strategy, min_size=1, max_size=count)
+        return st.one_of(full, full, full, st.just([]))
+
+    scope_spans = st.builds(
+        lambda spans, around: ScopeSpans(spans=spans, **around),
+        mostly(spans, 4),
+        st.fixed_dictionaries({}, optional={"scope": scopes, "schema_url": texts}),
     )
-    return messages(TracesData, resource_spans=some(resource_spans, 3))
+    resource_spans = st.builds(
+        lambda scopes, around: ResourceSpans(scope_spans=scopes, **around),
+        mostly(scope_spans, 3),
+        st.fixed_dictionaries({}, optional={"resource": resources, "schema_url": texts}),
+    )
+    return mostly(resource_spans, 3).map(lambda found: TracesData(resource_spans=found))
 
 
 UNKNOWN_FIELDS = [

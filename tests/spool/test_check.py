@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel import exactjson
+from cirron_otel.spool import check
 from cirron_otel.spool.check import check_batch, check_value_of
 
 from .mutations import batches
@@ -61,6 +62,33 @@ def test_what_is_a_batch(data: bytes, code: str | None) -> None:
 @pytest.mark.parametrize("path", ALL_BATCHES, ids=lambda path: path.name)
 def test_recorded_batches_are_batches(path: Path) -> None:
     assert check_batch(path.read_bytes()) is None
+    # msgspec refuses halves of surrogate pairs.
+    assert is_cheap(path.read_bytes()) == ("17_lone_surrogates" not in str(path))
+
+
+def is_cheap(data: bytes) -> bool:
+    """Whether the cheap way knows the answer."""
+    return check._is_plainly_batch(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "cheap"),
+    [
+        (MINIMAL, True),
+        (MINIMAL + b"\n", True),
+        ('{"schema_version":1,"spans":[{"id":"é"}],"é":[]}'.encode(), True),
+        (b'{"schema_version": 1}', False),
+        (b'{"schema_version":1,"spans":[],"spans":[]}', False),
+        (b'{"schema_version":1,"sp\\u0061ns":[]}', False),
+        (b'{"schema_version":1,"x":"\xff"}', False),
+        (b'{"schema_version":1,"spans":{}}', False),
+        (b'{"schema_version":10}', False),
+        (b"{}", False),
+        (b"[]", False),
+    ],
+)
+def test_when_the_answer_is_cheap(data: bytes, cheap: bool) -> None:
+    assert is_cheap(data) == cheap
 
 
 @settings(max_examples=1500, deadline=None)

@@ -1,0 +1,29 @@
+"""Pushes over OTLP/HTTP, as the tests make them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cirron_otel.exporter.config import OtlpConfig, Protocol
+from cirron_otel.exporter.otlp import (
+    Backoff,
+    Pusher,
+    PushResult,
+)
+
+from .servers import (
+    HttpReceiver,
+)
+
+QUICK = Backoff(first=0.01, longest=0.02)
+
+
+def config_for(server: HttpReceiver, **changes: Any) -> OtlpConfig:
+    config = OtlpConfig(Protocol.HTTP_PROTOBUF, server.url, timeout=20)
+    return replace(config, **changes)
+
+
+def push(server: HttpReceiver, request: bytes, options: Any = None, **changes: Any) -> PushResult:
+    with Pusher(config_for(server, **changes), backoff=QUICK, **(options or {})) as pusher:
+        return pusher.push(request)
