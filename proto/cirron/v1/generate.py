@@ -32,7 +32,7 @@ def main() -> int:
         subprocess.run([*protoc, *outputs, SOURCE], check=True)
     stub = (TARGET / SOURCE).with_name("trace_pb2.pyi")
     # The generator leaves out the type arguments that mypy --strict asks for.
-    stub.write_text(stub.read_text().replace("_Mapping]", "_Mapping[str, object]"))
+    stub.write_text(stub.read_text().replace("_Mapping]", "_Mapping[str, object]]"))
     return 0
 
 

@@ -25,7 +25,7 @@ class Batch(_message.Message):
     snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
     otel: Object
     rest: str
-    def __init__(self, schema_version: _Optional[int] = ..., sdk_version: _Optional[str] = ..., batch_id: _Optional[str] = ..., created_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping[str, object]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping[str, object]]] = ..., snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping[str, object]]] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]] = ..., rest: _Optional[str] = ...) -> None: ...
+    def __init__(self, schema_version: _Optional[int] = ..., sdk_version: _Optional[str] = ..., batch_id: _Optional[str] = ..., created_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping[str, object]]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping[str, object]]]] = ..., snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping[str, object]]]] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]]] = ..., rest: _Optional[str] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("id", "name", "parent_id", "index", "start_ns", "end_ns", "cpu_ns", "gpu_ns", "memory_peak_bytes", "thread_id", "pid", "rank", "attrs", "mark_ids", "rest", "otel")
@@ -61,7 +61,7 @@ class Span(_message.Message):
     mark_ids: _containers.RepeatedScalarFieldContainer[str]
     rest: str
     otel: Object
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., parent_id: _Optional[str] = ..., index: _Optional[int] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., gpu_ns: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., thread_id: _Optional[int] = ..., pid: _Optional[int] = ..., rank: _Optional[int] = ..., attrs: _Optional[_Union[Object, _Mapping[str, object]] = ..., mark_ids: _Optional[_Iterable[str]] = ..., rest: _Optional[str] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., parent_id: _Optional[str] = ..., index: _Optional[int] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., gpu_ns: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., thread_id: _Optional[int] = ..., pid: _Optional[int] = ..., rank: _Optional[int] = ..., attrs: _Optional[_Union[Object, _Mapping[str, object]]] = ..., mark_ids: _Optional[_Iterable[str]] = ..., rest: _Optional[str] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]]] = ...) -> None: ...
 
 class Mark(_message.Message):
     __slots__ = ("id", "span_id", "name", "value_type", "value", "attrs", "ts_ns", "kind", "value_nonfinite", "rest", "otel")
@@ -87,7 +87,7 @@ class Mark(_message.Message):
     value_nonfinite: str
     rest: str
     otel: Object
-    def __init__(self, id: _Optional[str] = ..., span_id: _Optional[str] = ..., name: _Optional[str] = ..., value_type: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping[str, object]] = ..., attrs: _Optional[_Union[Object, _Mapping[str, object]] = ..., ts_ns: _Optional[int] = ..., kind: _Optional[str] = ..., value_nonfinite: _Optional[str] = ..., rest: _Optional[str] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., span_id: _Optional[str] = ..., name: _Optional[str] = ..., value_type: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping[str, object]]] = ..., attrs: _Optional[_Union[Object, _Mapping[str, object]]] = ..., ts_ns: _Optional[int] = ..., kind: _Optional[str] = ..., value_nonfinite: _Optional[str] = ..., rest: _Optional[str] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("id", "span_id", "tensor_name", "shape", "dtype", "mode", "stats", "blob_uri", "ts_ns", "attrs", "rest", "otel")
@@ -115,7 +115,7 @@ class Snapshot(_message.Message):
     attrs: Object
     rest: str
     otel: Object
-    def __init__(self, id: _Optional[str] = ..., span_id: _Optional[str] = ..., tensor_name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., mode: _Optional[str] = ..., stats: _Optional[_Union[Stats, _Mapping[str, object]] = ..., blob_uri: _Optional[str] = ..., ts_ns: _Optional[int] = ..., attrs: _Optional[_Union[Object, _Mapping[str, object]] = ..., rest: _Optional[str] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., span_id: _Optional[str] = ..., tensor_name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., mode: _Optional[str] = ..., stats: _Optional[_Union[Stats, _Mapping[str, object]]] = ..., blob_uri: _Optional[str] = ..., ts_ns: _Optional[int] = ..., attrs: _Optional[_Union[Object, _Mapping[str, object]]] = ..., rest: _Optional[str] = ..., otel: _Optional[_Union[Object, _Mapping[str, object]]] = ...) -> None: ...
 
 class Stats(_message.Message):
     __slots__ = ("mean", "std", "min", "max", "norm", "histogram", "rest")
@@ -133,7 +133,7 @@ class Stats(_message.Message):
     norm: float
     histogram: Histogram
     rest: str
-    def __init__(self, mean: _Optional[float] = ..., std: _Optional[float] = ..., min: _Optional[float] = ..., max: _Optional[float] = ..., norm: _Optional[float] = ..., histogram: _Optional[_Union[Histogram, _Mapping[str, object]] = ..., rest: _Optional[str] = ...) -> None: ...
+    def __init__(self, mean: _Optional[float] = ..., std: _Optional[float] = ..., min: _Optional[float] = ..., max: _Optional[float] = ..., norm: _Optional[float] = ..., histogram: _Optional[_Union[Histogram, _Mapping[str, object]]] = ..., rest: _Optional[str] = ...) -> None: ...
 
 class Histogram(_message.Message):
     __slots__ = ("bins", "counts", "rest")
@@ -163,13 +163,13 @@ class Value(_message.Message):
     list: List
     object: Object
     json: str
-    def __init__(self, null: bool = ..., boolean: bool = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., list: _Optional[_Union[List, _Mapping[str, object]] = ..., object: _Optional[_Union[Object, _Mapping[str, object]] = ..., json: _Optional[str] = ...) -> None: ...
+    def __init__(self, null: bool = ..., boolean: bool = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., list: _Optional[_Union[List, _Mapping[str, object]]] = ..., object: _Optional[_Union[Object, _Mapping[str, object]]] = ..., json: _Optional[str] = ...) -> None: ...
 
 class List(_message.Message):
     __slots__ = ("values",)
     VALUES_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedCompositeFieldContainer[Value]
-    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Object(_message.Message):
     __slots__ = ("fields",)
@@ -179,7 +179,7 @@ class Object(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: Value
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping[str, object]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping[str, object]]] = ...) -> None: ...
     FIELDS_FIELD_NUMBER: _ClassVar[int]
     fields: _containers.RepeatedCompositeFieldContainer[Object.Field]
-    def __init__(self, fields: _Optional[_Iterable[_Union[Object.Field, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, fields: _Optional[_Iterable[_Union[Object.Field, _Mapping[str, object]]]] = ...) -> None: ...
