@@ -162,23 +162,28 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
     """Fill the index from a spool; returns the bytes of its batches."""
     total = records = 0
 
-    def seen() -> Iterator[tuple[int, LightBatch]]:
-        for name in reader.names():
-            file = reader.read(name, check=False)  # what is no batch is found when it is encoded
-            if file is not None:
-                with contextlib.suppress(InputError):
-                    yield len(file.data), light(file.data)
+    def read(name: str) -> LightBatch | None:
+        nonlocal total
+        file = reader.read(name, check=False)  # what is no batch is found when it is encoded
+        if file is None:
+            return None
+        total += len(file.data)
+        with contextlib.suppress(InputError):
+            return light(file.data)
+        return None
 
-    for size, batch in seen():
-        total += size
+    for name in reader.names():
+        batch = read(name)
+        if batch is None:
+            continue
         records += len(batch.spans) + len(batch.marks) + len(batch.snapshots)
-        index.observe(batch)
-    index.look_again(lambda: (batch for _, batch in seen()))
+        index.observe(batch, name)
+    size = total
+    index.look_again(lambda: filter(None, map(read, reader.names())))
     if layout == SEGMENTED and records > SEGMENT_FROM:
-        for _, batch in seen():
-            index.count(batch)
+        index.count_all(read)
     index.commit()
-    return total
+    return size
 
 
 SEGMENT_FROM = 4000

@@ -38,6 +38,8 @@ CREATE TABLE IF NOT EXISTS segment (
   session TEXT, number INTEGER, start TEXT, unit TEXT, parent TEXT, trace BLOB, previous BLOB,
   PRIMARY KEY (session, number)
 );
+CREATE TABLE IF NOT EXISTS batch (name TEXT PRIMARY KEY, outside TEXT, records INTEGER)
+  WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
 """
 
@@ -106,8 +108,8 @@ class SessionIndex:
 
     # --- first reading: the scopes that other batches refer to ----------------------------------
 
-    def observe(self, batch: LightBatch) -> None:
-        """Take a batch in the order of its file's name."""
+    def observe(self, batch: LightBatch, name: str = "") -> None:
+        """Take a batch in the order of its file's name; `name` is for `count_all`."""
         ids = {span.id for span in batch.spans}
         parents = {span.parent_id for span in batch.spans}
         outside = parents - ids
@@ -124,12 +126,20 @@ class SessionIndex:
                     self._db.execute("INSERT OR IGNORE INTO evidence VALUES (?)", (parent,))
         for ref in refs:
             self._refer(ref, None)
+        if name:
+            self._note(name, batch, (outside | refs))
         # Epochs are kept unasked: a batch that comes after its epoch's is decided at once.
         found = {span.id for span in batch.spans if span.name == _EPOCH} | ids & self._pending
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:
                 self._add_node(index[some_id], index)
+
+    def _note(self, name: str, batch: LightBatch, outside: set[str | None]) -> None:
+        alone = outside and not outside & {None, "", "root"}
+        told = json.dumps(sorted(str(some_id) for some_id in outside)) if alone else ""
+        records = len(batch.spans) + len(batch.snapshots) + sum(map(is_users, batch.marks))
+        self._db.execute("REPLACE INTO batch VALUES (?, ?, ?)", (name, told, records))
 
     def look_again(self, batches: Callable[[], Iterable[LightBatch]]) -> None:
         """Find scopes that were recorded before the batches that refer to them."""
@@ -199,8 +209,6 @@ class SessionIndex:
         Within a batch records count in the order of their start. A segment opens at the first
         child or grandchild of the session that starts when the one before holds enough.
         """
-        if self._counted_at_once(batch):
-            return
         index = {span.id: span for span in batch.spans}
         standings = self.standings(batch, index)
         riders: dict[str, int] = {}
@@ -217,17 +225,35 @@ class SessionIndex:
             session = self.resolve(some_id).session if some_id not in ("", "root") else ""
             self._weights[session] = self._weights.get(session, 0) + number
 
-    def _counted_at_once(self, batch: LightBatch) -> bool:
-        """Count a batch of one session in which no segment can open, without a look at each."""
-        ids = {span.id for span in batch.spans}
-        outside = {span.parent_id for span in batch.spans} - ids
-        outside |= {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - ids
-        if None in outside or "" in outside or "root" in outside or not outside:
-            return False
-        sessions = {self.resolve(some_id).session for some_id in outside if some_id is not None}
-        number = len(batch.spans) + len(batch.snapshots) + sum(map(is_users, batch.marks))
+    def count_all(self, read: Callable[[str], LightBatch | None]) -> None:
+        """Count the batches that were observed by name; `read` gives one again where it must.
+
+        A batch of one session in which no segment can open needs no second look.
+        """
+        for name, outside, records in self._observed():
+            if outside and self._counted_at_once(json.loads(outside), records):
+                continue
+            batch = read(name)
+            if batch is not None:
+                self.count(batch)
+
+    def _observed(self) -> Iterator[tuple[str, str, int]]:
+        """The batches in order, a page at a time: counting writes between them."""
+        last = ""
+        while True:
+            page = self._db.execute(
+                "SELECT name, outside, records FROM batch WHERE name > ? ORDER BY name LIMIT 1000",
+                (last,),
+            ).fetchall()
+            if not page:
+                return
+            yield from page
+            last = page[-1][0]
+
+    def _counted_at_once(self, outside: list[str], records: int) -> bool:
+        sessions = {self.resolve(some_id).session for some_id in outside}
         session = sessions.pop()
-        weight = self._weights.get(session, 0) + number
+        weight = self._weights.get(session, 0) + records
         if sessions or weight > SEGMENT_RECORDS:
             return False
         self._weights[session] = weight

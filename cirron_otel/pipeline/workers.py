@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -114,6 +115,7 @@ _encoder: Encoder | None = None
 
 def _start(job: Job) -> None:
     global _encoder  # noqa: PLW0603 - a worker process has one
+    gc.set_threshold(100_000)  # records are many and make no circles
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends the workers
     _encoder = Encoder(job)
 

@@ -87,10 +87,10 @@ def encoding(native: bool) -> None:
 
 def sessions(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
     """Both readings of a spool."""
-    for _, data in files:
-        index.observe(light(data))
-    for _, data in files:
-        index.count(light(data))
+    for name, data in files:
+        index.observe(light(data), name)
+    by_name = dict(files)
+    index.count_all(lambda name: light(by_name[name]))
 
 
 def everything(files: list[tuple[str, bytes]]) -> None:
