@@ -45,7 +45,6 @@ _TIME = Struct("<BQ").unpack_from
 _DOUBLE = Struct("<d").unpack_from
 _ZERO = bytes(8)
 _EMPTY_STATUS = b"\x7a\x00"
-_EMPTY = Raw(EMPTY)
 
 _INT_FIELDS = {
     sc.THREAD_ID: 0,
@@ -364,7 +363,7 @@ class _FastDecoder:
         users = at
         while at < end and data[at] == 0x4A:
             _, at = _field(data, at, 0x4A)
-        attrs = EMPTY if users == at else span_texts(data[users:at])
+        attrs = b"{}" if users == at else span_texts(data[users:at])
         thread, cpu, gpu, memory, pid, rank, overhead = fields
         origin = self.origin
         pid = origin.pid if pid is None else _differing(pid, origin.pid)
@@ -482,7 +481,7 @@ def _mark(body: bytes, span_id: str) -> TypedMark | None:
     (value,) = _DOUBLE(body, double)
     if value != value or value in (float("inf"), float("-inf")):
         return None
-    return TypedMark(own, span_id, name, "float", Raw(encode(value)), _EMPTY, ts_ns, _kinds[made])
+    return TypedMark(own, span_id, name, "float", Raw(encode(value)), EMPTY, ts_ns, _kinds[made])
 
 
 _T = TypeVar("_T", TypedMark, TypedSnapshot)

@@ -61,9 +61,10 @@ from .typed import (
     decode,
     encode,
 )
-from .values import INT64_MAX, INT64_MIN
+from .values import INT64_MAX, INT64_MIN, UINT64_MAX
 
 _UNIT_DEPTHS = (1, 2)
+_DEEPEST_UNIT = max(_UNIT_DEPTHS)
 _ZERO = bytes(8)
 
 
@@ -127,6 +128,8 @@ class _FastEncoder:
         self.service_name = options.service_name
         self.places: dict[str, Place] = {}
         self.children: dict[str | None, Place] = {}
+        self.siblings: dict[str | None, tuple[bytes, bytes, bytes]] = {}
+        """By parent: the ids' fields as far as siblings share them, and the ids' lower half."""
         self.session = self._place(batch.spans[0]).session if batch.spans else ""
         first = batch.spans[0] if batch.spans else None
         pids = (span.pid for span in batch.spans if span.pid is not None)
@@ -161,14 +164,18 @@ class _FastEncoder:
         seams: list[bytes] = []
         seqs, children, session = self.seqs, self.children, self.session
         has_seams = self.segmented and bool(self.plan.segments)
-        ids = self._raw_ids()
+        ids, leaf = self._raw_ids(), self._leaf
         for number, span in enumerate(self.batch.spans):
+            raw = ids[16 * number : 16 * number + 16]
+            if seqs is None and leaf(span, raw, out):
+                continue
             place = children.get(span.parent_id) or self._place(span)
             if place.session != session:
                 raise FallbackError
-            raw = ids[16 * number : 16 * number + 16]
             seq = seqs[number] if seqs is not None else None
             body = self._span(span, raw, place.trace_id, seq)
+            if place.depth > _DEEPEST_UNIT:
+                self._note_siblings(span, place)
             size = len(body)
             out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
             if has_seams and place.depth in _UNIT_DEPTHS:
@@ -215,7 +222,7 @@ class _FastEncoder:
             above = self.places[scope.id] = self._below(scope, above)
         if above is None:
             raise FallbackError
-        if above.depth > max(_UNIT_DEPTHS):
+        if above.depth > _DEEPEST_UNIT:
             self.children[span.parent_id] = above  # its siblings stand there as well
         return above
 
@@ -273,6 +280,40 @@ class _FastEncoder:
             raise FallbackError
         return raw
 
+    def _note_siblings(self, span: TypedSpan, place: Place) -> None:
+        """Keep what all siblings of a scope, of its name and thread, have in common."""
+        trace_id, parent_id = place.trace_id, span.parent_id
+        if span.cpu_ns is None and span.gpu_ns is None and span.memory_peak_bytes is None:
+            field, attribute = self.parents[parent_id, trace_id]
+            self.siblings[parent_id] = (b"\x0a\x10" + trace_id + b"\x12\x08", trace_id[8:], field)
+            if attribute:
+                del self.siblings[parent_id]
+
+    def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
+        """Add a scope like most: without index, marks, attributes and costs of its own.
+
+        Returns False where it is not, or where nothing is known of its siblings yet.
+        """
+        shared = self.siblings.get(span.parent_id)
+        name = self.names.get(span.name)
+        costs = self.common.get((span.thread_id, span.pid, span.rank))
+        start, end = span.start_ns, span.end_ns
+        if shared is None or name is None or costs is None:
+            return False
+        head, lower, parent = shared
+        if (
+            not (span.index is None and span.cpu_ns is None and span.gpu_ns is None)
+            or (span.memory_peak_bytes is not None or span.mark_ids or span.attrs != EMPTY)
+            or (start <= 0 or end <= 0 or start > UINT64_MAX or end > UINT64_MAX)
+            or (raw[8:] != lower or span.id in self.riders or raw.startswith(_ZERO))
+        ):
+            return False
+        size = len(head) + 8 + len(parent) + len(name) + 18 + len(costs)
+        length = SHORT[size] if size < 128 else varint(size)
+        times = pack_times(0x39, start, 0x41, end)
+        out += (b"\x12", length, head, raw[:8], parent, name, times, costs)
+        return True
+
     def _span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
         try:
             times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
@@ -315,7 +356,7 @@ class _FastEncoder:
             raise FallbackError
         marks = _in_order(span.mark_ids, marks)
         overhead = _overhead(span, marks)
-        decoded = [mark.id for mark, _ in marks]
+        decoded = tuple([mark.id for mark, _ in marks])
         if overhead is not None:
             parts.append(int_overhead(overhead))
             marks = marks[:-1]
@@ -323,7 +364,7 @@ class _FastEncoder:
             parts.append(span_users(bytes(span.attrs)))
         if decoded != span.mark_ids:
             rested = Span()
-            rest = rests.text_of({"set": {"mark_ids": span.mark_ids}})
+            rest = rests.text_of({"set": {"mark_ids": list(span.mark_ids)}})
             rests.write(rested.attributes, sc.REST, rest)
             parts.append(rested.SerializeToString())
         size = 0
@@ -404,9 +445,9 @@ def _known(value: int | None) -> int:
 
 
 def _in_order(
-    mark_ids: list[str], marks: list[tuple[TypedMark, int | None]]
+    mark_ids: tuple[str, ...], marks: list[tuple[TypedMark, int | None]]
 ) -> list[tuple[TypedMark, int | None]]:
-    if len(mark_ids) != len(marks) or [mark.id for mark, _ in marks] == mark_ids:
+    if len(mark_ids) != len(marks) or tuple([m.id for m, _ in marks]) == mark_ids:
         return marks
     by_id = {placed[0].id: placed for placed in marks}
     if len(by_id) != len(marks) or by_id.keys() != set(mark_ids):

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import exactjson, semconv
-from .typed import EMPTY, FallbackError
+from .typed import FallbackError
 from .values import INT64_MAX, INT64_MIN, UnsayableError, add, add_escaped, split_attributes
 
 _CACHED = 4096
@@ -111,7 +111,7 @@ class AttributesText:
     def __init__(self, owner: type[Any]) -> None:
         """`owner` is the message that they belong to."""
         self._owner = owner
-        self._made: dict[bytes, bytes] = {b"": EMPTY}
+        self._made: dict[bytes, bytes] = {b"": b"{}"}
 
     def __call__(self, fields: bytes) -> bytes:
         """The JSON of serialised attributes; FallbackError unless encoding gives them back."""

@@ -11,7 +11,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ..semconv import SESSION
 
-EMPTY = b"{}"
+EMPTY = Raw(b"{}")
+"""No attributes. A Raw equals other Raws only, never bytes."""
 
 
 class TypedSpan(Struct, forbid_unknown_fields=True, gc=False):
@@ -30,7 +31,7 @@ class TypedSpan(Struct, forbid_unknown_fields=True, gc=False):
     pid: int | None
     rank: int | None
     attrs: Raw
-    mark_ids: list[str]
+    mark_ids: tuple[str, ...]
 
     def is_session(self) -> bool:
         """Whether this is the root of a session."""
