@@ -9,55 +9,52 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError  # noqa: N812
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import msgspec
 from google.protobuf.message import DecodeError
-from msgspec import Raw
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from .. import exactjson
-from .. import semconv as sc
-from ..ids import is_id, span_id_for
 from . import events as ev
 from .decode import assembly_key
+from .fast_wire import (
+    INT_FIELDS,
+    SYNTHETIC_SLOT,
+    USERS_SLOT,
+    attribute,
+    attributes,
+    differing,
+    exact_mark,
+    exact_snapshot,
+    field_at,
+    length_at,
+    other,
+    plain_mark,
+    time_and_id,
+    typed_record,
+)
 from .header import Header, Origin, read_resource, read_scope
 from .pieces import (
-    MARK_DOUBLE,
-    MARK_ID_PREFIX,
+    ID_PREFIX,
+    PARENT_PREFIX,
     int_index,
-    mark_kind,
     span_texts,
-    text_id,
-    text_parent,
 )
 from .spans import overhead_mark
 from .synthetic import read_synthetic
-from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, encode
-from .values import INT64_MAX, UnsayableError, read_typed
+from .typed import FallbackError, TypedMark, TypedSnapshot, encode
+from .values import INT64_MAX, UnsayableError
 
 _HEAD = Struct("<H16sH8sH").unpack_from
 _LEAF = Struct("<H16sH8sH8sBB").unpack_from
 _TIMES = Struct("<HBQBQ").unpack_from
-_TIME = Struct("<BQ").unpack_from
-_DOUBLE = Struct("<d").unpack_from
 _ZERO = bytes(8)
 _EMPTY_STATUS = b"\x7a\x00"
 
-_INT_FIELDS = {
-    sc.THREAD_ID: 0,
-    sc.CPU_NS: 1,
-    sc.GPU_NS: 2,
-    sc.MEMORY_PEAK: 3,
-    sc.PROCESS_PID: 4,
-    sc.RANK: 5,
-    sc.OVERHEAD_NS: 6,
-}
-_SYNTHETIC_SLOT, _USERS = -1, -2
-_ID_FIELD, _PARENT_FIELD = text_id.prefix(32), text_parent.prefix(32)
+_ID_FIELD, _PARENT_FIELD = ID_PREFIX, PARENT_PREFIX
 _ID_SIZE, _PARENT_SIZE = len(_ID_FIELD) + 32, len(_PARENT_FIELD) + 32
+_IDS_SIZE = _ID_SIZE + _PARENT_SIZE
 _INDEX_KEY = int_index(0)[2:-3]
 
 
@@ -88,37 +85,6 @@ class Whole(NamedTuple):
     snapshots: int
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at` and where it ends."""
-    value = data[at]
-    if value < 128:
-        return value, at + 1
-    value &= 127
-    shift = 7
-    while True:
-        at += 1
-        byte = data[at]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            if byte == 0:
-                raise FallbackError  # not the shortest form
-            return value, at + 1
-        shift += 7
-        if shift > 63:
-            raise FallbackError
-
-
-def _field(data: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the length-delimited field with this tag begins and ends."""
-    if at >= len(data) or data[at] != tag:
-        raise FallbackError
-    size, start = _length(data, at + 1)
-    end = start + size
-    if end > len(data):
-        raise FallbackError
-    return start, end
-
-
 def fast_decode(data: bytes) -> Whole:
     """The one whole batch in a serialised TracesData. Raises FallbackError for anything else."""
     try:
@@ -128,12 +94,12 @@ def fast_decode(data: bytes) -> Whole:
 
 
 def _decode(data: bytes) -> Whole:
-    start, end = _field(data, 0, 0x0A)
-    resource_start, resource_end = _field(data, start, 0x0A)
-    spans_start, spans_end = _field(data, resource_end, 0x12)
+    start, end = field_at(data, 0, 0x0A)
+    resource_start, resource_end = field_at(data, start, 0x0A)
+    spans_start, spans_end = field_at(data, resource_end, 0x12)
     if end != len(data) or spans_end != end:
         raise FallbackError
-    scope_start, scope_end = _field(data, spans_start, 0x0A)
+    scope_start, scope_end = field_at(data, spans_start, 0x0A)
     scope = InstrumentationScope.FromString(data[scope_start:scope_end])
     header = read_scope(scope)
     if header is None or header.rest or header.own_trace_ids or header.trace_id:
@@ -171,6 +137,8 @@ class _FastDecoder:
         self.lowers: dict[bytes, str] = {}
         self.parents: dict[bytes, str] = {}
         self.names: dict[bytes, str] = {}
+        self.told_parents: dict[str, str] = {}
+        """Ids that were checked: what stood on the wire, and what the rule derives there."""
         self.common = b"\0"
         """The attributes of the span before, which are most often those of the next one."""
         self.common_tail = _Tail("", None)
@@ -197,15 +165,25 @@ class _FastDecoder:
             size = data[at + 1]
             at += 2
             if size > 127:
-                size, at = _length(data, at - 1)
+                size, at = length_at(data, at - 1)
             stop = at + size
             if size < 40:
                 raise FallbackError
             tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, at)
             first = at + 40 + length
+            rest = first + 20
+            own = upper = ""
             if (
-                stop != first + 20 + len(self.common)
-                or not data.startswith(self.common, first + 20)
+                stop - rest == _IDS_SIZE + len(self.common)
+                and data.startswith(_ID_FIELD, rest)
+                and data.startswith(_PARENT_FIELD, rest + _ID_SIZE)
+            ):
+                rest += _IDS_SIZE
+                own = data[rest - _PARENT_SIZE - 32 : rest - _PARENT_SIZE].decode()
+                upper = data[rest - 32 : rest].decode()
+            if (
+                stop != rest + len(self.common)
+                or not data.startswith(self.common, rest)
                 or (tag != 0x100A or tag2 != 0x0812 or tag3 != 0x0822 or tag4 != 0x2A)
             ):
                 self._span(at, stop)
@@ -219,9 +197,14 @@ class _FastDecoder:
                 and (kind == 0x0130 and tag5 == 0x39 and tag6 == 0x41 and length < 128)
                 and self.common_tail.overhead is None
             ):
-                own = span_id.hex() + lower
+                parent += lower
+                derived = span_id.hex() + lower
+                if own:
+                    derived = other(own, derived, span_id)
+                    parent = self._known_parent(upper, parent, above)
+                own = derived
                 add(
-                    f'{{"id":"{own}","name":{name},"parent_id":"{parent}{lower}","index":null,'
+                    f'{{"id":"{own}","name":{name},"parent_id":"{parent}","index":null,'
                     f'"start_ns":{start_ns},"end_ns":{end_ns},{self.common_tail.json},'
                     '"mark_ids":[]}'
                 )
@@ -231,6 +214,13 @@ class _FastDecoder:
             at = stop
         if at != end:
             raise FallbackError
+
+    def _known_parent(self, told: str, derived: str, span_id: bytes) -> str:
+        """A parent's id that stands beside the one the rule derives."""
+        if self.told_parents.get(told) != derived:
+            other(told, derived, span_id)
+            self.told_parents[told] = derived
+        return told
 
     def _batch(self) -> bytes:
         header = self.header
@@ -248,8 +238,8 @@ class _FastDecoder:
         order = self.order
         if order != sorted(order) or len({own for _, own in order}) != len(order):
             raise FallbackError
-        self.marks.sort(key=_time_and_id)
-        self.snapshots.sort(key=_time_and_id)
+        self.marks.sort(key=time_and_id)
+        self.snapshots.sort(key=time_and_id)
         for ids in ([m.id for m in self.marks], [s.id for s in self.snapshots]):
             if len(set(ids)) != len(ids):
                 raise FallbackError
@@ -283,10 +273,10 @@ class _FastDecoder:
         own = span_id.hex() + lower
         if data.startswith(_ID_FIELD, at):
             at += _ID_SIZE
-            own = _other(data[at - 32 : at].decode(), own, span_id)
+            own = other(data[at - 32 : at].decode(), own, span_id)
         if parent is not None and data.startswith(_PARENT_FIELD, at):
             at += _PARENT_SIZE
-            parent = _other(data[at - 32 : at].decode(), parent, parent_span)
+            parent = other(data[at - 32 : at].decode(), parent, parent_span)
         index: int | str = "null"
         if data.startswith(_INDEX_KEY, at + 2):
             index, at = self._index(at)
@@ -311,7 +301,7 @@ class _FastDecoder:
     def _riders(self, at: int, end: int, own: str, end_ns: int, overhead: int | None) -> str:
         mark_ids = self._events(at, end, own) if at < end else []
         if overhead is not None:
-            mark = _typed(TypedMark, overhead_mark(own, end_ns, overhead), None)
+            mark = typed_record(TypedMark, overhead_mark(own, end_ns, overhead), None)
             self.marks.append(mark)
             mark_ids.append(mark.id)
         return encode(mark_ids).decode()[1:-1]
@@ -337,7 +327,7 @@ class _FastDecoder:
         data = self.data
         size = data[at + 1]
         start = at + 2 + len(_INDEX_KEY)
-        value, end = _length(data, start + 2)
+        value, end = length_at(data, start + 2)
         if data[start + 1] != 0x18 or data[start] != end - start - 1 or end != at + 2 + size:
             raise FallbackError
         if value > INT64_MAX:
@@ -347,14 +337,14 @@ class _FastDecoder:
     def _tail(self, at: int, end: int) -> tuple[_Tail, int]:
         """What the attributes from `at` on say, and where the events begin."""
         data, first = self.data, at
-        fields: list[int | None] = [None] * len(_INT_FIELDS)
+        fields: list[int | None] = [None] * len(INT_FIELDS)
         while at < end and data[at] == 0x4A:
             size = data[at + 1]
             body = data[at + 2 : at + 2 + size]
-            slot, value = (_USERS, 0) if size > 127 else _attributes.get(body) or _attribute(body)
-            if slot == _SYNTHETIC_SLOT:
+            slot, value = (USERS_SLOT, 0) if size > 127 else attributes.get(body) or attribute(body)
+            if slot == SYNTHETIC_SLOT:
                 return _SYNTHETIC, end
-            if slot == _USERS:
+            if slot == USERS_SLOT:
                 break
             if fields[slot] is not None:
                 raise FallbackError
@@ -362,12 +352,12 @@ class _FastDecoder:
             at += 2 + size
         users = at
         while at < end and data[at] == 0x4A:
-            _, at = _field(data, at, 0x4A)
+            _, at = field_at(data, at, 0x4A)
         attrs = b"{}" if users == at else span_texts(data[users:at])
         thread, cpu, gpu, memory, pid, rank, overhead = fields
         origin = self.origin
-        pid = origin.pid if pid is None else _differing(pid, origin.pid)
-        rank = origin.rank if rank is None else _differing(rank, origin.rank)
+        pid = origin.pid if pid is None else differing(pid, origin.pid)
+        rank = origin.rank if rank is None else differing(rank, origin.rank)
         told = {"cpu_ns": cpu, "gpu_ns": gpu, "memory_peak_bytes": memory}
         told |= {"thread_id": thread, "pid": pid, "rank": rank}
         text = encode(told).decode()[1:-1]
@@ -385,26 +375,26 @@ class _FastDecoder:
         if carrier.rest is not None:
             raise FallbackError
         for mark, seq in carrier.marks:
-            self.marks.append(_typed(TypedMark, mark, seq))
+            self.marks.append(typed_record(TypedMark, mark, seq))
         for snapshot, seq in carrier.snapshots:
-            self.snapshots.append(_typed(TypedSnapshot, snapshot, seq))
+            self.snapshots.append(typed_record(TypedSnapshot, snapshot, seq))
 
     def _events(self, at: int, end: int, span_id: str) -> list[str]:
         data = self.data
         mark_ids: list[str] = []
         snapshots = False
         while at < end and data[at] == 0x5A:
-            size, start = _length(data, at + 1)
+            size, start = length_at(data, at + 1)
             at = start + size
             body = data[start:at]
-            mark = _mark(body, span_id)
+            mark = plain_mark(body, span_id)
             if mark is None:
                 event = Span.Event.FromString(body)
                 if ev.kind_of(event) == ev.SNAPSHOT:
                     snapshots = True
-                    self.snapshots.append(_snapshot(event, body, span_id))
+                    self.snapshots.append(exact_snapshot(event, body, span_id))
                     continue
-                mark = _exact_mark(event, body, span_id)
+                mark = exact_mark(event, body, span_id)
             if snapshots:
                 raise FallbackError  # marks stand before snapshots
             mark_ids.append(mark.id)
@@ -412,112 +402,3 @@ class _FastDecoder:
         if at != end and data[at:end] != _EMPTY_STATUS:
             raise FallbackError
         return mark_ids
-
-
-_attributes: dict[bytes, tuple[int, int]] = {}
-
-
-def _attribute(body: bytes) -> tuple[int, int]:
-    """Which of our int attributes a KeyValue is, and its value."""
-    pair_owner = Span.FromString(b"\x4a" + bytes([len(body)]) + body)
-    (pair,) = pair_owner.attributes
-    result = (_USERS, 0)
-    slot = _INT_FIELDS.get(pair.key)
-    if slot is not None:
-        value = read_typed({pair.key: pair.value}, pair.key, "int_value")
-        if value is None or pair_owner.SerializeToString()[2:] != body:
-            raise FallbackError
-        result = (slot, value)
-    elif pair.key == sc.SYNTHETIC:
-        result = (_SYNTHETIC_SLOT, 0)
-    if result[0] != _USERS and len(_attributes) < _CACHED:
-        _attributes[body] = result
-    return result
-
-
-def _other(told: str, derived: str, span_id: bytes) -> str:
-    """An id that stands beside the one the rule derives: it must be another, and its own."""
-    if not is_id(told) or told == derived or span_id_for(told) != span_id:
-        raise FallbackError
-    return told
-
-
-def _differing(value: int, default: int | None) -> int:
-    if value == default:
-        raise FallbackError
-    return value
-
-
-_kinds: dict[bytes, str] = {}
-for _kind in ("point", "summary"):
-    _kinds[mark_kind(_kind)] = _kind
-
-
-def _mark(body: bytes, span_id: str) -> TypedMark | None:
-    """A mark with a float value and no attributes, the usual one; None for any other event."""
-    tag, ts_ns = _TIME(body, 0)
-    if tag != 0x09 or body[9] != 0x12 or not ts_ns:
-        return None
-    size = body[10]
-    if size > 127 or size == 0:
-        return None
-    at = 11 + size
-    name = body[11:at].decode()
-    prefix = len(MARK_ID_PREFIX)
-    if body[at : at + prefix] != MARK_ID_PREFIX:
-        return None
-    at += prefix
-    own = body[at : at + 32].decode()
-    at += 32
-    double = len(body) - 8
-    for made in _kinds:
-        if body.startswith(made, at):
-            at += len(made)
-            break
-    else:
-        return None
-    if at + len(MARK_DOUBLE) != double or body[at:double] != MARK_DOUBLE or not is_id(own):
-        return None
-    (value,) = _DOUBLE(body, double)
-    if value != value or value in (float("inf"), float("-inf")):
-        return None
-    return TypedMark(own, span_id, name, "float", Raw(encode(value)), EMPTY, ts_ns, _kinds[made])
-
-
-_T = TypeVar("_T", TypedMark, TypedSnapshot)
-
-
-def _time_and_id(record: TypedMark | TypedSnapshot) -> tuple[int, str]:
-    return record.ts_ns, record.id
-
-
-def _typed(kind: type[_T], record: ev.Record, seq: int | None) -> _T:
-    """A record that the exact mapper read, typed; FallbackError where the types do not hold it."""
-    if seq is not None:
-        raise FallbackError
-    data = exactjson.dumps(record)
-    try:
-        typed = msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
-        raise FallbackError from None
-    if not exactjson.equal(exactjson.loads(encode(typed)), record):
-        raise FallbackError
-    return typed
-
-
-def _exact_mark(event: Span.Event, body: bytes, span_id: str) -> TypedMark:
-    mark, seq = ev.read_mark(event, span_id)
-    again = Span.Event()
-    ev.write_mark(again, mark, span_id, seq)
-    if again.SerializeToString() != body:
-        raise FallbackError
-    return _typed(TypedMark, mark, seq)
-
-
-def _snapshot(event: Span.Event, body: bytes, span_id: str) -> TypedSnapshot:
-    snapshot, seq = ev.read_snapshot(event, span_id)
-    again = Span.Event()
-    ev.write_snapshot(again, snapshot, span_id, seq)
-    if again.SerializeToString() != body:
-        raise FallbackError
-    return _typed(TypedSnapshot, snapshot, seq)

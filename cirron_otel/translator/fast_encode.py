@@ -7,40 +7,31 @@ to the exact mappers.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from struct import error as StructError  # noqa: N812
-from typing import Any, TypeVar
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from .. import exactjson
 from .. import semconv as sc
 from ..ids import is_id
-from . import events as ev
-from . import rest as rests
 from .encode import DEFAULT, SESSION_LAYOUT, Options
+from .fast_events import NO_RIDERS, Riders, record_of, rider_fields, sequence, with_seq
 from .header import Counts, Header, Origin, write_resource, write_scope
-from .order import sequence_of
 from .pieces import (
-    MARK_DOUBLE,
-    MARK_ID_PREFIX,
+    ID_PREFIX,
     SHORT,
-    event_users,
+    IntAttribute,
+    TextAttribute,
     int_cpu,
     int_gpu,
     int_index,
     int_memory,
-    int_overhead,
     int_pid,
     int_rank,
     int_seq,
     int_thread,
-    mark_int,
-    mark_kind,
-    mark_text,
-    pack_double,
-    pack_time,
     pack_times,
     sized,
     span_users,
@@ -49,23 +40,40 @@ from .pieces import (
     varint,
 )
 from .placement import Place, Plan
-from .spans import natural_parent, overhead_mark
+from .spans import natural_parent
 from .synthetic import Carrier, write_carrier, write_seams
-from .typed import (
-    EMPTY,
-    FallbackError,
-    TypedBatch,
-    TypedMark,
-    TypedSnapshot,
-    TypedSpan,
-    decode,
-    encode,
-)
-from .values import INT64_MAX, INT64_MIN, UINT64_MAX
+from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan, decode
+from .values import INT64_MAX, UINT64_MAX
 
 _UNIT_DEPTHS = (1, 2)
 _DEEPEST_UNIT = max(_UNIT_DEPTHS)
 _ZERO = bytes(8)
+
+
+_SCOPE_TAG = b"\x1a"
+_SCOPE_NAME = b"\x0a" + sized(sc.SCOPE_NAME.encode())
+_scope_id = TextAttribute(_SCOPE_TAG, sc.BATCH_ID)
+_SCOPE_INTS = [
+    IntAttribute(_SCOPE_TAG, key)
+    for key in (
+        sc.BATCH_CREATED,
+        sc.SCHEMA,
+        sc.BATCH_SPANS,
+        sc.BATCH_MARKS,
+        sc.BATCH_SNAPSHOTS,
+        sc.BATCH_SYNTHETIC,
+    )
+]
+_SCOPE_FLAG = _SCOPE_TAG + sized(
+    b"\x0a" + sized(sc.SERVICE_NAME_ADDED.encode()) + b"\x12\x02\x10\x01"
+)
+
+
+@lru_cache(maxsize=1024)
+def _resource_of(session: str, pid: int | None, rank: int | None, service_name: str) -> bytes:
+    resource = Resource()
+    write_resource(resource, Origin(session, pid, rank, service_name))
+    return bytes(resource.SerializeToString())
 
 
 def fast_encode(
@@ -83,37 +91,12 @@ def typed_batch(data: bytes) -> TypedBatch:
     return batch
 
 
-def _record(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
-    record = exactjson.loads(encode(typed))
-    return record if isinstance(record, dict) else {}
-
-
-_T = TypeVar("_T", TypedMark, TypedSnapshot)
-_Riders = tuple[list[tuple[TypedMark, int | None]], list[tuple[TypedSnapshot, int | None]]]
-"""Marks and snapshots of one scope, each with its `seq`."""
-
-_NO_RIDERS: _Riders = ([], [])
-
-
-def _sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
-    """The `seq` of each record; None where canonical order gives all of them."""
-    keys = list(zip(times, ids, strict=True))
-    if len(set(ids)) == len(ids) and keys == sorted(keys):
-        return None
-    return sequence_of(times, ids)
-
-
-def _with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
-    seqs = _sequence([r.ts_ns for r in records], [r.id for r in records])
-    return [(r, None) for r in records] if seqs is None else list(zip(records, seqs, strict=True))
-
-
 class _FastEncoder:
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         self.batch, self.plan = batch, plan
         self.segmented = options.layout != SESSION_LAYOUT
         self.spans = {span.id: span for span in batch.spans}
-        self.riders: dict[str, _Riders] = {}
+        self.riders: dict[str, Riders] = {}
         self.seqs = self._arrange()
         own_name = f"{batch.created_ns:020d}-{batch.batch_id}.json"
         self.header = Header(
@@ -128,15 +111,14 @@ class _FastEncoder:
         self.service_name = options.service_name
         self.places: dict[str, Place] = {}
         self.children: dict[str | None, Place] = {}
-        self.siblings: dict[str | None, tuple[bytes, bytes, bytes]] = {}
-        """By parent: the ids' fields as far as siblings share them, and the ids' lower half."""
+        self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
+        """By parent: the trace's field, its lower half, the parent's field and attribute."""
         self.session = self._place(batch.spans[0]).session if batch.spans else ""
         first = batch.spans[0] if batch.spans else None
         pids = (span.pid for span in batch.spans if span.pid is not None)
         ranks = (span.rank for span in batch.spans if span.rank is not None)
         self.pid, self.rank = (next(pids, None), next(ranks, None)) if first else (None, None)
         self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
-        self.kinds: dict[str, bytes] = {}
         self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
         """Thread, process and rank of scopes without costs, as attributes."""
         self.names: dict[str, bytes] = {}
@@ -146,13 +128,13 @@ class _FastEncoder:
         batch = self.batch
         if not batch.spans or len(self.spans) != len(batch.spans):
             raise FallbackError
-        for mark, seq in _with_seq(batch.marks):
+        for mark, seq in with_seq(batch.marks):
             self._riders_of(mark.span_id)[0].append((mark, seq))
-        for snapshot, seq in _with_seq(batch.snapshots):
+        for snapshot, seq in with_seq(batch.snapshots):
             self._riders_of(snapshot.span_id)[1].append((snapshot, seq))
-        return _sequence([s.end_ns for s in batch.spans], [s.id for s in batch.spans])
+        return sequence([s.end_ns for s in batch.spans], [s.id for s in batch.spans])
 
-    def _riders_of(self, span_id: str) -> _Riders:
+    def _riders_of(self, span_id: str) -> Riders:
         riders = self.riders.get(span_id)
         if riders is None:
             riders = self.riders[span_id] = ([], [])
@@ -187,14 +169,28 @@ class _FastEncoder:
         counts = Counts(
             len(batch.spans), len(batch.marks), len(batch.snapshots), len(carriers) + len(seams)
         )
-        scope = InstrumentationScope()
-        write_scope(scope, replace(self.header, counts=counts))
-        resource = Resource()
-        write_resource(resource, Origin(self.session, self.pid, self.rank, self.service_name))
+        scope = self._scope(counts)
+        resource = _resource_of(self.session, self.pid, self.rank, self.service_name)
         spans = b"".join(out)
-        scope_spans = b"\x0a" + sized(scope.SerializeToString()) + spans
-        message = b"\x0a" + sized(resource.SerializeToString()) + b"\x12" + sized(scope_spans)
+        scope_spans = b"\x0a" + sized(scope) + spans
+        message = b"\x0a" + sized(resource) + b"\x12" + sized(scope_spans)
         return b"\x0a" + sized(message)
+
+    def _scope(self, counts: Counts) -> bytes:
+        """The header, as `write_scope` says it."""
+        header = self.header
+        if header.file is not None or not header.sdk_version or not header.batch_id:
+            scope = InstrumentationScope()
+            write_scope(scope, replace(header, counts=counts))
+            return bytes(scope.SerializeToString())
+        told = zip(
+            _SCOPE_INTS,
+            (header.created_ns, 1, counts.spans, counts.marks, counts.snapshots, counts.synthetic),
+            strict=True,
+        )
+        version = b"\x12" + sized(str(header.sdk_version).encode())
+        ints = b"".join([attribute(value) for attribute, value in told])  # type: ignore[arg-type]
+        return _SCOPE_NAME + version + _scope_id(str(header.batch_id)) + ints + _SCOPE_FLAG
 
     # --- places ---------------------------------------------------------------------------------
 
@@ -281,13 +277,10 @@ class _FastEncoder:
         return raw
 
     def _note_siblings(self, span: TypedSpan, place: Place) -> None:
-        """Keep what all siblings of a scope, of its name and thread, have in common."""
+        """Keep what all siblings of a scope have in common."""
         trace_id, parent_id = place.trace_id, span.parent_id
-        if span.cpu_ns is None and span.gpu_ns is None and span.memory_peak_bytes is None:
-            field, attribute = self.parents[parent_id, trace_id]
-            self.siblings[parent_id] = (b"\x0a\x10" + trace_id + b"\x12\x08", trace_id[8:], field)
-            if attribute:
-                del self.siblings[parent_id]
+        head = b"\x0a\x10" + trace_id + b"\x12\x08"
+        self.siblings[parent_id] = (head, trace_id[8:], *self.parents[parent_id, trace_id])
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
         """Add a scope like most: without index, marks, attributes and costs of its own.
@@ -300,18 +293,21 @@ class _FastEncoder:
         start, end = span.start_ns, span.end_ns
         if shared is None or name is None or costs is None:
             return False
-        head, lower, parent = shared
+        head, lower, parent, attribute = shared
         if (
             not (span.index is None and span.cpu_ns is None and span.gpu_ns is None)
             or (span.memory_peak_bytes is not None or span.mark_ids or span.attrs != EMPTY)
             or (start <= 0 or end <= 0 or start > UINT64_MAX or end > UINT64_MAX)
-            or (raw[8:] != lower or span.id in self.riders or raw.startswith(_ZERO))
+            or (span.id in self.riders or raw.startswith(_ZERO))
         ):
             return False
-        size = len(head) + 8 + len(parent) + len(name) + 18 + len(costs)
-        length = SHORT[size] if size < 128 else varint(size)
+        if raw[8:] != lower:
+            attribute = ID_PREFIX + span.id.encode() + attribute
         times = pack_times(0x39, start, 0x41, end)
-        out += (b"\x12", length, head, raw[:8], parent, name, times, costs)
+        # 20 bytes of the trace's id and its field, 8 of the own id, 18 of the times
+        size = 46 + len(parent) + len(name) + len(attribute) + len(costs)
+        length = SHORT[size] if size < 128 else varint(size)
+        out += (b"\x12", length, head, raw[:8], parent, name, times, attribute, costs)
         return True
 
     def _span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
@@ -340,7 +336,7 @@ class _FastEncoder:
         ]  # fmt: skip
         riders = self.riders.pop(span.id, None)
         if riders is not None or span.mark_ids:
-            self._with_riders(span, riders or _NO_RIDERS, parts)
+            rider_fields(span, riders or NO_RIDERS, parts)
         elif span.attrs != EMPTY:
             parts.append(span_users(bytes(span.attrs)))
         return b"".join(parts)
@@ -349,50 +345,6 @@ class _FastEncoder:
         made = _costs(span, self.pid, self.rank)
         self.common[span.thread_id, span.pid, span.rank] = made
         return made
-
-    def _with_riders(self, span: TypedSpan, riders: _Riders, parts: list[bytes]) -> None:
-        marks, snapshots = riders
-        if len(marks) + len(snapshots) > sc.MAX_EVENTS:
-            raise FallbackError
-        marks = _in_order(span.mark_ids, marks)
-        overhead = _overhead(span, marks)
-        decoded = tuple([mark.id for mark, _ in marks])
-        if overhead is not None:
-            parts.append(int_overhead(overhead))
-            marks = marks[:-1]
-        if span.attrs != EMPTY:
-            parts.append(span_users(bytes(span.attrs)))
-        if decoded != span.mark_ids:
-            rested = Span()
-            rest = rests.text_of({"set": {"mark_ids": list(span.mark_ids)}})
-            rests.write(rested.attributes, sc.REST, rest)
-            parts.append(rested.SerializeToString())
-        size = 0
-        for mark, seq in marks:
-            event = self._mark(mark, seq)
-            size += len(event)
-            parts += (b"\x5a", varint(len(event)), event)
-        for snapshot, seq in snapshots:
-            event = _generic(ev.write_snapshot, snapshot, seq)
-            size += len(event)
-            parts += (b"\x5a", varint(len(event)), event)
-        if size > sc.MAX_SPAN_BYTES // 4:
-            raise FallbackError
-
-    def _mark(self, mark: TypedMark, seq: int | None) -> bytes:
-        try:
-            if seq is not None or not is_id(mark.id) or mark.ts_ns <= 0:
-                raise FallbackError
-            value = _value(mark)
-            kind = self.kinds.get(mark.kind)
-            if kind is None:
-                kind = self.kinds[mark.kind] = mark_kind(mark.kind)
-            users = b"" if mark.attrs == EMPTY else event_users(bytes(mark.attrs))
-            name = b"\x12" + sized(mark.name.encode()) if mark.name else b""
-            time = pack_time(0x09, mark.ts_ns)
-        except (FallbackError, StructError):
-            return _generic(ev.write_mark, mark, seq)
-        return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users))
 
     def _carriers(self) -> list[bytes]:
         """Carriers for what belongs to scopes that are not in the batch."""
@@ -405,8 +357,8 @@ class _FastEncoder:
                 raise FallbackError
             parent = b"" if span_id == "root" else natural_parent(span_id)
             carrier = Carrier(len(made), place.trace_id, parent, span_id)
-            carrier.marks = [(_record(mark), seq) for mark, seq in marks]
-            carrier.snapshots = [(_record(snapshot), seq) for snapshot, seq in snapshots]
+            carrier.marks = [(record_of(mark), seq) for mark, seq in marks]
+            carrier.snapshots = [(record_of(snapshot), seq) for snapshot, seq in snapshots]
             times = [m.ts_ns for m, _ in marks] + [s.ts_ns for s, _ in snapshots]
             times = [time for time in times if 0 <= time <= INT64_MAX]
             if times:
@@ -442,54 +394,3 @@ def _known(value: int | None) -> int:
     if value is None:
         raise FallbackError
     return value
-
-
-def _in_order(
-    mark_ids: tuple[str, ...], marks: list[tuple[TypedMark, int | None]]
-) -> list[tuple[TypedMark, int | None]]:
-    if len(mark_ids) != len(marks) or tuple([m.id for m, _ in marks]) == mark_ids:
-        return marks
-    by_id = {placed[0].id: placed for placed in marks}
-    if len(by_id) != len(marks) or by_id.keys() != set(mark_ids):
-        return marks
-    return [by_id[mark_id] for mark_id in mark_ids]
-
-
-def _overhead(span: TypedSpan, marks: list[tuple[TypedMark, int | None]]) -> int | None:
-    """The value of the SDK's own overhead mark where it is the last one and just that."""
-    if not marks or marks[-1][0].name != sc.OVERHEAD_NS or marks[-1][1] is not None:
-        return None
-    mark = _record(marks[-1][0])
-    value = mark["value"]
-    if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
-        return None
-    expected = overhead_mark(span.id, span.end_ns, value)
-    return value if exactjson.equal(mark, expected) else None
-
-
-def _value(mark: TypedMark) -> bytes:
-    """A mark's value as an attribute. Raises FallbackError where its text needs more than that."""
-    token = bytes(mark.value)
-    kind = mark.value_type
-    if mark.value_nonfinite is not None and isinstance(mark.value_nonfinite, str):
-        raise FallbackError
-    if kind == "float":
-        try:
-            number = float(token)
-        except ValueError:
-            raise FallbackError from None
-        if repr(number).encode() != token and type(exactjson.loads(token)) is not float:
-            raise FallbackError
-        return MARK_DOUBLE + pack_double(number)
-    value = exactjson.loads(token)
-    if kind == "int" and type(value) is int:
-        return mark_int(value)
-    if kind == "string" and isinstance(value, str):
-        return mark_text(value)
-    raise FallbackError
-
-
-def _generic(write: Any, typed: TypedMark | TypedSnapshot, seq: int | None) -> bytes:
-    event = Span.Event()
-    write(event, _record(typed), typed.span_id, seq)
-    return bytes(event.SerializeToString())

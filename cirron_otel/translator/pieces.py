@@ -162,6 +162,8 @@ def _double_prefix() -> bytes:
 MARK_DOUBLE = _double_prefix()
 """A mark's value as far as the eight bytes of its double."""
 MARK_ID_PREFIX = mark_id.prefix(32)
+ID_PREFIX, PARENT_PREFIX = text_id.prefix(32), text_parent.prefix(32)
+"""What stands before an id of 32 digits in the attributes that hold one."""
 
 pack_times = struct.Struct("<BQBQ").pack
 pack_time = struct.Struct("<BQ").pack

@@ -66,7 +66,8 @@ class Plan:
         segments = self.segments.get(session)
         if not segments:
             return None
-        number = bisect_right(segments, (start_ns, unit_id), key=lambda s: (s[0], s[1]))
+        # behind every segment up to this one: no text stands between an id and the id with a NUL
+        number = bisect_right(segments, (start_ns, unit_id + "\0"))
         return segments[number - 1] if number else None
 
     def below(self, parent: Place, start_ns: int, own_id: str) -> Place:

@@ -1,0 +1,178 @@
+"""Marks and snapshots as fields of their span, the fast way: what `fast_encode` is made of."""
+
+from __future__ import annotations
+
+from struct import error as StructError  # noqa: N812
+from typing import Any, TypeVar
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .. import exactjson
+from .. import semconv as sc
+from ..ids import is_id
+from . import events as ev
+from . import rest as rests
+from .order import sequence_of
+from .pieces import (
+    MARK_DOUBLE,
+    MARK_ID_PREFIX,
+    event_users,
+    int_overhead,
+    mark_int,
+    mark_kind,
+    mark_text,
+    pack_double,
+    pack_time,
+    sized,
+    span_users,
+    varint,
+)
+from .spans import overhead_mark
+from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, TypedSpan, encode
+from .values import INT64_MAX, INT64_MIN
+
+
+def record_of(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
+    """A typed record as the exact mappers take it."""
+    record = exactjson.loads(encode(typed))
+    return record if isinstance(record, dict) else {}
+
+
+_T = TypeVar("_T", TypedMark, TypedSnapshot)
+Riders = tuple[list[tuple[TypedMark, int | None]], list[tuple[TypedSnapshot, int | None]]]
+"""Marks and snapshots of one scope, each with its `seq`."""
+
+NO_RIDERS: Riders = ([], [])
+
+
+def sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
+    """The `seq` of each record; None where canonical order gives all of them."""
+    keys = list(zip(times, ids, strict=True))
+    if len(set(ids)) == len(ids) and keys == sorted(keys):
+        return None
+    return sequence_of(times, ids)
+
+
+def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
+    """Records in their order, each with its `seq`."""
+    seqs = sequence([r.ts_ns for r in records], [r.id for r in records])
+    return [(r, None) for r in records] if seqs is None else list(zip(records, seqs, strict=True))
+
+
+_kinds: dict[str, bytes] = {}
+_names: dict[str, bytes] = {}
+_CACHED = 1024
+
+
+def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
+    """Append a span's last attributes, the user's among them, and its events.
+
+    Raises FallbackError where that is more than one span may carry.
+    """
+    marks, snapshots = riders
+    if len(marks) == 1 and not snapshots and span.mark_ids == (marks[0][0].id,):
+        mark, seq = marks[0]
+        if mark.name != sc.OVERHEAD_NS and span.attrs == EMPTY:  # most steps: one mark
+            event = _mark(mark, seq)
+            parts += (b"\x5a", varint(len(event)), event)
+            return
+    if len(marks) + len(snapshots) > sc.MAX_EVENTS:
+        raise FallbackError
+    marks = _in_order(span.mark_ids, marks)
+    overhead = _overhead(span, marks)
+    decoded = tuple([mark.id for mark, _ in marks])
+    if overhead is not None:
+        parts.append(int_overhead(overhead))
+        marks = marks[:-1]
+    if span.attrs != EMPTY:
+        parts.append(span_users(bytes(span.attrs)))
+    if decoded != span.mark_ids:
+        rested = Span()
+        rest = rests.text_of({"set": {"mark_ids": list(span.mark_ids)}})
+        rests.write(rested.attributes, sc.REST, rest)
+        parts.append(rested.SerializeToString())
+    events = [_mark(mark, seq) for mark, seq in marks]
+    events += [_generic(ev.write_snapshot, snapshot, seq) for snapshot, seq in snapshots]
+    if sum(map(len, events)) > sc.MAX_SPAN_BYTES // 4:
+        raise FallbackError
+    for event in events:
+        parts += (b"\x5a", varint(len(event)), event)
+
+
+def _mark(mark: TypedMark, seq: int | None) -> bytes:
+    try:
+        if seq is not None or not is_id(mark.id) or mark.ts_ns <= 0:
+            raise FallbackError
+        value = _value(mark)
+        kind = _kinds.get(mark.kind) or _kind(mark.kind)
+        users = b"" if mark.attrs == EMPTY else event_users(bytes(mark.attrs))
+        name = _names.get(mark.name) or _name(mark.name)
+        time = pack_time(0x09, mark.ts_ns)
+    except (FallbackError, StructError):
+        return _generic(ev.write_mark, mark, seq)
+    return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users))
+
+
+def _kind(kind: str) -> bytes:
+    made = mark_kind(kind)
+    if len(_kinds) < _CACHED:
+        _kinds[kind] = made
+    return made
+
+
+def _name(name: str) -> bytes:
+    made = b"\x12" + sized(name.encode()) if name else b""
+    if len(_names) < _CACHED:
+        _names[name] = made
+    return made
+
+
+def _in_order(
+    mark_ids: tuple[str, ...], marks: list[tuple[TypedMark, int | None]]
+) -> list[tuple[TypedMark, int | None]]:
+    if len(mark_ids) != len(marks) or tuple([m.id for m, _ in marks]) == mark_ids:
+        return marks
+    by_id = {placed[0].id: placed for placed in marks}
+    if len(by_id) != len(marks) or by_id.keys() != set(mark_ids):
+        return marks
+    return [by_id[mark_id] for mark_id in mark_ids]
+
+
+def _overhead(span: TypedSpan, marks: list[tuple[TypedMark, int | None]]) -> int | None:
+    """The value of the SDK's own overhead mark where it is the last one and just that."""
+    if not marks or marks[-1][0].name != sc.OVERHEAD_NS or marks[-1][1] is not None:
+        return None
+    mark = record_of(marks[-1][0])
+    value = mark["value"]
+    if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
+        return None
+    expected = overhead_mark(span.id, span.end_ns, value)
+    return value if exactjson.equal(mark, expected) else None
+
+
+def _value(mark: TypedMark) -> bytes:
+    """A mark's value as an attribute. Raises FallbackError where its text needs more than that."""
+    token = bytes(mark.value)
+    kind = mark.value_type
+    if mark.value_nonfinite is not None and isinstance(mark.value_nonfinite, str):
+        raise FallbackError
+    if kind == "float":
+        try:
+            number = float(token)
+        except ValueError:
+            raise FallbackError from None
+        if repr(number).encode() != token and type(exactjson.loads(token)) is not float:
+            raise FallbackError
+        return MARK_DOUBLE + pack_double(number)
+    value = exactjson.loads(token)
+    if kind == "int" and type(value) is int:
+        return mark_int(value)
+    if kind == "string" and isinstance(value, str):
+        return mark_text(value)
+    raise FallbackError
+
+
+def _generic(write: Any, typed: TypedMark | TypedSnapshot, seq: int | None) -> bytes:
+    event = Span.Event()
+    write(event, record_of(typed), typed.span_id, seq)
+    return bytes(event.SerializeToString())
