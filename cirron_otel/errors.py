@@ -5,6 +5,7 @@ CirronOtelError
 ├── UsageError      2  wrong usage or configuration
 ├── InputError      3  input is not what it claims to be, or cannot be read
 ├── TargetError     4  the target cannot be written
+│   └── RefusedNameError   one file of it, for its name or for what is there already
 └── EndpointError   5  the endpoint cannot be reached, or refused
 ```
 
@@ -47,6 +48,10 @@ class TargetError(CirronOtelError):
     """The target cannot be written; what stood there before is untouched."""
 
     exit_code = 4
+
+
+class RefusedNameError(TargetError):
+    """One file of a target is refused, for its name or because other content is there."""
 
 
 class EndpointError(CirronOtelError):

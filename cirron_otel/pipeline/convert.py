@@ -7,17 +7,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from ..errors import InputError, UsageError
+from ..errors import InputError, TargetError, UsageError
+from ..ids import digest
 from ..otlp.files import Message, read_messages
 from ..spool.findings import Finding
-from ..spool.reader import SpoolReader
+from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
+from ..spool.writer import name_of
 from ..translator.decode import Decoded
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from ..translator.translate import FromOtlp
@@ -62,9 +64,10 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
     source = source_place(request.source, request.source_format)
     target = target_place(request.target, request.target_format, source)
     report = Report(target=target.path)
+    before = Report()
     with contextlib.ExitStack() as stack:
         if source.is_otlp and request.select:
-            source = _as_spool(source, stack, report)
+            source = _as_spool(source, stack, before)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
         if not source.is_otlp:
@@ -74,7 +77,17 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         else:
             with open_batches(target, report) as batches:
                 _from_otlp(source, batches, report, progress)
+    for finding in before.skipped:
+        report.skip(finding)
+    report.incomplete += before.incomplete
+    report.duplicates += before.duplicates
     return report
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise InputError("standard input is closed: name a file instead of -")
+    return sys.stdin.buffer
 
 
 # --- from Cirron --------------------------------------------------------------------------------
@@ -84,14 +97,20 @@ def as_spool_if_batch(source: Place, stack: contextlib.ExitStack) -> Place:
     """A spool that holds nothing but the one batch file of `source`."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-")))
     if source.path == STANDARD:
-        name, data = "stdin.json", sys.stdin.buffer.read()
+        name, data = "", _standard_input().read(MAX_BATCH_BYTES + 1)
     else:
         name = Path(source.path).name
         try:
-            data = Path(source.path).read_bytes()
+            with Path(source.path).open("rb") as file:
+                data = file.read(MAX_BATCH_BYTES + 1)
         except OSError as error:
             what = error.strerror or error
             raise InputError(f"{source.path} cannot be read: {what}") from None
+    if not name.endswith(".json"):
+        try:
+            name = name_of(data)
+        except TargetError:
+            name = f"{digest(data).hex()}.json"
     (folder / "spool").mkdir()
     (folder / "spool" / name).write_bytes(data)
     reader = SpoolReader(folder)
@@ -196,7 +215,7 @@ SEGMENT_FROM = 4000
 @contextlib.contextmanager
 def _open_source(place: Place) -> Iterator[BinaryIO]:
     if place.path == STANDARD:
-        yield sys.stdin.buffer
+        yield _standard_input()
         return
     with contextlib.ExitStack() as stack:
         try:
@@ -264,13 +283,14 @@ def _take(
             report.snapshots += whole.snapshots
             batches.write(whole.name, whole.data)
         return
-    traces = _parsed(message, report, source)
+    traces = parsed(message, report, source)
     if traces is not None:
         for decoded in reader.feed(traces.resource_spans):
             _store(decoded, batches, report)
 
 
-def _parsed(message: Message, report: Report, source: Place) -> TracesData | None:
+def parsed(message: Message, report: Report, source: Place) -> TracesData | None:
+    """The message as an object; None where it is none, which is reported."""
     try:
         return TracesData.FromString(message.data)
     except DecodeError:
@@ -294,14 +314,17 @@ def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
     batches.write(decoded.name, batch_bytes(decoded.batch))
 
 
-def _as_spool(source: Place, stack: contextlib.ExitStack, report: Report) -> Place:
+def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report) -> Place:
     """A temporary spool with what an OTLP source holds, so that it can be selected from."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
     place = Place(folder, Kind.SPOOL)
-    passing = replace(report)
+    passing = Report()
     with open_batches(place, passing) as batches:
         _from_otlp(source, batches, passing, None)
-    report.incomplete = passing.incomplete
+    for finding in passing.skipped:
+        before.skip(finding)
+    before.incomplete += passing.incomplete
+    before.duplicates += passing.duplicates
     (Path(folder) / "spool").mkdir(exist_ok=True)
     return place
 
@@ -309,7 +332,7 @@ def _as_spool(source: Place, stack: contextlib.ExitStack, report: Report) -> Pla
 def _transcode(source: Place, target: Place, report: Report, progress: Progress | None) -> None:
     with open_traces(target) as writer:
         for message in messages_of(source, report, progress):
-            traces = _parsed(message, report, source)
+            traces = parsed(message, report, source)
             if traces is None:
                 continue
             report.lose(writer.write_message(traces))

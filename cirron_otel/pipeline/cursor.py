@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError, TargetError
@@ -50,12 +51,17 @@ class Cursor:
         """Note that the endpoint has a batch; `save` makes it last."""
         self._done.add(name)
 
-    def save(self) -> None:
-        """Write the cursor. Raises TargetError where it cannot be written."""
+    def save(self, pending: Iterable[str] = ()) -> None:
+        """Write the cursor. Raises TargetError where it cannot be written.
+
+        The mark stays below the names that are `pending`: seen and not acknowledged.
+        """
         if len(self._done) > 2 * _KEPT:
             names = sorted(self._done)
-            self.mark = names[-_KEPT - 1]
-            self._done = set(names[-_KEPT:])
+            mark = names[-_KEPT - 1]
+            if all(name > mark for name in pending):
+                self.mark = mark
+                self._done = set(names[-_KEPT:])
         told = {
             "target": self._target,
             "low_water_mark": self.mark,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import tempfile
 import threading
 import time
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, UsageError
+from ..errors import InputError, TargetError, UsageError
 from ..exporter.config import OtlpConfig
 from ..exporter.otlp import Pusher, PushError, StoppedError
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, encode, pushable
-from .convert import Progress, as_spool_if_batch, messages_of, read_sessions
+from .convert import Progress, as_spool_if_batch, messages_of, parsed, read_sessions
 from .cursor import Cursor
 from .formats import Kind, Place, source_place
 from .light import LightBatch, light
@@ -91,7 +92,10 @@ def export(
             _Follower(source.path, options, sender, config.shown_endpoint).run(stop)
         elif source.is_otlp:
             for message in messages_of(source, report, progress):
-                sender.send(pushable(message.data), [])
+                if parsed(message, report, source) is not None:
+                    sender.send(pushable(message.data), [])
+                if stop.is_set():
+                    break
         else:
             _push_spool(source, options, sender, report, progress, stop)
     return report
@@ -101,7 +105,7 @@ class _Sender:
     """Sends messages, several in one request, and counts what becomes of them."""
 
     def __init__(self, pusher: Pusher, report: ExportReport) -> None:
-        self._pusher, self._report = pusher, report
+        self._pusher, self.report = pusher, report
         self._waiting: list[Encoded] = []
         self._size = 0
         self.sent: list[str] = []
@@ -124,7 +128,7 @@ class _Sender:
 
     def send(self, data: bytes, items: list[Encoded]) -> None:
         """Send one message. Raises EndpointError; what was accepted before is counted."""
-        report = self._report
+        report = self.report
         try:
             result = self._pusher.push(data)
         except PushError as error:
@@ -142,10 +146,10 @@ class _Sender:
             report.bytes_read += item.size
 
     def _count(self, result: Any) -> None:
-        self._report.accepted += result.accepted_spans
-        self._report.rejected += result.rejected_spans
+        self.report.accepted += result.accepted_spans
+        self.report.rejected += result.rejected_spans
         if result.error_message:
-            self._report.message = result.error_message
+            self.report.message = result.error_message
 
 
 def _push_spool(
@@ -178,6 +182,19 @@ def _push_spool(
             sender.flush()
 
 
+def _index_at(path: Path) -> SessionIndex:
+    """The index of an export that goes on; one that is damaged is made anew from the spool."""
+    try:
+        return SessionIndex(path, durable=True)
+    except sqlite3.OperationalError as error:
+        raise TargetError(
+            f"cannot use {path} ({error}): another export may be following this spool"
+        ) from None
+    except sqlite3.DatabaseError:
+        path.unlink()
+        return SessionIndex(path, durable=True)
+
+
 class _Follower:
     """Exports a spool as it grows.
 
@@ -191,8 +208,11 @@ class _Follower:
         self._options, self._sender = options, sender
         state = self._reader.paths.state
         self._cursor = Cursor(state, target)
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._index = SessionIndex(state / f"{self._cursor.path.stem}.sqlite")
+        try:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise TargetError(f"cannot write {state}: {error.strerror or error}") from None
+        self._index = _index_at(state / f"{self._cursor.path.stem}.sqlite")
         self._waiting: dict[str, float] = {}
         """Batches that were seen and not sent yet, by when they were seen (monotonic seconds)."""
         self._seen: set[str] = set()
@@ -201,10 +221,10 @@ class _Follower:
     def _found(self, finding: Finding) -> None:
         if finding.name not in self._broken and finding.code != "torn":
             self._broken.add(finding.name)
-            self._sender._report.skip(finding)
+            self._sender.report.skip(finding)
 
     def run(self, stop: threading.Event) -> None:
-        """Go on until `stop` is set; then send what is decided, and return."""
+        """Go on until `stop` is set."""
         try:
             while not stop.is_set():
                 self._observe()
@@ -214,7 +234,7 @@ class _Follower:
             pass
         finally:
             self._save()
-            self._index.close()
+            self._index.close(commit=False)  # what was counted and not sent is counted again
 
     def _observe(self) -> None:
         for name, batch in self._new():
@@ -240,6 +260,7 @@ class _Follower:
             file = self._reader.read(name)
             if file is None:
                 del self._waiting[name]
+                self._found(Finding(name, "evicted", "gone before it could be sent"))
                 continue
             batch = light(file.data)
             late = now - self._waiting[name] > UNDECIDED_SECONDS
@@ -259,4 +280,4 @@ class _Follower:
                 self._cursor.acknowledge(name)
             self._sender.sent.clear()
             self._index.commit()
-            self._cursor.save()
+            self._cursor.save(self._waiting)

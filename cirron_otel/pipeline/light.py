@@ -53,7 +53,7 @@ def light(data: bytes) -> LightBatch:
     """Read a batch; what has an odd type counts as absent. Raises InputError for no JSON."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return light_of(exactjson.loads(data))
 
 
@@ -90,7 +90,8 @@ def _span(record: dict[str, Any]) -> LightSpan:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    """A text as the index can hold it: lone surrogates, which no id of ours has, replaced."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def _int(value: object) -> int | None:

@@ -2,7 +2,8 @@
 
 A record stays if it meets every criterion that is given: its session and its rank are the ones
 named, and it is, or stands below, an epoch of the range, a scope of the name. Marks and snapshots
-go with their scope. A batch keeps its id; one of which nothing is left is left out.
+go with their scope. A batch of which a part is left gets an id made of its content; one of which
+nothing is left is left out.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .. import exactjson
 from ..errors import UsageError
-from .light import light_of
+from ..ids import digest, uuid4_shaped
+from .light import LightRef, LightSpan, light_of
 from .sessions import Ancestor, SessionIndex
 
-_RANGE = re.compile(r"(-?\d+)(?:\.\.(-?\d+))?")
-_USE = "use session=ID, rank=N, epoch=N, epoch=A..B or name=NAME"
+_RANGE = re.compile(r"(-?\d{1,18})(?:\.\.(-?\d{1,18}))?")
+_USE = "use session=ID, rank=N, rank=A..B, epoch=N, epoch=A..B or name=NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Selection:
     """Which records are wanted; an empty set means all."""
 
     sessions: frozenset[str] = frozenset()
-    ranks: frozenset[int] = frozenset()
+    ranks: tuple[tuple[int, int], ...] = ()
+    """Inclusive ranges of ranks."""
     epochs: tuple[tuple[int, int], ...] = ()
     """Inclusive ranges of epoch numbers."""
     names: frozenset[str] = frozenset()
@@ -44,7 +48,7 @@ class Selection:
             found[key].append(value)
         return cls(
             frozenset(found["session"]),
-            frozenset(_range("rank", value)[0] for value in found["rank"]),
+            tuple(_range("rank", value) for value in found["rank"]),
             tuple(_range("epoch", value) for value in found["epoch"]),
             frozenset(found["name"]),
         )
@@ -57,37 +61,38 @@ class Selection:
         seen = light_of(batch)
         by_id = {span.id: span for span in seen.spans}
         standings = index.standings(seen, by_id)
+        records = batch.get("spans")
         wanted: set[str] = set()
         spans = []
-        for number, record in enumerate(batch.get("spans") or ()):
-            span = seen.spans[number]
-            above = [Ancestor(span.name, span.index)]
-            walked = {span.id}
-            parent = span.parent_id
-            while parent is not None and parent in by_id and parent not in walked:
-                walked.add(parent)
-                above.append(Ancestor(by_id[parent].name, by_id[parent].index))
-                parent = by_id[parent].parent_id
-            if parent is not None and parent not in by_id:
-                above += index.ancestors(parent)
+        for number, span in enumerate(seen.spans):
+            record = records[number]  # type: ignore[index]
+            above = _above(span, by_id, index)
             if self._wants(standings[number].session, record.get("rank"), above):
                 wanted.add(span.id)
                 spans.append(record)
-        outside = {r.span_id for r in (*seen.marks, *seen.snapshots)} - by_id.keys() - {"", "root"}
-        for some_id in outside:
-            session = index.resolve(some_id).session
-            if not self.ranks and self._wants(session, None, index.ancestors(some_id)):
+        # A scope that is elsewhere has the rank of the process that wrote the batch.
+        ranks = [record.get("rank") for record in records] if seen.spans else []  # type: ignore[union-attr]
+        rank = ranks[0] if ranks else 0
+        default = standings[0].session if standings else ""
+        for some_id in {r.span_id for r in (*seen.marks, *seen.snapshots)} - by_id.keys():
+            rootless = some_id in ("", "root")
+            session = default if rootless else index.resolve(some_id).session
+            above = [] if rootless else index.ancestors(some_id)
+            if self._wants(session, rank, above):
                 wanted.add(some_id)
-        marks = [r for r in batch.get("marks") or () if r.get("span_id") in wanted]
-        snapshots = [r for r in batch.get("snapshots") or () if r.get("span_id") in wanted]
+        marks = _riding(batch.get("marks"), seen.marks, wanted)
+        snapshots = _riding(batch.get("snapshots"), seen.snapshots, wanted)
         if not spans and not marks and not snapshots:
             return None
-        return batch | {"spans": spans, "marks": marks, "snapshots": snapshots}
+        chosen = batch | {"spans": spans, "marks": marks, "snapshots": snapshots}
+        return batch if exactjson.equal(chosen, batch) else _renamed(chosen)
 
     def _wants(self, session: str, rank: object, above: list[Ancestor]) -> bool:
         if self.sessions and session not in self.sessions:
             return False
-        if self.ranks and rank not in self.ranks:
+        if self.ranks and not (
+            type(rank) is int and any(low <= rank <= high for low, high in self.ranks)
+        ):
             return False
         if self.names and not any(scope.name in self.names for scope in above):
             return False
@@ -95,6 +100,32 @@ class Selection:
             return True
         epochs = [s.number for s in above if s.name == "epoch" and s.number is not None]
         return any(low <= epoch <= high for epoch in epochs for low, high in self.epochs)
+
+
+def _above(span: LightSpan, by_id: dict[str, LightSpan], index: SessionIndex) -> list[Ancestor]:
+    """A scope and everything around it, up to the session."""
+    above = [Ancestor(span.name, span.index)]
+    walked = {span.id}
+    parent = span.parent_id
+    while parent is not None and parent in by_id and parent not in walked:
+        walked.add(parent)
+        above.append(Ancestor(by_id[parent].name, by_id[parent].index))
+        parent = by_id[parent].parent_id
+    if parent is not None and parent not in by_id:
+        above += index.ancestors(parent)
+    return above
+
+
+def _riding(records: Any, refs: list[LightRef], wanted: set[str]) -> list[Any]:
+    return [
+        record for record, ref in zip(records or (), refs, strict=False) if ref.span_id in wanted
+    ]
+
+
+def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
+    """A part of a batch under an id of its own: two parts of one batch are not duplicates."""
+    content = exactjson.dumps_sorted(chosen)
+    return chosen | {"batch_id": uuid4_shaped(digest("select", content))}
 
 
 def _range(key: str, text: str) -> tuple[int, int]:

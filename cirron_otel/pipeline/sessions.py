@@ -67,11 +67,12 @@ class Ancestor(NamedTuple):
 class SessionIndex:
     """What is known about the sessions of a spool, in an SQLite file."""
 
-    def __init__(self, path: str | Path = ":memory:") -> None:
-        """Open or make the index at `path`."""
+    def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
+        """Open or make the index at `path`; `durable` for one that outlives its process."""
         self.path = str(path)
         self._db = sqlite3.connect(self.path, isolation_level=None)
-        self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
+        journal = "PRAGMA journal_mode=WAL;" if durable else "PRAGMA journal_mode=OFF;"
+        self._db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA)
         self._pending = {row[0] for row in self._db.execute("SELECT id FROM referred")}
         self._unplaced: set[str] = set()
         """Of these, those that no scope of a known process has referred to yet."""
@@ -101,9 +102,10 @@ class SessionIndex:
         self._db.execute("COMMIT")
         self._db.execute("BEGIN")
 
-    def close(self) -> None:
-        """Close the file."""
-        self.commit()
+    def close(self, *, commit: bool = True) -> None:
+        """Close the file; `commit=False` forgets what was added since the last commit."""
+        if commit:
+            self.commit()
         self._db.close()
 
     # --- first reading: the scopes that other batches refer to ----------------------------------

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
-from ..errors import TargetError, UsageError
+from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from ..otlp.files import TracesWriter
 from ..otlp.replacing import replacing
 from ..spool.findings import Finding
@@ -36,9 +36,7 @@ class SpoolTarget:
         report = self._report
         try:
             written = self._writer.write(data, name)
-        except TargetError as error:
-            if error.__cause__ is not None or not _is_refusal(error):
-                raise
+        except RefusedNameError as error:
             report.skip(Finding(name, "refused", str(error)))
             return
         if written.is_new:
@@ -50,10 +48,6 @@ class SpoolTarget:
     def close(self) -> None:
         """Wait until everything is on disk."""
         self._writer.sync()
-
-
-def _is_refusal(error: TargetError) -> bool:
-    return getattr(error, "is_refusal", False) or "other content" in str(error)
 
 
 class FileTarget:
@@ -97,6 +91,8 @@ def open_batches(place: Place, report: Report) -> Iterator[BatchTarget]:
         return
     with open_stream(place) as stream:
         yield FileTarget(stream, report)
+        if not report.written:
+            raise InputError("no batch to write: the source has none, or nothing was selected")
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from ..otlp.wire import encode_varint
 from ..spool.check import check_batch
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
-from ..translator.encode import Options
+from ..translator.encode import Options, file_name
 from .codec import Encoded, NoBatchError, batch_bytes, encode, pushable
 from .light import light
 from .select import Selection
@@ -97,6 +97,7 @@ class Encoder:
             if chosen is None:
                 return None
             data = batch_bytes(chosen)
+            name = file_name(chosen) or name
         if job.output == CIRRON:
             seen = light(data)
             counts = len(seen.spans), len(seen.marks), len(seen.snapshots)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError, TargetError, UsageError
+from ..errors import InputError, RefusedNameError, TargetError, UsageError
 
 BATCH_SUFFIX = ".json"
 TMP_SUFFIX = ".json.tmp"
@@ -116,13 +116,19 @@ def checked_name(name: str) -> str:
     try:
         size = len(os.fsencode(name))
     except UnicodeEncodeError:
-        raise TargetError(f"file name {name!r} cannot be encoded: choose another name") from None
+        raise RefusedNameError(
+            f"file name {name!r} cannot be encoded: choose another name"
+        ) from None
     if "/" in name or "\\" in name or "\0" in name:
-        raise TargetError(f"file name {name!r} holds a path separator: expected a plain name")
+        raise RefusedNameError(f"file name {name!r} holds a path separator: give a plain name")
     if not name.endswith(BATCH_SUFFIX):
-        raise TargetError(f"file name {name!r} does not end in .json: readers would not see it")
+        raise RefusedNameError(
+            f"file name {name!r} does not end in .json: readers would not see it"
+        )
     if size > _MAX_NAME_BYTES:
-        raise TargetError(f"file name of {size} bytes: at most {_MAX_NAME_BYTES} can be written")
+        raise RefusedNameError(
+            f"file name of {size} bytes: {_MAX_NAME_BYTES} can be written at most"
+        )
     return name
 
 

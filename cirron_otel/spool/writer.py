@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from .. import exactjson
-from ..errors import InputError, TargetError, UsageError
+from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from .eviction import Drops, Eviction
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spool
 
@@ -215,7 +215,7 @@ def _holds_already(path: Path, data: bytes) -> bool:
     except FileNotFoundError:
         if not path.is_symlink():
             return False
-    raise TargetError(
+    raise RefusedNameError(
         f"{path} exists with other content: nothing was overwritten;"
         " choose another directory, or remove that file"
     )

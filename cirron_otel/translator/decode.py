@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from .. import exactjson
 from ..ids import digest
 from . import rest as rests
-from .encode import decoded_otel, file_name
+from .encode import as_decoded, decoded_otel, file_name
 from .events import Record
 from .header import LISTS, Counts, Header, Origin, read_resource, read_scope
 from .order import TIME, arranged
@@ -116,6 +116,7 @@ class Assembly:
             batch["otel"] = otel
         carried = [c.rest for c in self.carriers if c.rest]
         rests.apply(batch, rests.parse(carried[0] if carried else self.header.rest))
+        self._keep_resource(batch)
         found, expected = self.counts(), self.header.counts
         name = self.header.file or file_name(batch)
         if found != expected:
@@ -123,6 +124,21 @@ class Assembly:
             name = None
         name = name or file_name(batch) or f"{digest(exactjson.dumps_sorted(batch)).hex()}.json"
         return Decoded(batch, name, found, expected, self.duplicates)
+
+    def _keep_resource(self, batch: Record) -> None:
+        """Keep what a processor added to the resource of a batch whose rest holds all of `otel`."""
+        otel = batch.get("otel")
+        known = otel if isinstance(otel, dict) else {}
+        resource = known.get("resource")
+        resource = resource if isinstance(resource, dict) else {}
+        told = resource.get("attributes")
+        told = told if isinstance(told, dict) else {}
+        if exactjson.equal(as_decoded(told), self.resource_attributes):
+            return
+        kept: Record = {"resource": resource | {"attributes": self.resource_attributes}}
+        if "otel" in batch and not isinstance(otel, dict):
+            kept["was"] = otel
+        batch["otel"] = known | kept
 
     def _append_carried(self, unit: SpanSet) -> None:
         own = unit.record.get("id")

@@ -1,0 +1,181 @@
+"""What users run, from files to files: any batch, long runs, selections, parts and names."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cirron_otel import exactjson
+from cirron_otel.errors import InputError, UsageError
+from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.pipeline.cursor import Cursor
+from cirron_otel.pipeline.light import light
+from cirron_otel.pipeline.select import Selection
+from cirron_otel.pipeline.sessions import SEGMENT_RECORDS, SessionIndex
+from tests.bench import workload
+from tests.integration.spools import RECORDED, assert_same, batches, spans_of
+from tests.translator import strategies as gen
+from tests.translator.test_lossless import PHASES, SLOW
+
+SPOOL_01 = RECORDED / "01_torch_basic"
+
+
+def spool_of(folder: Path, *contents: bytes) -> Path:
+    (folder / "spool").mkdir(parents=True)
+    for number, data in enumerate(contents):
+        (folder / "spool" / f"{number:020d}-{'a' * 32}.json").write_bytes(data)
+    return folder
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(made=st.lists(gen.batches, min_size=1, max_size=3), layout=st.booleans())
+def test_any_batches_through_files(made: list[Any], layout: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = spool_of(folder / "in", *map(exactjson.dumps, made))
+        file = folder / "traces.binpb"
+        request = Request(str(source), str(file), layout="session" if layout else "segmented")
+        report = convert(request)
+        back = convert(Request(str(file), str(folder / "back")))
+        refused = {f.name for f in (*report.skipped, *back.skipped)}
+        truth = {n: b for n, b in batches(source).items() if n not in refused}
+        # a batch with a top-level key of another type than the format's is none, and is reported
+        assert all(f.code not in ("untranslatable", "refused") for f in report.skipped)
+        if truth:
+            assert_same(batches(folder / "back"), truth)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_long_run_is_cut_into_segments_and_comes_back(native: bool, tmp_path: Path) -> None:
+    made = list(workload.batches(30, native=native))
+    (tmp_path / "in" / "spool").mkdir(parents=True)
+    for name, data in made:
+        (tmp_path / "in" / "spool" / name).write_bytes(data)
+    file = tmp_path / "traces.binpb"
+    convert(Request(str(tmp_path / "in"), str(file)))
+    spans = spans_of(file)
+    traces = Counter(span.trace_id for span in spans)
+    assert len(traces) == 30 * 600 // SEGMENT_RECORDS + 1
+    # a trace may grow by its last step beyond the limit, and by the spans that join traces
+    assert max(traces.values()) <= SEGMENT_RECORDS + 20
+    ids = {(span.trace_id, span.span_id) for span in spans}
+    parents = {(s.trace_id, s.parent_span_id) for s in spans if s.parent_span_id}
+    assert parents <= ids, "a parent is missing in its trace"
+    roots = Counter(span.trace_id for span in spans if not span.parent_span_id)
+    assert set(roots.values()) == {1}
+    assert all((link.trace_id, link.span_id) in ids for span in spans for link in span.links)
+    convert(Request(str(file), str(tmp_path / "back")))
+    assert_same(batches(tmp_path / "back"), batches(tmp_path / "in"))
+    name = made[3][0]
+    assert (tmp_path / "back" / "spool" / name).read_bytes() == made[3][1]
+
+
+def test_counting_at_once_opens_the_same_segments_as_counting_each(tmp_path: Path) -> None:
+    files = dict(workload.batches(25))
+    at_once, one_by_one = SessionIndex(), SessionIndex()
+    for name, data in files.items():
+        at_once.observe(light(data), name)
+        one_by_one.observe(light(data))
+    at_once.count_all(lambda name: light(files[name]))
+    for data in files.values():
+        one_by_one.count(light(data))
+    assert at_once._segments == one_by_one._segments
+    assert at_once._segments
+
+
+def test_two_parts_of_one_batch_are_not_duplicates(tmp_path: Path) -> None:
+    joined = b""
+    spans = 0
+    for epoch in ("epoch=0", "epoch=1"):
+        file = tmp_path / f"{epoch}.binpb"
+        select = Selection.parse([epoch])
+        spans += convert(Request(str(SPOOL_01), str(file), select=select)).spans
+        joined += file.read_bytes()
+    both = tmp_path / "both.binpb"
+    both.write_bytes(joined)
+    report = convert(Request(str(both), str(tmp_path / "back")))
+    assert (report.spans, report.duplicates) == (spans, 0)
+    found = [span for batch in batches(tmp_path / "back").values() for span in batch["spans"]]
+    assert len({span["id"] for span in found}) == len(found) == spans
+
+
+def test_selecting_everything_changes_nothing(tmp_path: Path) -> None:
+    select = Selection.parse(["rank=0..3"])
+    convert(Request(str(SPOOL_01), str(tmp_path / "out"), select=select))
+    assert_same(batches(tmp_path / "out"), batches(SPOOL_01))
+
+
+@pytest.mark.parametrize("expression", ["rank", "rank=", "rank=x", "epoch=1..", "color=red"])
+def test_what_cannot_be_selected_by(expression: str) -> None:
+    with pytest.raises(UsageError, match="cannot select by"):
+        Selection.parse([expression])
+
+
+def test_selecting_from_odd_records_reports_and_goes_on(tmp_path: Path) -> None:
+    odd = {"schema_version": 1, "spans": [1], "marks": [{"span_id": [1]}, 5], "snapshots": []}
+    strange = {"schema_version": 1, "spans": [{"id": "\ud800", "rank": [1]}], "marks": []}
+    source = spool_of(tmp_path / "in", *(json.dumps(b).encode() for b in (odd, strange)))
+    select = Selection.parse(["rank=0"])
+    convert(Request(str(source), str(tmp_path / "out.jsonl"), select=select))
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def test_one_batch_nested_beyond_reason_does_not_stop_the_others(tmp_path: Path) -> None:
+    deep = b'{"schema_version":1,"spans":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    good = json.dumps({"schema_version": 1, "spans": [], "marks": [], "snapshots": []}).encode()
+    source = spool_of(tmp_path / "in", deep, good)
+    report = convert(Request(str(source), str(tmp_path / "out.jsonl")))
+    assert report.batches == 1
+    assert [finding.name[:20] for finding in report.skipped] == ["0" * 20]
+
+
+def test_a_name_that_leads_out_of_the_spool_is_refused_alone(tmp_path: Path) -> None:
+    source = spool_of(tmp_path / "in", *(json.dumps({"schema_version": 1, "spans": []}).encode(),))
+    file = tmp_path / "x.jsonl"
+    convert(Request(str(source), str(file)))
+    text = file.read_text()
+    name = next(iter(batches(source)))
+    evil = text.replace(name, "../../evil.json")
+    assert evil != text
+    file.write_text(evil + text)
+    report = convert(Request(str(file), str(tmp_path / "back")))
+    assert report.written == 1
+    assert [finding.code for finding in report.skipped] == ["refused"]
+
+
+def test_a_batch_file_of_any_name(tmp_path: Path) -> None:
+    (name, batch) = next(iter(batches(SPOOL_01).items()))
+    file = tmp_path / "batch.txt"
+    file.write_bytes(exactjson.dumps(batch))
+    convert(Request(str(file), str(tmp_path / "out.jsonl"), source_format="batch"))
+    convert(Request(str(tmp_path / "out.jsonl"), str(tmp_path / "back")))
+    assert_same(batches(tmp_path / "back"), {name: batch})
+
+
+def test_nothing_selected_leaves_no_file(tmp_path: Path) -> None:
+    target = tmp_path / "one.json"
+    select = Selection.parse(["session=none"])
+    request = Request(str(SPOOL_01), str(target), target_format="batch", select=select)
+    with pytest.raises(InputError, match="no batch to write"):
+        convert(request)
+    assert not target.exists()
+
+
+def test_the_cursors_mark_never_passes_what_waits(tmp_path: Path) -> None:
+    cursor = Cursor(tmp_path, "endpoint")
+    for number in range(20_001):
+        cursor.acknowledge(f"{number + 1:06d}")
+    cursor.save(pending=["000000"])
+    assert "000000" not in Cursor(tmp_path, "endpoint")
+    cursor.save()
+    again = Cursor(tmp_path, "endpoint")
+    assert "000000" in again
+    assert "020001" in again
+    assert "020002" not in again
