@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.errors import InputError, UsageError
+from cirron_otel.otlp.files import TracesWriter
+from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.cursor import Cursor
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.select import Selection
 from cirron_otel.pipeline.sessions import SEGMENT_RECORDS, SessionIndex
+from cirron_otel.translator.encode import encode_batch
+from cirron_otel.translator.placement import Plan
 from tests.bench import workload
 from tests.integration.spools import RECORDED, assert_same, batches, spans_of
 from tests.translator import strategies as gen
@@ -137,14 +142,12 @@ def test_one_batch_nested_beyond_reason_does_not_stop_the_others(tmp_path: Path)
 
 
 def test_a_name_that_leads_out_of_the_spool_is_refused_alone(tmp_path: Path) -> None:
-    source = spool_of(tmp_path / "in", *(json.dumps({"schema_version": 1, "spans": []}).encode(),))
-    file = tmp_path / "x.jsonl"
-    convert(Request(str(source), str(file)))
-    text = file.read_text()
-    name = next(iter(batches(source)))
-    evil = text.replace(name, "../../evil.json")
-    assert evil != text
-    file.write_text(evil + text)
+    batch = {"schema_version": 1, "spans": []}
+    file = tmp_path / "x.binpb"
+    with file.open("wb") as stream, TracesWriter(stream, Format(Encoding.PROTO)) as writer:
+        for name in ("../../evil.json", "good.json"):
+            messages = encode_batch(batch, Plan("f" * 32), name)
+            writer.write_message(TracesData(resource_spans=messages))
     report = convert(Request(str(file), str(tmp_path / "back")))
     assert report.written == 1
     assert [finding.code for finding in report.skipped] == ["refused"]
