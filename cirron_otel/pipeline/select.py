@@ -17,7 +17,8 @@ from .. import exactjson
 from ..errors import UsageError
 from ..ids import digest, uuid4_shaped
 from .light import LightRef, LightSpan, light_of
-from .sessions import Ancestor, SessionIndex
+from .sessions import SessionIndex
+from .standing import Ancestor
 
 _RANGE = re.compile(r"(-?\d{1,18})(?:\.\.(-?\d{1,18}))?")
 _USE = "use session=ID, rank=N, rank=A..B, epoch=N, epoch=A..B or name=NAME"

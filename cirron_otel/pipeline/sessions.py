@@ -13,12 +13,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from ..ids import segment_trace_id, trace_id_for
 from ..translator.placement import Place, Plan, Segment
-from ..translator.typed import TypedBatch, TypedSpan
+from ..translator.typed import TypedSpan
 from .light import LightBatch, LightSpan, is_users
+from .standing import Ancestor, Row, Seen, Standing, chain_of, standing_of
 
 SEGMENT_RECORDS = 4000
 """Records in one trace before the next child or grandchild of the session opens another."""
@@ -42,26 +42,6 @@ CREATE TABLE IF NOT EXISTS batch (name TEXT PRIMARY KEY, outside TEXT, records I
   WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
 """
-
-
-class Standing(NamedTuple):
-    """Where a scope stands: its session, depth, and the child or grandchild it is in."""
-
-    session: str
-    depth: int
-    unit: tuple[int, str] | None
-    """(start_ns, id) of the scope that decides about its segment; None in the first one."""
-
-
-Seen = LightBatch | TypedBatch
-"""A batch in either of the forms that say where its records stand."""
-
-
-class Ancestor(NamedTuple):
-    """A scope on the way from a record up to its session."""
-
-    name: str
-    number: int | None
 
 
 class SessionIndex:
@@ -180,7 +160,7 @@ class SessionIndex:
             self._sessions.setdefault(str(span.pid), []).append(entry)
 
     def _add_node(self, span: LightSpan, index: dict[str, LightSpan]) -> None:
-        chain = _chain(span, index)
+        chain = chain_of(span, index)
         top = chain[-1]
         second = chain[-2] if len(chain) > 1 else None
         path = json.dumps([(s.name, s.index) for s in chain])
@@ -293,10 +273,10 @@ class SessionIndex:
             current = row[1]
         standing = None if rows and (rows[-1][7] or rows[-1][1] is None) else self._unknown(current)
         for row in reversed(rows):
-            standing = self._stand(row, standing)
+            standing = self._placed(row, standing)
         return standing or Standing(some_id, 0, None)
 
-    def _node(self, some_id: str) -> tuple[str, ...] | None:
+    def _node(self, some_id: str) -> Row | None:
         row = self._db.execute("SELECT * FROM node WHERE id = ?", (some_id,)).fetchone()
         return tuple(row) if row is not None else None
 
@@ -315,24 +295,10 @@ class SessionIndex:
                 return Standing(session, 1, None)
         return Standing(some_id, 0, None)
 
-    def _stand(self, row: tuple[str, ...], above: Standing | None) -> Standing:
-        rel, top = int(row[2]), (int(row[4]), row[3])
-        second = (int(row[6]), row[5]) if row[5] is not None else top
-        if row[7]:
-            unit = second if rel > 1 else None
-            if rel > 2:  # the chain keeps its ends; what is deeper counts as in its grandparent
-                unit = second
-            return Standing(row[3], rel - 1, unit)
-        if above is None:
-            above = self.without_parent(row[3], row[8], top[0])
-            if above.depth == 0 and above.session == row[3]:
-                return Standing(row[3], rel - 1, second if rel > 1 else None)
-            return Standing(above.session, rel, second)
-        if above.depth == 0:
-            return Standing(above.session, rel, second)
-        if above.depth == 1:
-            return Standing(above.session, rel + 1, top)
-        return Standing(above.session, above.depth + rel, above.unit)
+    def _placed(self, row: Row, above: Standing | None) -> Standing:
+        if above is None and not row[7]:
+            above = self.without_parent(row[3], row[8], int(row[4]))
+        return standing_of(row, above)
 
     def session_at(self, pid: str, when_ns: int) -> str | None:
         """The session of a process that was open at a time; the one that began last."""
@@ -356,7 +322,7 @@ class SessionIndex:
         if found is not None:
             return found
         above: Standing | None = None
-        for scope in reversed(_chain(span, index)):
+        for scope in reversed(chain_of(span, index)):
             if scope.id in known:
                 above = known[scope.id]
                 continue
@@ -435,16 +401,3 @@ class SessionIndex:
             result += [Ancestor(*entry) for entry in json.loads(row[10])]
             current = row[1]
         return result
-
-
-def _chain(span: LightSpan, index: dict[str, LightSpan]) -> list[LightSpan]:
-    """The span and its ancestors within its batch, up to the topmost."""
-    chain = [span]
-    seen = {span.id}
-    while (parent := chain[-1].parent_id) is not None and parent not in seen:
-        above = index.get(parent)
-        if above is None:
-            break
-        seen.add(parent)
-        chain.append(above)
-    return chain

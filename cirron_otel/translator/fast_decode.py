@@ -107,7 +107,8 @@ def _decode(data: bytes) -> Whole:
     origin = _origin(data[resource_start:resource_end], header)
     if origin is None or origin.attributes or header.schema_version != 1:
         raise FallbackError
-    if not isinstance(header.batch_id, str) or not isinstance(header.created_ns, int):
+    created_ns = header.created_ns
+    if not isinstance(header.batch_id, str) or not isinstance(created_ns, int) or created_ns < 0:
         raise FallbackError
     return _FastDecoder(data, header, origin).run(scope_end, spans_end)
 
