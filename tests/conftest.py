@@ -27,8 +27,8 @@ for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
 
-# CI draws the same examples each time, so that what passed there passes again; everybody else's runs
-# go on looking for new ones.
+# CI draws the same examples each time, so that what passed there passes again; all other runs go
+# on looking for new ones.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI") == "true":
     settings.load_profile("ci")
