@@ -126,6 +126,14 @@ def _origin(resource: bytes, header: Header) -> Origin | None:
     return _origins[key]
 
 
+def _hex(text: str) -> str:
+    """What is left of hex digits when they are read and written again."""
+    try:
+        return bytes.fromhex(text).hex()
+    except ValueError:
+        return ""
+
+
 class _FastDecoder:
     def __init__(self, data: bytes, header: Header, origin: Origin) -> None:
         self.data, self.header, self.origin = data, header, origin
@@ -160,6 +168,7 @@ class _FastDecoder:
         data = self.data
         names, parents, lowers = self.names, self.parents, self.lowers
         add, add_order = self.spans.append, self.order.append
+        told_ids: list[str] = []
         while at < end:
             if data[at] != 0x12:
                 raise FallbackError
@@ -192,16 +201,20 @@ class _FastDecoder:
                 continue
             kind, tag5, start_ns, tag6, end_ns = _TIMES(data, first)
             name = names.get(data[at + 40 : first])
-            parent, lower = parents.get(above), lowers.get(trace_id)
+            parent = parents.get(above) or self._parent(above)
+            lower = lowers.get(trace_id) or self._lower(trace_id)
             if (
-                (name and parent and lower and start_ns and end_ns and span_id != _ZERO)
+                (name and start_ns and end_ns and span_id != _ZERO)
                 and (kind == 0x0130 and tag5 == 0x39 and tag6 == 0x41 and length < 128)
                 and self.common_tail.overhead is None
             ):
                 parent += lower
                 derived = span_id.hex() + lower
                 if own:
-                    derived = other(own, derived, span_id)
+                    if own[:16] != derived[:16] or own == derived:
+                        raise FallbackError
+                    told_ids.append(own)
+                    derived = own
                     parent = self._known_parent(upper, parent, above)
                 own = derived
                 add(
@@ -213,7 +226,8 @@ class _FastDecoder:
             else:
                 self._span(at, stop)
             at = stop
-        if at != end:
+        text = "".join(told_ids)
+        if at != end or _hex(text) != text:
             raise FallbackError
 
     def _known_parent(self, told: str, derived: str, span_id: bytes) -> str:

@@ -156,8 +156,6 @@ class _FastEncoder:
                 raise FallbackError
             seq = seqs[number] if seqs is not None else None
             body = self._span(span, raw, place.trace_id, seq)
-            if place.depth > _DEEPEST_UNIT:
-                self._note_siblings(span, place)
             size = len(body)
             out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
             if has_seams and place.depth in _UNIT_DEPTHS:
@@ -276,11 +274,18 @@ class _FastEncoder:
             raise FallbackError
         return raw
 
-    def _note_siblings(self, span: TypedSpan, place: Place) -> None:
-        """Keep what all siblings of a scope have in common."""
-        trace_id, parent_id = place.trace_id, span.parent_id
-        head = b"\x0a\x10" + trace_id + b"\x12\x08"
-        self.siblings[parent_id] = (head, trace_id[8:], *self.parents[parent_id, trace_id])
+    def _siblings(self, span: TypedSpan) -> tuple[bytes, bytes, bytes, bytes] | None:
+        """What all siblings of a scope have in common; None where a segment may part them."""
+        place, parent_id = self._place(span), span.parent_id
+        if place.session != self.session:
+            raise FallbackError
+        if place.depth <= _DEEPEST_UNIT:
+            return None
+        trace_id = place.trace_id
+        parent = self.parents.get((parent_id, trace_id)) or self._parent(parent_id, trace_id)
+        shared = (b"\x0a\x10" + trace_id + b"\x12\x08", trace_id[8:], *parent)
+        self.siblings[parent_id] = shared
+        return shared
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
         """Add a scope like most: without index, marks, attributes and costs of its own.
@@ -288,6 +293,8 @@ class _FastEncoder:
         Returns False where it is not, or where nothing is known of its siblings yet.
         """
         shared = self.siblings.get(span.parent_id)
+        if shared is None and span.index is None:
+            shared = self._siblings(span)
         name = self.names.get(span.name)
         costs = self.common.get((span.thread_id, span.pid, span.rank))
         start, end = span.start_ns, span.end_ns

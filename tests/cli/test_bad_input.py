@@ -121,11 +121,25 @@ def test_a_target_that_cannot_be_written(run: Run, spool: Path, tmp_path: Path, 
     assert (tmp_path / "a-file").read_text() == "kept"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_target(run: Run, spool: Path, target: Path) -> None:
     target.chmod(0o500)
-    assert "ermission denied" in one_line(run("convert", ".cirron", target / "out.jsonl"), 4)
+    if os.geteuid() != 0:
+        assert "ermission denied" in one_line(run("convert", ".cirron", target / "out.jsonl"), 4)
+    else:  # root may write everywhere but on a read-only file system
+        subprocess.run(["mount", "--bind", target, target], check=True)
+        try:
+            subprocess.run(["mount", "-o", "remount,bind,ro", target, target], check=True)
+            assert "ead-only" in one_line(run("convert", ".cirron", target / "out.jsonl"), 4)
+        finally:
+            subprocess.run(["umount", target], check=True)
     assert_untouched(target)
+
+
+def test_a_line_of_300_megabytes(run: Run, tmp_path: Path) -> None:
+    with (tmp_path / "long.jsonl").open("wb") as file:
+        for _ in range(300):
+            file.write(b" " * 1_000_000)
+    assert "longer than" in one_line(run("convert", "long.jsonl", "out.binpb"), 1)
 
 
 @pytest.fixture
