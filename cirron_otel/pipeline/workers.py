@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from .. import exactjson
 from ..errors import CirronOtelError
-from ..otlp.json_codec import traces_to_json
+from ..otlp.json_codec import json_losses, traces_to_json
 from ..otlp.wire import encode_varint
 from ..spool.check import check_batch
 from ..spool.findings import Finding
@@ -106,7 +106,10 @@ class Encoder:
         if job.output == OTLP_PROTO:
             return encoded._replace(data=encode_varint(len(encoded.data)) + encoded.data)
         if job.output == OTLP_JSON:
-            line = traces_to_json(TracesData.FromString(encoded.data))
+            traces = TracesData.FromString(encoded.data)
+            line = traces_to_json(traces)
+            for loss in json_losses(traces, line):
+                self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
             return encoded._replace(data=line + b"\n")
         return encoded._replace(data=pushable(encoded.data))
 

@@ -128,8 +128,9 @@ def test_selecting_from_odd_records_reports_and_goes_on(tmp_path: Path) -> None:
     strange = {"schema_version": 1, "spans": [{"id": "\ud800", "rank": [1]}], "marks": []}
     source = spool_of(tmp_path / "in", *(json.dumps(b).encode() for b in (odd, strange)))
     select = Selection.parse(["rank=0"])
-    convert(Request(str(source), str(tmp_path / "out.jsonl"), select=select))
-    assert (tmp_path / "out.jsonl").exists()
+    report = convert(Request(str(source), str(tmp_path / "out.jsonl"), select=select))
+    assert (report.batches, report.exit_code) == (0, 0), "nothing there has the rank 0"
+    assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 
 def test_one_batch_nested_beyond_reason_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -151,6 +152,21 @@ def test_a_name_that_leads_out_of_the_spool_is_refused_alone(tmp_path: Path) -> 
     report = convert(Request(str(file), str(tmp_path / "back")))
     assert report.written == 1
     assert [finding.code for finding in report.skipped] == ["refused"]
+
+
+def test_what_json_cannot_say_is_reported_and_binary_keeps_it(tmp_path: Path) -> None:
+    message = TracesData()
+    span = message.resource_spans.add().scope_spans.add().spans.add(name="from the future")
+    span.MergeFromString(b"\xc2\xb8\x02\x03new")  # field 5000, which nobody knows
+    file, again = tmp_path / "in.binpb", tmp_path / "again.binpb"
+    with file.open("wb") as stream, TracesWriter(stream, Format(Encoding.PROTO)) as writer:
+        writer.write_message(message)
+    convert(Request(str(file), str(tmp_path / "spool")))
+    convert(Request(str(tmp_path / "spool"), str(again)))
+    assert again.read_bytes() == file.read_bytes()
+    report = convert(Request(str(tmp_path / "spool"), str(tmp_path / "out.jsonl")))
+    assert report.exit_code == 1
+    assert [finding.code for finding in report.skipped] == ["json-loss"]
 
 
 def test_a_batch_file_of_any_name(tmp_path: Path) -> None:
