@@ -1,3 +1,62 @@
-"""cirron-otel: the bridge between Cirron's training traces and OpenTelemetry."""
+"""cirron-otel: the bridge between Cirron's training traces and OpenTelemetry.
+
+`import cirron_otel as ci` gives the SDK: `ci.profile()`, `ci.scope`, `ci.mark`, `ci.epochs`,
+`ci.batches` and what docs/ lists. Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .profiler import (
+        Cirron,
+        CirronSpanProcessor,
+        Profiler,
+        batches,
+        epochs,
+        flush,
+        get_default,
+        health,
+        inference,
+        inject,
+        mark,
+        profile,
+        shutdown,
+        trace,
+        watch,
+    )
+    from .sdk.scope import Scope as scope  # noqa: N813 - the class is the function
+
+_MODULES = {"scope": (".sdk.scope", "Scope")}
+
+__all__ = [
+    "Cirron", "CirronSpanProcessor", "Profiler", "batches", "epochs", "flush", "get_default",
+    "health", "inference", "inject", "mark", "profile", "scope", "shutdown", "trace", "watch",
+]  # fmt: skip
+
+
+_OF_CIRRON_SDK = frozenset({
+    "CirronDependencyError", "CirronError", "CirronSecretNotFound", "CirronYaml",
+    "CirronYamlError", "ProfilingConfig", "ServingConfig", "deps", "env", "find_cirron_yaml",
+    "load", "load_cirron_yaml", "map", "secret", "wrap",
+})  # fmt: skip
+"""What cirron-sdk has and this package does not: docs/migrating.md."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        missing = f"module {__name__!r} has no attribute {name!r}"
+        if name in _OF_CIRRON_SDK:
+            missing += f": it is no part of tracing; `from cirron import {name}` (cirron-sdk)"
+        raise AttributeError(missing)
+    module, attribute = _MODULES.get(name, (".profiler", name))
+    value = globals()[name] = getattr(import_module(module, __name__), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

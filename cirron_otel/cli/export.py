@@ -37,7 +37,7 @@ def export(source: str, follow: bool, source_format: str | None, layout: str, as
     )
     stop = threading.Event()
     with signals.stopping(stop), output.progress("exporting") as progress:
-        report = run(request, environ=os.environ, stop=stop, progress=progress)
+        report = run(request, environ=os.environ, stop=stop, progress=progress, say=output.message)
     if as_json:
         output.document(report.to_json())
     else:

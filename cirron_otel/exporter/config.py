@@ -19,11 +19,14 @@ from enum import StrEnum
 from urllib.parse import ParseResult, unquote, urlparse
 
 from ..errors import UsageError
+from ..ids import digest
 
 _PREFIX = "OTEL_EXPORTER_OTLP_"
 _GRPC_ENDPOINT = "http://localhost:4317"
 _HTTP_ENDPOINT = "http://localhost:4318"
 _TIMEOUT_S = 10.0
+_TENANT_HEADER = "x-scope-orgid"
+"""What Tempo, Mimir and Loki tell tenants by."""
 
 
 class Protocol(StrEnum):
@@ -78,6 +81,19 @@ class OtlpConfig:
             return self.endpoint.rpartition("@")[2]
         url = urlparse(self.endpoint)
         return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+
+
+def target_key(config: OtlpConfig) -> str:
+    """What tells one target of deliveries from another: 16 hex digits that hold no secret.
+
+    The endpoint without user and password, the protocol and the tenant count: credentials may
+    change, and an endpoint has what it has.
+    """
+    scheme, separator, rest = config.endpoint.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    endpoint = f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+    tenant = config.headers.get(_TENANT_HEADER, "")
+    return digest("otlp target", endpoint, config.protocol, tenant)[:8].hex()
 
 
 def _url(variable: str, value: str) -> ParseResult:

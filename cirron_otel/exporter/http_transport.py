@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import time
 import zlib
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import requests
@@ -33,6 +31,7 @@ from .transport import (
     one_line,
     parse_response,
     read_file,
+    retry_after_seconds,
 )
 
 _RETRYABLE = frozenset((429, 502, 503, 504))
@@ -143,7 +142,7 @@ class HttpTransport:
         if code == 413 or (code == 400 and is_about_size(message)):
             return Response(Outcome.TOO_LARGE, status, message)
         if code in _RETRYABLE:
-            after = _seconds(answer.headers.get("retry-after", ""))
+            after = retry_after_seconds(answer.headers.get("retry-after", ""))
             return Response(Outcome.RETRY, status, message, retry_after=after)
         return Response(Outcome.REFUSED, status, message)
 
@@ -203,18 +202,6 @@ def _error_message(kind: str, content: bytes) -> str:
     if kind == "text/html":
         return "the answer is a web page"
     return content[:4096].decode("utf-8", "replace")
-
-
-def _seconds(value: str) -> float | None:
-    """What a Retry-After header says: seconds, or a date (RFC 9110, 10.2.3)."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 def _cause(error: BaseException) -> str:

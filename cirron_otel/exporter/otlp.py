@@ -64,9 +64,22 @@ class PushResult:
 class PushError(EndpointError):
     """Not everything was accepted; `result` says what was before the failure."""
 
-    def __init__(self, message: str, result: PushResult) -> None:
+    def __init__(
+        self,
+        message: str,
+        result: PushResult | None = None,
+        *,
+        status: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        """`status` is the endpoint's last answer, in the words of Response.status."""
         super().__init__(message)
-        self.result = result
+        self.result = result or PushResult()
+        self.status = status
+        self.retry_after = retry_after
+        """Seconds that the endpoint asked to wait, if it did."""
+        self.unsent: tuple[bytes, ...] = ()
+        """The requests that were not accepted, in order: the one that failed, and those behind."""
 
 
 class RefusedError(PushError):
@@ -163,12 +176,14 @@ class Pusher:
         deadline: float | None = DEADLINE_S,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         backoff: Backoff | None = None,
+        retry: bool = True,
         stop: threading.Event | None = None,
     ) -> None:
         """Push as `config` says; `transport` takes the place of the one that it asks for.
 
         `deadline` is how long, in seconds, a push goes on without a request being accepted;
         None: for ever. `stop`, once set, ends a push before its next attempt, and any wait.
+        Without `retry` the first attempt that fails ends the push: the caller waits by himself.
         Raises MissingExtraError, and UsageError where a certificate cannot be read.
         """
         self._config = config
@@ -176,7 +191,13 @@ class Pusher:
         self._deadline = float("inf") if deadline is None else deadline
         self._max_request_bytes = max_request_bytes
         self._backoff = backoff or Backoff()
+        self._retry = retry
         self._stop = stop or threading.Event()
+
+    @property
+    def max_request_bytes(self) -> int:
+        """What fits one request, as far as the endpoint has said until now."""
+        return self._max_request_bytes
 
     def push(self, request: bytes) -> PushResult:
         """Send one serialized request, in as many as it takes, in order.
@@ -190,7 +211,11 @@ class Pusher:
         parts = deque(split_request(request, self._max_request_bytes) if request else ())
         while parts:
             part = parts.popleft()
-            response = self._send(part, tally)
+            try:
+                response = self._send(part, tally)
+            except PushError as error:
+                error.unsent = (part, *parts)
+                raise
             if response.outcome is Outcome.ACCEPTED:
                 tally.accept(count_spans(part), response)
             elif halves := halve_request(part):
@@ -244,19 +269,25 @@ class Pusher:
             if response.outcome in (Outcome.ACCEPTED, Outcome.TOO_LARGE):
                 return response
             if response.outcome is Outcome.REFUSED:
-                raise RefusedError(f"{self._answered(response)}{_hint(response)}", tally.result())
+                raise RefusedError(
+                    f"{self._answered(response)}{_hint(response)}",
+                    tally.result(),
+                    status=response.status,
+                )
             if told is None or left >= self._config.timeout:
                 told = response  # an attempt that the deadline cut short tells less
             wait = self._backoff.wait(attempts)
             attempts += 1
             if response.retry_after is not None:
                 wait = max(response.retry_after, _SHORTEST_WAIT_S)
-            if time.monotonic() + wait >= give_up:
+            if not self._retry or time.monotonic() + wait >= give_up:
                 asked = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
+                given_up = f": given up after {attempts} attempts" if self._retry else ""
                 raise UnreachableError(
-                    f"{self._answered(told)}: given up after {attempts} attempts{asked}"
-                    f"{_hint(told)}",
+                    f"{self._answered(told)}{given_up}{asked}{_hint(told)}",
                     tally.result(),
+                    status=told.status,
+                    retry_after=response.retry_after,
                 )
             self._stop.wait(min(wait, threading.TIMEOUT_MAX))
 

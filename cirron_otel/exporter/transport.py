@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
@@ -102,11 +106,28 @@ def is_about_size(message: str) -> bool:
 
 def one_line(text: str, config: OtlpConfig) -> str:
     """`text` as a message may show it: short, in one line, without any header's value."""
-    for secret in sorted(config.headers.values(), key=len, reverse=True):
+    return without_secrets(text, config.headers.values())
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """`text` in one short line, `***` in the place of each of the `secrets`."""
+    for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
     text = _NOT_PRINTABLE.sub(" ", text).strip()
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
+
+
+def retry_after_seconds(value: str) -> float | None:
+    """What a Retry-After header says: seconds, or a date (RFC 9110, 10.2.3)."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 def read_file(path: str | None, variable: str) -> bytes | None:

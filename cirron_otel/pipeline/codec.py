@@ -14,6 +14,7 @@ from ..spool.check import Problem, check_batch
 from ..translator.encode import SEGMENTED, Options
 from ..translator.fast_encode import fast_encode, typed_batch
 from ..translator.foreign import regular
+from ..translator.own import plan_of, plan_of_typed
 from ..translator.translate import to_otlp
 from ..translator.typed import FallbackError, TypedBatch
 from .light import LightBatch, light
@@ -43,20 +44,24 @@ class Encoded(NamedTuple):
 
 
 def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
-    """Translate a batch file's content. Raises NoBatchError where it is none."""
+    """Translate a batch file's content. Raises NoBatchError where it is none.
+
+    A batch that names its session needs nothing of the index.
+    """
     segmented = options.layout == SEGMENTED
     fallback = digest("session", name)[:16].hex()
     seen: LightBatch | TypedBatch
     try:
         seen = typed_batch(data)
-        message = fast_encode(seen, index.plan(seen, segmented, fallback), name, options)
+        plan = plan_of_typed(seen) or index.plan(seen, segmented, fallback)
+        message = fast_encode(seen, plan, name, options)
     except FallbackError:
         problem = check_batch(data)
         if problem is not None:
             raise NoBatchError(problem) from None
-        seen = light(data)
-        plan = index.plan(seen, segmented, fallback)
-        messages = to_otlp(exactjson.loads(data), plan, name, options)
+        seen, batch = light(data), exactjson.loads(data)
+        plan = plan_of(batch) or index.plan(seen, segmented, fallback)
+        messages = to_otlp(batch, plan, name, options)
         message = TracesData(resource_spans=messages).SerializeToString()
     counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
     return Encoded(name, message, *counts, len(data))

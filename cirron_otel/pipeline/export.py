@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, TargetError, UsageError
+from ..errors import UsageError
 from ..exporter.config import OtlpConfig
-from ..exporter.otlp import Pusher, PushError, StoppedError
-from ..spool.findings import Finding
+from ..exporter.otlp import Pusher, PushError
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
-from .codec import Encoded, encode, pushable
+from .codec import Encoded, pushable
 from .convert import Progress, as_spool_if_batch, messages_of, parsed, read_sessions
-from .cursor import Cursor
+from .export_report import ExportReport
+from .follow import Follower
 from .formats import Kind, Place, source_place
-from .light import LightBatch, light
-from .report import Report
 from .sessions import SessionIndex
 from .workers import MESSAGE, Job, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
 """Batches are sent together up to about this size."""
-UNDECIDED_SECONDS = 60.0
-"""How long a batch waits until it is known whose session its records belong to."""
-POLL_SECONDS = 0.2
+DEADLINE_S = 60.0
+"""How long an export that does not follow goes on without a request being accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +39,18 @@ class ExportRequest:
     follow: bool = False
 
 
-@dataclass(slots=True)
-class ExportReport(Report):
-    """What an export did; `bytes_written` are those of the requests, uncompressed."""
-
-    accepted: int = 0
-    """Spans that the endpoint took."""
-    rejected: int = 0
-    """Spans that it refused by a partial success."""
-    message: str = ""
-    """What it said about them."""
-
-    @property
-    def exit_code(self) -> int:
-        """0 if everything was accepted; 1 if something was skipped or rejected."""
-        return 1 if self.skipped_count or self.incomplete or self.rejected else 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The report for machines."""
-        own = {"accepted": self.accepted, "rejected": self.rejected, "message": self.message}
-        return Report.to_json(self) | own
-
-
 def export(
     request: ExportRequest,
     *,
     environ: Mapping[str, str],
     stop: threading.Event,
     progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> ExportReport:
-    """Push. Raises UsageError, InputError, and EndpointError where the endpoint fails."""
+    """Push; `say` is given what people should know while it goes on.
+
+    Raises UsageError, InputError, TargetError, and EndpointError where the endpoint fails.
+    """
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     source = source_place(request.source, request.source_format)
@@ -82,15 +59,15 @@ def export(
     config = OtlpConfig.from_env(environ)
     options = Options(request.layout, environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME)
     report = ExportReport(target=config.shown_endpoint)
-    deadline = None if request.follow else 60.0
+    if request.follow:
+        Follower(source.path, config, options, report, stop=stop, say=say).run()
+        return report
     with contextlib.ExitStack() as stack:
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
-        pusher = stack.enter_context(Pusher(config, deadline=deadline, stop=stop))
+        pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
         sender = _Sender(pusher, report)
-        if request.follow:
-            _Follower(source.path, options, sender, config.shown_endpoint).run(stop)
-        elif source.is_otlp:
+        if source.is_otlp:
             for message in messages_of(source, report, progress):
                 if parsed(message, report, source) is not None:
                     sender.send(pushable(message.data), [])
@@ -108,8 +85,6 @@ class _Sender:
         self._pusher, self.report = pusher, report
         self._waiting: list[Encoded] = []
         self._size = 0
-        self.sent: list[str] = []
-        """Names of batches that were acknowledged since the caller last looked."""
 
     def add(self, item: Encoded) -> None:
         """Send a batch with the next request. TracesData messages joined are one message."""
@@ -124,7 +99,6 @@ class _Sender:
         if not waiting:
             return
         self.send(b"".join(item.data for item in waiting), waiting)
-        self.sent += [item.name for item in waiting]
 
     def send(self, data: bytes, items: list[Encoded]) -> None:
         """Send one message. Raises EndpointError; what was accepted before is counted."""
@@ -180,104 +154,3 @@ def _push_spool(
                 if stop.is_set():
                     return
             sender.flush()
-
-
-def _index_at(path: Path) -> SessionIndex:
-    """The index of an export that goes on; one that is damaged is made anew from the spool."""
-    try:
-        return SessionIndex(path, durable=True)
-    except sqlite3.OperationalError as error:
-        raise TargetError(
-            f"cannot use {path} ({error}): another export may be following this spool"
-        ) from None
-    except sqlite3.DatabaseError:
-        path.unlink()
-        return SessionIndex(path, durable=True)
-
-
-class _Follower:
-    """Exports a spool as it grows.
-
-    A batch whose records do not say their session waits, on disk where it stands, until the scopes
-    it refers to are recorded, at most 60 s. What an endpoint has is kept in a cursor, so that a
-    restart goes on where this stopped; a request that was in flight may come twice.
-    """
-
-    def __init__(self, source: str, options: Options, sender: _Sender, target: str) -> None:
-        self._reader = SpoolReader(source, on_finding=self._found)
-        self._options, self._sender = options, sender
-        state = self._reader.paths.state
-        self._cursor = Cursor(state, target)
-        try:
-            state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise TargetError(f"cannot write {state}: {error.strerror or error}") from None
-        self._index = _index_at(state / f"{self._cursor.path.stem}.sqlite")
-        self._waiting: dict[str, float] = {}
-        """Batches that were seen and not sent yet, by when they were seen (monotonic seconds)."""
-        self._seen: set[str] = set()
-        self._broken: set[str] = set()
-
-    def _found(self, finding: Finding) -> None:
-        if finding.name not in self._broken and finding.code != "torn":
-            self._broken.add(finding.name)
-            self._sender.report.skip(finding)
-
-    def run(self, stop: threading.Event) -> None:
-        """Go on until `stop` is set."""
-        try:
-            while not stop.is_set():
-                self._observe()
-                self._send_decided()
-                stop.wait(POLL_SECONDS)
-        except StoppedError:
-            pass
-        finally:
-            self._save()
-            self._index.close(commit=False)  # what was counted and not sent is counted again
-
-    def _observe(self) -> None:
-        for name, batch in self._new():
-            self._index.observe(batch)
-            self._seen.add(name)
-            if name not in self._cursor:
-                self._waiting[name] = time.monotonic()
-        self._seen &= set(self._waiting) | {n for n in self._seen if n > self._cursor.mark}
-
-    def _new(self) -> Iterator[tuple[str, LightBatch]]:
-        for name in self._reader.names():
-            if name in self._seen or name in self._broken or name <= self._cursor.mark:
-                continue
-            file = self._reader.read(name)
-            if file is not None:
-                with contextlib.suppress(InputError):
-                    yield name, light(file.data)
-
-    def _send_decided(self) -> None:
-        now = time.monotonic()
-        self._index.resolve.cache_clear()
-        for name in sorted(self._waiting):
-            file = self._reader.read(name)
-            if file is None:
-                del self._waiting[name]
-                self._found(Finding(name, "evicted", "gone before it could be sent"))
-                continue
-            batch = light(file.data)
-            late = now - self._waiting[name] > UNDECIDED_SECONDS
-            if not late and self._index.undecided(batch):
-                continue
-            if self._options.layout == SEGMENTED:
-                self._index.count(batch)
-            del self._waiting[name]
-            item = encode(name, file.data, self._index, self._options)
-            self._sender.add(item._replace(data=pushable(item.data)))
-        self._sender.flush()
-        self._save()
-
-    def _save(self) -> None:
-        if self._sender.sent:
-            for name in self._sender.sent:
-                self._cursor.acknowledge(name)
-            self._sender.sent.clear()
-            self._index.commit()
-            self._cursor.save(self._waiting)

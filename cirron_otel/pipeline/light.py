@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from .. import exactjson
+from ..ids import is_id
 from ..semconv import OVERHEAD_NS, SESSION
 
 
@@ -38,12 +39,25 @@ def is_users(ref: LightRef) -> bool:
     return ref.name != OVERHEAD_NS
 
 
+class LightOtel(msgspec.Struct, gc=False):
+    """What a batch says of itself beyond Cirron's fields."""
+
+    session: str | None = None
+
+
 class LightBatch(msgspec.Struct, gc=False):
     """A batch, seen from afar."""
 
     spans: list[LightSpan] = []
     marks: list[LightRef] = []
     snapshots: list[LightRef] = []
+    otel: LightOtel | None = None
+
+    @property
+    def session(self) -> str | None:
+        """The session of all its records, if the batch names it."""
+        named = self.otel.session if self.otel is not None else None
+        return named if is_id(named) else None
 
 
 _decoder = msgspec.json.Decoder(LightBatch)
@@ -61,6 +75,7 @@ def light_of(batch: Any) -> LightBatch:
     """The same of a batch that is parsed already."""
     if not isinstance(batch, dict):
         return LightBatch()
+    otel = batch.get("otel")
     return LightBatch(
         [_span(r) for r in _records(batch.get("spans"))],
         [
@@ -68,6 +83,7 @@ def light_of(batch: Any) -> LightBatch:
             for r in _records(batch.get("marks"))
         ],
         [LightRef(_text(r.get("span_id")) or "") for r in _records(batch.get("snapshots"))],
+        LightOtel(_text(otel.get("session"))) if isinstance(otel, dict) else None,
     )
 
 

@@ -77,7 +77,10 @@ class Selection:
         default = standings[0].session if standings else ""
         for some_id in {r.span_id for r in (*seen.marks, *seen.snapshots)} - by_id.keys():
             rootless = some_id in ("", "root")
-            session = default if rootless else index.resolve(some_id).session
+            if seen.session is not None:
+                session = seen.session
+            else:
+                session = default if rootless else index.resolve(some_id).session
             above = [] if rootless else index.ancestors(some_id)
             if self._wants(session, rank, above):
                 wanted.add(some_id)
@@ -86,7 +89,25 @@ class Selection:
         if not spans and not marks and not snapshots:
             return None
         chosen = batch | {"spans": spans, "marks": marks, "snapshots": snapshots}
+        if seen.session is not None:
+            self._choose_running(chosen, rank, seen.session, index)
         return batch if exactjson.equal(chosen, batch) else _renamed(chosen)
+
+    def _choose_running(
+        self, chosen: dict[str, Any], rank: object, session: str, index: SessionIndex
+    ) -> None:
+        """Keep of the scopes that are still open those that are wanted."""
+        running = chosen["otel"].get("running")
+        kept = []
+        for entry in running if isinstance(running, list) else ():
+            told = entry if isinstance(entry, dict) else {}
+            name, number, parent = told.get("name"), told.get("index"), told.get("parent_id")
+            above = [Ancestor(str(name), number if isinstance(number, int) else None)]
+            above += index.ancestors(parent) if isinstance(parent, str) else []
+            if self._wants(session, rank, above):
+                kept.append(entry)
+        if isinstance(running, list) and len(kept) < len(running):
+            chosen["otel"] = chosen["otel"] | {"running": kept}
 
     def _wants(self, session: str, rank: object, above: list[Ancestor]) -> bool:
         if self.sessions and session not in self.sessions:

@@ -1,5 +1,8 @@
 """Which session a record belongs to, and which segment, for spools whose records do not say.
 
+This project's SDK says both in every batch; such batches are only looked at for the scopes that
+others refer to.
+
 A batch of cirron-sdk's does not name its session, and a scope's parent is often still open when the
 scope is sealed. So a spool is read twice before it is converted: once to find the scopes that other
 batches refer to, once to count records into segments. What is found stands in an SQLite file, so
@@ -108,7 +111,7 @@ class SessionIndex:
                     self._db.execute("INSERT OR IGNORE INTO evidence VALUES (?)", (parent,))
         for ref in refs:
             self._refer(ref, None)
-        if name:
+        if name and batch.session is None:
             self._note(name, batch, (outside | refs))
         # Epochs are kept unasked: a batch that comes after its epoch's is decided at once.
         found = {span.id for span in batch.spans if span.name == _EPOCH} | ids & self._pending
@@ -189,8 +192,11 @@ class SessionIndex:
         """Count a batch's records into segments, in the order of its file's name.
 
         Within a batch records count in the order of their start. A segment opens at the first
-        child or grandchild of the session that starts when the one before holds enough.
+        child or grandchild of the session that starts when the one before holds enough. The
+        records of a batch that names its session say their traces themselves.
         """
+        if batch.session is not None:
+            return
         index = {span.id: span for span in batch.spans}
         standings = self.standings(batch, index)
         riders: dict[str, int] = {}
@@ -311,7 +317,9 @@ class SessionIndex:
         return Standing(session or some_id, 0, None)
 
     def standings(self, batch: LightBatch, index: dict[str, LightSpan]) -> list[Standing]:
-        """Where each span of a batch stands."""
+        """Where each span of a batch stands; of one that names its session, only in which."""
+        if batch.session is not None:
+            return [Standing(batch.session, 0, None)] * len(batch.spans)
         known: dict[str, Standing] = {}
         return [self._standing(span, index, known) for span in batch.spans]
 
@@ -371,6 +379,8 @@ class SessionIndex:
 
     def undecided(self, batch: LightBatch) -> set[str]:
         """Scopes that a batch refers to and of which it is not known yet where they stand."""
+        if batch.session is not None:
+            return set()
         index = {span.id for span in batch.spans}
         refs = {s.parent_id for s in batch.spans if s.parent_id is not None}
         refs |= {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - {"", "root"}

@@ -7,7 +7,7 @@ what comes out the same is taken for a record of Cirron's. The others are left f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
@@ -15,13 +15,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from .. import exactjson
 from ..ids import digest
 from . import rest as rests
-from .encode import as_decoded, decoded_otel, file_name
+from .encode import file_name
 from .events import Record
 from .header import LISTS, Counts, Header, Origin, read_resource, read_scope
 from .order import TIME, arranged
+from .own import plan_of
 from .parts import part_of
 from .spans import Placed, SpanSet, overhead_mark, read_span
-from .synthetic import Carrier, is_synthetic, read_synthetic
+from .synthetic import Carrier, is_synthetic, read_synthetic, told_seams
+from .top import as_decoded, decoded_top
 from .values import UnsayableError
 
 
@@ -108,22 +110,34 @@ class Assembly:
         marks = [placed for bearer in bearers for placed in bearer.marks]
         snapshots = [placed for bearer in bearers for placed in bearer.snapshots]
         spans: list[Placed] = [(unit.record, unit.seq) for unit in self.units]
-        batch = self.header.fields()
+        batch = decoded_top(self.header, self.resource_attributes)
         for key, placed in zip(LISTS, (spans, marks, snapshots), strict=True):
             batch[key] = arranged(placed, TIME[key])
-        otel = decoded_otel(self.header, self.resource_attributes)
-        if otel:
-            batch["otel"] = otel
         carried = [c.rest for c in self.carriers if c.rest]
-        rests.apply(batch, rests.parse(carried[0] if carried else self.header.rest))
+        rest = carried[0] if carried else self.header.rest
+        rests.apply(batch, rests.parse(rest, of_batch=True))
         self._keep_resource(batch)
         found, expected = self.counts(), self.header.counts
         name = self.header.file or file_name(batch)
+        if found != expected:
+            found = self._settled(batch)
         if found != expected:
             batch = part_of(batch, expected, found.synthetic, self.header.file)
             name = None
         name = name or file_name(batch) or f"{digest(exactjson.dumps_sorted(batch)).hex()}.json"
         return Decoded(batch, name, found, expected, self.duplicates)
+
+    def _settled(self, batch: Record) -> Counts:
+        """What is here of a batch of which not everything came.
+
+        Seams and markers that a batch gives itself count as here, whether they came or not: they
+        carry nothing, and are made anew from what it says.
+        """
+        plan, expected = plan_of(batch), self.header.counts
+        if plan is None:
+            return self.counts()
+        synthetic = len(self.carriers) + len(told_seams(plan, one_trace=False))
+        return replace(self.counts(), synthetic=min(synthetic, expected.synthetic))
 
     def _keep_resource(self, batch: Record) -> None:
         """Keep what a processor added to the resource of a batch whose rest holds all of `otel`."""

@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from .. import exactjson
 from .. import semconv as sc
-from ..ids import is_id, span_id_for
-from . import rest as rests
+from ..ids import span_id_for
 from .events import Record
-from .header import LISTS, Counts, Header, Origin, said, write_resource, write_scope
+from .header import LISTS, Counts, Header, Origin, write_resource, write_scope
 from .order import TIME, sequence_numbers
-from .otelview import unhex
 from .parts import whole_of
-from .placement import Place, Plan, first_index, place_spans
-from .spans import Placed, SpanSet, Wire, natural_parent, overhead_mark, write_span
-from .synthetic import Carrier, write_carrier, write_seams
-from .values import INT64_MAX, add_escaped, is_int, sayable, split_attributes
+from .placement import Place, Plan, first_index, place_spans, stated_trace
+from .riders import fitting, in_order_of, take_overhead
+from .spans import Placed, SpanSet, Wire, natural_parent, wire_parent, write_span
+from .synthetic import Carrier, told_seams, write_carrier, write_seams
+from .top import Top
+from .values import INT64_MAX, is_int
 
 SEGMENTED, SESSION_LAYOUT = "segmented", "session"
 
@@ -82,67 +81,42 @@ class _Encoder:
         self.index = first_index(self.lists["spans"])
         self.places = place_spans(self.lists["spans"], self.index, plan)
         self.seqs = {key: sequence_numbers(self.lists[key], TIME[key]) for key in LISTS}
+        self.one_trace = options.layout == SESSION_LAYOUT
         self.groups: dict[str, _Group] = {}
         self.ordinal = 0
-        otel = batch.get("otel")
-        self.otel: Record = otel if isinstance(otel, dict) else {}
-        self.trace_id = _trace_id(self.otel.get("trace_id"))
-        self.name = name if name != own_name else None
+        file = name if name != own_name else None
         if self.part is not None:
-            self.name = self.part.file
+            file = self.part.file
+        said = [key for key in LISTS if batch.get(key) is self.lists[key]]
+        self.top = Top(
+            {key: value for key, value in batch.items() if key not in said},
+            file=file,
+            own_trace_ids=any("trace_id" in _otel(record) for record in self.lists["spans"]),
+            lists=said,
+        )
+        self.trace_id = self.top.trace_id
 
     def run(self) -> list[ResourceSpans]:
-        header = self._header(Counts(0, 0, 0, 0), "")
         self._collect()
-        rest = self._header_rest(header)
+        rest = self.top.rest()
         inline = "" if len(rest) > sc.REST_PIECE else rest
         spans = self.lists["spans"]
         if not spans or rest != inline:
             carried = "" if rest == inline else rest
-            place = self.places[0] if spans else self.plan.outside(None)
-            carrier = Carrier(self._next(), place.trace_id, rest=carried)
+            told = self.plan.told is not None or not spans
+            place = self.plan.outside(None) if told else self.places[0]
+            carrier = Carrier(self._next(), self._outer_trace(place), rest=carried)
             self._group(place.session).carriers.append(carrier)
+        seams = told_seams(self.plan, one_trace=self.one_trace)
+        if seams:
+            self._group(self.plan.default).seams += seams
         synthetic = sum(len(g.carriers) + len(g.seams) for g in self.groups.values())
         spans_, marks, snapshots = (len(self.lists[key]) for key in LISTS)
         counts = Counts(spans_, marks, snapshots, synthetic)
         if self.part is not None:
             counts = self.part.counts(synthetic)
-        header = self._header(counts, inline)
+        header = self.top.header(counts, inline)
         return [self._say(session, group, header) for session, group in self.groups.items()]
-
-    def _header(self, counts: Counts, rest: str) -> Header:
-        own = any("trace_id" in _otel(record) for record in self.lists["spans"])
-        attributes = self._resource_attributes()
-        return Header(
-            **said(self.batch),
-            counts=counts,
-            file=self.name if self.name is None or sayable(self.name) else None,
-            trace_id=self.trace_id,
-            own_trace_ids=own,
-            service_name_added=sc.SERVICE_NAME not in attributes,
-            rest=rest,
-        )
-
-    def _resource_attributes(self) -> Record:
-        resource = self.otel.get("resource")
-        attributes = resource.get("attributes") if isinstance(resource, dict) else None
-        if not isinstance(attributes, dict):
-            return {}
-        return {k: v for k, v in attributes.items() if sayable(k)}
-
-    def _header_rest(self, header: Header) -> str:
-        """The difference at the top level, lists aside: those that are lists of records."""
-        decoded = header.fields()
-        truth = dict(self.batch)
-        for key in LISTS:
-            if truth.get(key) is self.lists[key]:
-                del truth[key]
-            else:
-                decoded[key] = []
-        otel = decoded_otel(header, as_decoded(self._resource_attributes()))
-        if otel:
-            decoded["otel"] = otel
-        return rests.text_of(rests.difference(truth, decoded))
 
     def _group(self, session: str) -> _Group:
         return self.groups.setdefault(session, _Group())
@@ -166,8 +140,8 @@ class _Encoder:
         for span_id, riders in homeless.items():
             place = self.plan.outside(span_id)
             parent = natural_parent(None if span_id in (None, "root") else span_id)
-            trace_id = place.trace_id
-            if self.options.layout != SESSION_LAYOUT:
+            trace_id = self._outer_trace(place)
+            if self.plan.told is None and not self.one_trace:
                 trace_id = self.trace_id or trace_id
             self._carry(riders, trace_id, parent, span_id, self._group(place.session))
 
@@ -192,14 +166,14 @@ class _Encoder:
         Returns the ids of the marks that ride on carriers.
         """
         record = unit.record
-        marks = _in_order_of(record.get("mark_ids"), riders[0])
-        marks = _take_overhead(unit, marks)
+        marks = in_order_of(record.get("mark_ids"), riders[0])
+        marks = take_overhead(unit, marks)
         size = len(exactjson.dumps(record))
-        kept, over = _fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
+        kept, over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
         unit.marks = kept[0]
         unit.more_marks = len(over)
         left = sc.MAX_EVENTS - len(kept[0])
-        kept_s, over_s = _fitting(riders[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
+        kept_s, over_s = fitting(riders[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
         unit.snapshots = kept_s[0]
         if over or over_s:
             host = record["id"]
@@ -211,12 +185,12 @@ class _Encoder:
     ) -> None:
         marks, snapshots = riders
         while marks or snapshots:
-            (now, size), marks = _fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
+            (now, size), marks = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
             carrier = Carrier(self._next(), trace_id, parent, span_id, marks=now)
             if not marks:
                 space = sc.MAX_EVENTS - len(now)
                 least = 0 if now else 1
-                taken, snapshots = _fitting(snapshots, space, sc.MAX_SPAN_BYTES - size, least)
+                taken, snapshots = fitting(snapshots, space, sc.MAX_SPAN_BYTES - size, least)
                 carrier.snapshots = taken[0]
             times = [record.get("ts_ns") for record, _ in (*carrier.marks, *carrier.snapshots)]
             known = [time for time in times if is_int(time, 0, INT64_MAX)]
@@ -225,7 +199,7 @@ class _Encoder:
             group.carriers.append(carrier)
 
     def _seams(self, record: Record, place: Place, group: _Group, opened: set[bytes]) -> None:
-        if self.options.layout == SESSION_LAYOUT or place.depth not in (1, 2):
+        if self.one_trace or place.depth not in (1, 2):
             return
         start, own = record.get("start_ns"), record.get("id")
         if not isinstance(start, int) or not isinstance(own, str):
@@ -263,40 +237,24 @@ class _Encoder:
             pid=pids[0] if pids else None,
             rank=ranks[0] if ranks else None,
             service_name=self.options.service_name if header.service_name_added else None,
-            attributes=self._resource_attributes(),
+            attributes=self.top.resource_attributes,
         )
+
+    def _outer_trace(self, place: Place) -> bytes:
+        """The trace of something that is not in the batch."""
+        return self.plan.session_trace(place.session) if self.one_trace else place.trace_id
 
     def _trace(self, record: Record, place: Place) -> tuple[bytes, str | None]:
         """The wire trace of a record, and its own trace id where that had to give way."""
-        own = _trace_id(_otel(record).get("trace_id"))
-        if self.options.layout != SESSION_LAYOUT:
+        own = stated_trace(_otel(record).get("trace_id"))
+        if not self.one_trace:
             return own or self.trace_id or place.trace_id, None
         trace_id = self.plan.session_trace(place.session)
         return trace_id, own.hex() if own and own != trace_id else None
 
     def _wire(self, unit: SpanSet, place: Place, header: Header, origin: Origin) -> Wire:
         trace_id, given = self._trace(unit.record, place)
-        parent = unhex(_otel(unit.record).get("parent_span_id"))
-        if parent is None or len(parent) != 8 or not any(parent):
-            parent = natural_parent(unit.record.get("parent_id"))
-        return Wire(trace_id, parent, header, origin, given)
-
-
-def as_decoded(attributes: Record) -> Record:
-    """What decoding makes of a resource's attributes: what can't be said came out readable."""
-    resource = Resource()
-    add_escaped(resource.attributes, attributes)
-    return split_attributes(resource.attributes)[1]
-
-
-def decoded_otel(header: Header, resource_attributes: Record) -> Record:
-    """The batch's `otel` object that a header and its resource say."""
-    otel: Record = {}
-    if resource_attributes:
-        otel["resource"] = {"attributes": resource_attributes}
-    if header.trace_id:
-        otel["trace_id"] = header.trace_id.hex()
-    return otel
+        return Wire(trace_id, wire_parent(unit.record), header, origin, given)
 
 
 def _records(value: object) -> list[Record]:
@@ -309,48 +267,3 @@ def _records(value: object) -> list[Record]:
 def _otel(record: Record) -> Record:
     otel = record.get("otel")
     return otel if isinstance(otel, dict) else {}
-
-
-def _trace_id(value: object) -> bytes:
-    return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
-
-
-def _in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
-    """The span's marks as its `mark_ids` order them where it names just these, else as they are."""
-    if not isinstance(mark_ids, list) or len(mark_ids) != len(marks):
-        return marks
-    by_id = {m["id"]: (m, seq) for m, seq in marks if isinstance(m.get("id"), str)}
-    if len(by_id) != len(marks) or not all(isinstance(i, str) and i in by_id for i in mark_ids):
-        return marks
-    ordered = [by_id[mark_id] for mark_id in mark_ids]
-    return ordered if len({id(mark) for mark, _ in ordered}) == len(marks) else marks
-
-
-def _take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
-    """Say the SDK's own overhead mark, where it is the last one, as one attribute."""
-    record = unit.record
-    if not marks or not isinstance(record.get("id"), str) or not is_int(record.get("end_ns"), 0):
-        return marks
-    mark, seq = marks[-1]
-    value = mark.get("value")
-    if seq is not None or not is_int(value) or len(marks) > sc.MAX_EVENTS:
-        return marks
-    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], int(value or 0))):
-        return marks
-    unit.overhead_ns = value
-    return marks[:-1]
-
-
-def _fitting(
-    riders: list[Placed], most: int, space: int, at_least: int = 0
-) -> tuple[tuple[list[Placed], int], list[Placed]]:
-    """Part riders into those that fit (with their size in bytes, about) and the others."""
-    size = 0
-    number = 0
-    for record, _ in riders:
-        own = 2 * len(exactjson.dumps(record))
-        if number >= most or (size + own > space and number >= at_least):
-            break
-        size += own
-        number += 1
-    return (riders[:number], size), riders[number:]

@@ -8,46 +8,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from struct import error as StructError  # noqa: N812
 
+from msgspec import UNSET
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import semconv as sc
-from ..ids import is_id
-from .encode import DEFAULT, SESSION_LAYOUT, Options
-from .fast_events import NO_RIDERS, Riders, record_of, rider_fields, sequence, with_seq
+from .encode import DEFAULT, Options
+from .fast_batch import ZERO, FastEncoder, traces_data
+from .fast_own import OwnEncoder
 from .header import Counts, Header, Origin, write_resource, write_scope
 from .pieces import (
     ID_PREFIX,
     SHORT,
     IntAttribute,
     TextAttribute,
-    int_cpu,
-    int_gpu,
-    int_index,
-    int_memory,
-    int_pid,
-    int_rank,
-    int_seq,
-    int_thread,
     pack_times,
     sized,
-    span_users,
-    text_id,
-    text_parent,
     varint,
 )
 from .placement import Place, Plan
-from .spans import natural_parent
-from .synthetic import Carrier, write_carrier, write_seams
+from .synthetic import write_seams
 from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan, decode
 from .values import INT64_MAX, UINT64_MAX
 
 _UNIT_DEPTHS = (1, 2)
 _DEEPEST_UNIT = max(_UNIT_DEPTHS)
-_ZERO = bytes(8)
 
 
 _SCOPE_TAG = b"\x1a"
@@ -80,7 +66,9 @@ def fast_encode(
     batch: TypedBatch, plan: Plan, name: str | None, options: Options = DEFAULT
 ) -> bytes:
     """A serialised TracesData of a batch. Raises FallbackError where `encode_batch` has to."""
-    return _FastEncoder(batch, plan, name, options).run()
+    if plan.told is not None:
+        return OwnEncoder(batch, plan, name, options).run()
+    return _PlacedEncoder(batch, plan, name, options).run()
 
 
 def typed_batch(data: bytes) -> TypedBatch:
@@ -91,54 +79,27 @@ def typed_batch(data: bytes) -> TypedBatch:
     return batch
 
 
-class _FastEncoder:
+class _PlacedEncoder(FastEncoder):
+    """A batch whose records stand where the plan says."""
+
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
-        self.batch, self.plan = batch, plan
-        self.segmented = options.layout != SESSION_LAYOUT
-        self.spans = {span.id: span for span in batch.spans}
-        self.riders: dict[str, Riders] = {}
-        self.seqs = self._arrange()
-        own_name = f"{batch.created_ns:020d}-{batch.batch_id}.json"
+        super().__init__(batch, plan, name, options)
+        if batch.otel is not UNSET or any(s.otel is not UNSET for s in batch.spans):
+            raise FallbackError
         self.header = Header(
             batch.sdk_version,
             batch.batch_id,
             batch.created_ns,
             batch.schema_version,
             Counts(0, 0, 0, 0),
-            file=name if name not in (None, own_name) else None,
+            file=self.file,
             service_name_added=True,
         )
-        self.service_name = options.service_name
         self.places: dict[str, Place] = {}
         self.children: dict[str | None, Place] = {}
         self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
         """By parent: the trace's field, its lower half, the parent's field and attribute."""
-        self.session = self._place(batch.spans[0]).session if batch.spans else ""
-        first = batch.spans[0] if batch.spans else None
-        pids = (span.pid for span in batch.spans if span.pid is not None)
-        ranks = (span.rank for span in batch.spans if span.rank is not None)
-        self.pid, self.rank = (next(pids, None), next(ranks, None)) if first else (None, None)
-        self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
-        self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
-        """Thread, process and rank of scopes without costs, as attributes."""
-        self.names: dict[str, bytes] = {}
-
-    def _arrange(self) -> list[int | None] | None:
-        """Sort marks and snapshots by their scope; returns the `seq` of the spans."""
-        batch = self.batch
-        if not batch.spans or len(self.spans) != len(batch.spans):
-            raise FallbackError
-        for mark, seq in with_seq(batch.marks):
-            self._riders_of(mark.span_id)[0].append((mark, seq))
-        for snapshot, seq in with_seq(batch.snapshots):
-            self._riders_of(snapshot.span_id)[1].append((snapshot, seq))
-        return sequence([s.end_ns for s in batch.spans], [s.id for s in batch.spans])
-
-    def _riders_of(self, span_id: str) -> Riders:
-        riders = self.riders.get(span_id)
-        if riders is None:
-            riders = self.riders[span_id] = ([], [])
-        return riders
+        self.session = self._place(batch.spans[0]).session
 
     def run(self) -> bytes:
         out: list[bytes] = []
@@ -146,7 +107,7 @@ class _FastEncoder:
         seams: list[bytes] = []
         seqs, children, session = self.seqs, self.children, self.session
         has_seams = self.segmented and bool(self.plan.segments)
-        ids, leaf = self._raw_ids(), self._leaf
+        ids, leaf = self.raw_ids(), self._leaf
         for number, span in enumerate(self.batch.spans):
             raw = ids[16 * number : 16 * number + 16]
             if seqs is None and leaf(span, raw, out):
@@ -155,12 +116,12 @@ class _FastEncoder:
             if place.session != session:
                 raise FallbackError
             seq = seqs[number] if seqs is not None else None
-            body = self._span(span, raw, place.trace_id, seq)
+            body = self.span(span, raw, place.trace_id, seq)
             size = len(body)
             out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
             if has_seams and place.depth in _UNIT_DEPTHS:
                 seams += self._seams(span, place, opened)
-        carriers = self._carriers()
+        carriers = self.carriers()
         for body in (*carriers, *seams):
             out += (b"\x12", sized(body))
         batch = self.batch
@@ -169,10 +130,7 @@ class _FastEncoder:
         )
         scope = self._scope(counts)
         resource = _resource_of(self.session, self.pid, self.rank, self.service_name)
-        spans = b"".join(out)
-        scope_spans = b"\x0a" + sized(scope) + spans
-        message = b"\x0a" + sized(resource) + b"\x12" + sized(scope_spans)
-        return b"\x0a" + sized(message)
+        return traces_data(resource, scope, b"".join(out))
 
     def _scope(self, counts: Counts) -> bytes:
         """The header, as `write_scope` says it."""
@@ -243,36 +201,7 @@ class _FastEncoder:
         made = write_seams(place.session, trace_id, segment, above.trace_id)
         return [message.SerializeToString() for message in made]
 
-    # --- records --------------------------------------------------------------------------------
-
-    def _parent(self, parent_id: str | None, trace_id: bytes) -> tuple[bytes, bytes]:
-        """The field and the attribute of a parent."""
-        if parent_id is None:
-            return b"", b""
-        if not is_id(parent_id) or parent_id.startswith("0" * 16):
-            raise FallbackError
-        field = b"\x22\x08" + bytes.fromhex(parent_id[:16])
-        derived = parent_id[16:] == trace_id[8:].hex()
-        made = (field, b"" if derived else text_parent(parent_id))
-        self.parents[parent_id, trace_id] = made
-        return made
-
-    def _name(self, name: str) -> bytes:
-        made = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
-        return made
-
-    def _raw_ids(self) -> bytes:
-        """The ids of all spans, 16 bytes each, checked at once: well-formed and none zero."""
-        spans = self.batch.spans
-        text = "".join([span.id for span in spans])
-        try:
-            raw = bytes.fromhex(text)
-        except ValueError:
-            raise FallbackError from None
-        # fromhex takes capitals and white space, too; the lengths of single ids add up otherwise
-        if raw.hex() != text or {len(span.id) for span in spans} != {32}:
-            raise FallbackError
-        return raw
+    # --- leaves ---------------------------------------------------------------------------------
 
     def _siblings(self, span: TypedSpan) -> tuple[bytes, bytes, bytes, bytes] | None:
         """What all siblings of a scope have in common; None where a segment may part them."""
@@ -282,7 +211,7 @@ class _FastEncoder:
         if place.depth <= _DEEPEST_UNIT:
             return None
         trace_id = place.trace_id
-        parent = self.parents.get((parent_id, trace_id)) or self._parent(parent_id, trace_id)
+        parent = self.parents.get((parent_id, trace_id)) or self.parent(parent_id, trace_id)
         shared = (b"\x0a\x10" + trace_id + b"\x12\x08", trace_id[8:], *parent)
         self.siblings[parent_id] = shared
         return shared
@@ -305,7 +234,7 @@ class _FastEncoder:
             not (span.index is None and span.cpu_ns is None and span.gpu_ns is None)
             or (span.memory_peak_bytes is not None or span.mark_ids or span.attrs != EMPTY)
             or (start <= 0 or end <= 0 or start > UINT64_MAX or end > UINT64_MAX)
-            or (span.id in self.riders or raw.startswith(_ZERO))
+            or (span.id in self.riders or raw.startswith(ZERO))
         ):
             return False
         if raw[8:] != lower:
@@ -316,88 +245,3 @@ class _FastEncoder:
         length = SHORT[size] if size < 128 else varint(size)
         out += (b"\x12", length, head, raw[:8], parent, name, times, attribute, costs)
         return True
-
-    def _span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
-        try:
-            times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
-        except StructError:
-            raise FallbackError from None
-        if raw.startswith(_ZERO) or span.start_ns == 0 or span.end_ns == 0:
-            raise FallbackError  # proto3 leaves a zero out
-        parent_id = span.parent_id
-        parent, attribute = self.parents.get((parent_id, trace_id)) or self._parent(
-            parent_id, trace_id
-        )
-        name = self.names.get(span.name) or self._name(span.name)
-        own = b"" if raw[8:] == trace_id[8:] else text_id(span.id)
-        index = b"" if span.index is None else int_index(span.index)
-        if span.cpu_ns is None and span.gpu_ns is None and span.memory_peak_bytes is None:
-            key = (span.thread_id, span.pid, span.rank)
-            costs = self.common.get(key) or self._common(span)
-        else:
-            costs = _costs(span, self.pid, self.rank)
-        placed = b"" if seq is None else int_seq(seq)
-        parts = [
-            b"\x0a\x10", trace_id, b"\x12\x08", raw[:8], parent, name, times,
-            own, attribute, index, costs, placed,
-        ]  # fmt: skip
-        riders = self.riders.pop(span.id, None)
-        if riders is not None or span.mark_ids:
-            rider_fields(span, riders or NO_RIDERS, parts)
-        elif span.attrs != EMPTY:
-            parts.append(span_users(bytes(span.attrs)))
-        return b"".join(parts)
-
-    def _common(self, span: TypedSpan) -> bytes:
-        made = _costs(span, self.pid, self.rank)
-        self.common[span.thread_id, span.pid, span.rank] = made
-        return made
-
-    def _carriers(self) -> list[bytes]:
-        """Carriers for what belongs to scopes that are not in the batch."""
-        made: list[bytes] = []
-        for span_id, (marks, snapshots) in self.riders.items():
-            if len(marks) + len(snapshots) > sc.MAX_EVENTS:
-                raise FallbackError
-            place = self.plan.outside(span_id)
-            if place.session != self.session:
-                raise FallbackError
-            parent = b"" if span_id == "root" else natural_parent(span_id)
-            carrier = Carrier(len(made), place.trace_id, parent, span_id)
-            carrier.marks = [(record_of(mark), seq) for mark, seq in marks]
-            carrier.snapshots = [(record_of(snapshot), seq) for snapshot, seq in snapshots]
-            times = [m.ts_ns for m, _ in marks] + [s.ts_ns for s, _ in snapshots]
-            times = [time for time in times if 0 <= time <= INT64_MAX]
-            if times:
-                carrier.start_ns, carrier.end_ns = min(times), max(times)
-            span = Span()
-            write_carrier(span, carrier, self.header)
-            body = span.SerializeToString()
-            if len(body) > sc.MAX_SPAN_BYTES // 4:
-                raise FallbackError
-            made.append(body)
-        return made
-
-
-def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
-    """The attributes between `index` and `seq`; `pid` and `rank` are those of the resource."""
-    parts = []
-    for value, attribute in (
-        (span.thread_id, int_thread),
-        (span.cpu_ns, int_cpu),
-        (span.gpu_ns, int_gpu),
-        (span.memory_peak_bytes, int_memory),
-    ):
-        if value is not None:
-            parts.append(attribute(value))
-    if span.pid != pid:
-        parts.append(int_pid(_known(span.pid)))
-    if span.rank != rank:
-        parts.append(int_rank(_known(span.rank)))
-    return b"".join(parts)
-
-
-def _known(value: int | None) -> int:
-    if value is None:
-        raise FallbackError
-    return value

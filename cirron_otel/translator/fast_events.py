@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import error as StructError  # noqa: N812
 from typing import Any, TypeVar
 
+from msgspec import UNSET
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import exactjson
@@ -27,7 +28,7 @@ from .pieces import (
     span_users,
     varint,
 )
-from .spans import overhead_mark
+from .spans import overhead_id
 from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, TypedSpan, encode
 from .values import INT64_MAX, INT64_MIN
 
@@ -59,6 +60,9 @@ def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
     return [(r, None) for r in records] if seqs is None else list(zip(records, seqs, strict=True))
 
 
+SMALL = 8_000
+"""Bytes of events and attributes that surely fit: JSON takes six times as much, and 200 a mark."""
+_INT_DIGITS = 20
 _kinds: dict[str, bytes] = {}
 _names: dict[str, bytes] = {}
 _CACHED = 1024
@@ -72,8 +76,12 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
     marks, snapshots = riders
     if len(marks) == 1 and not snapshots and span.mark_ids == (marks[0][0].id,):
         mark, seq = marks[0]
-        if mark.name != sc.OVERHEAD_NS and span.attrs == EMPTY:  # most steps: one mark
-            event = _mark(mark, seq)
+        value = overhead_of(span, mark) if seq is None else None
+        if value is not None and span.attrs == EMPTY:  # most scopes of our own SDK
+            parts.append(int_overhead(value))
+            return
+        event = _mark(mark, seq) if value is None and span.attrs == EMPTY else b""
+        if event and len(event) + len(span.name) < SMALL:  # most steps of others: one mark
             parts += (b"\x5a", varint(len(event)), event)
             return
     if len(marks) + len(snapshots) > sc.MAX_EVENTS:
@@ -93,7 +101,8 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
         parts.append(rested.SerializeToString())
     events = [_mark(mark, seq) for mark, seq in marks]
     events += [_generic(ev.write_snapshot, snapshot, seq) for snapshot, seq in snapshots]
-    if sum(map(len, events)) > sc.MAX_SPAN_BYTES // 4:
+    size = sum(map(len, events)) + len(bytes(span.attrs)) + len(span.name)
+    if size > SMALL and not fits(riders, span):
         raise FallbackError
     for event in events:
         parts += (b"\x5a", varint(len(event)), event)
@@ -140,14 +149,30 @@ def _in_order(
 
 def _overhead(span: TypedSpan, marks: list[tuple[TypedMark, int | None]]) -> int | None:
     """The value of the SDK's own overhead mark where it is the last one and just that."""
-    if not marks or marks[-1][0].name != sc.OVERHEAD_NS or marks[-1][1] is not None:
+    if not marks or marks[-1][1] is not None:
         return None
-    mark = record_of(marks[-1][0])
-    value = mark["value"]
-    if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
+    return overhead_of(span, marks[-1][0])
+
+
+def overhead_of(span: TypedSpan, mark: TypedMark) -> int | None:
+    """The value of a mark of this span if it is the SDK's own overhead mark, else None."""
+    if mark.name != sc.OVERHEAD_NS or mark.ts_ns != span.end_ns or mark.kind != "summary":
         return None
-    expected = overhead_mark(span.id, span.end_ns, value)
-    return value if exactjson.equal(mark, expected) else None
+    if mark.value_type != "int" or mark.attrs != EMPTY or mark.value_nonfinite is not UNSET:
+        return None
+    token = bytes(mark.value)
+    if len(token) > _INT_DIGITS or not token.lstrip(b"-").isdigit() or token == b"-0":
+        return None
+    value = int(token)
+    if not INT64_MIN <= value <= INT64_MAX or not 0 <= span.end_ns <= INT64_MAX:
+        return None
+    return value if mark.id == overhead_id(span.id) else None
+
+
+def fits(riders: Riders, *scope: TypedSpan) -> bool:
+    """Whether the exact encoder, too, puts all of it on one span; False where it is not sure."""
+    typed = (*scope, *(mark for mark, _ in riders[0]), *(snapshot for snapshot, _ in riders[1]))
+    return 2 * sum(len(encode(record)) for record in typed) < sc.MAX_SPAN_BYTES * 3 // 4
 
 
 def _value(mark: TypedMark) -> bytes:

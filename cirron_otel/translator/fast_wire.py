@@ -14,7 +14,7 @@ from .. import semconv as sc
 from ..ids import is_id, span_id_for
 from . import events as ev
 from .pieces import MARK_DOUBLE, MARK_ID_PREFIX, mark_kind
-from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, encode
+from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, TypedSpan, encode
 from .values import read_typed
 
 _TIME = Struct("<BQ").unpack_from
@@ -137,7 +137,7 @@ def plain_mark(body: bytes, span_id: str) -> TypedMark | None:
     return TypedMark(own, span_id, name, "float", Raw(encode(value)), EMPTY, ts_ns, _kinds[made])
 
 
-_T = TypeVar("_T", TypedMark, TypedSnapshot)
+_T = TypeVar("_T", TypedSpan, TypedMark, TypedSnapshot)
 
 
 def time_and_id(record: TypedMark | TypedSnapshot) -> tuple[int, str]:

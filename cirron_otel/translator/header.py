@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from .. import semconv as sc
-from ..ids import digest
+from ..ids import digest, is_id
 from . import rest as rests
 from .events import Record
 from .normal import same_resource, same_scope
 from .otelview import unhex
+from .placement import stated_trace
 from .values import (
     UnsayableError,
     add,
-    add_escaped,
     is_int,
     read_typed,
+    read_value,
     sayable,
     split_attributes,
 )
 
 LISTS = ("spans", "marks", "snapshots")
+_RESOURCE_KEYS = frozenset({sc.PROCESS_PID, sc.RANK, sc.SESSION_ID})
 _COUNTS = (sc.BATCH_SPANS, sc.BATCH_MARKS, sc.BATCH_SNAPSHOTS, sc.BATCH_SYNTHETIC)
 
 
@@ -49,6 +52,10 @@ class Header:
     counts: Counts
     file: str | None = None
     """The file's name, where id and time do not give it."""
+    session: str | None = None
+    """The session that the batch names."""
+    session_trace_id: bytes = b""
+    """The trace of that session where the batch says that it joined another."""
     trace_id: bytes = b""
     """The trace id that the batch gives its records as a default."""
     own_trace_ids: bool = False
@@ -106,6 +113,10 @@ def write_scope(scope: InstrumentationScope, header: Header) -> None:
         add(attributes, key, count)
     if header.file is not None:
         add(attributes, sc.BATCH_FILE, header.file)
+    if header.session is not None:
+        add(attributes, sc.BATCH_SESSION, header.session)
+    if header.session_trace_id:
+        add(attributes, sc.BATCH_SESSION_TRACE_ID, header.session_trace_id.hex())
     if header.trace_id:
         add(attributes, sc.BATCH_TRACE_ID, header.trace_id.hex())
     for key, flag in (
@@ -124,12 +135,13 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
     try:
         ours, users = split_attributes(scope.attributes)
         rest = rests.joined(ours, sc.REST)
-        rests.parse(rest)
+        rests.parse(rest, of_batch=True)
     except UnsayableError:
         return None
     counts = [read_typed(ours, key, "int_value") for key in _COUNTS]
     if users or any(count is None or count < 0 for count in counts):
         return None
+    session = read_typed(ours, sc.BATCH_SESSION, "string_value")
     header = Header(
         sdk_version=scope.version,
         batch_id=read_typed(ours, sc.BATCH_ID, "string_value"),
@@ -137,6 +149,8 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
         schema_version=read_typed(ours, sc.SCHEMA, "int_value"),
         counts=Counts(*counts),
         file=read_typed(ours, sc.BATCH_FILE, "string_value"),
+        session=session if is_id(session) else None,
+        session_trace_id=_trace(ours, sc.BATCH_SESSION_TRACE_ID),
         trace_id=unhex(read_typed(ours, sc.BATCH_TRACE_ID, "string_value")) or b"",
         own_trace_ids=bool(read_typed(ours, sc.TRACE_IDS, "bool_value")),
         service_name_added=bool(read_typed(ours, sc.SERVICE_NAME_ADDED, "bool_value")),
@@ -145,6 +159,10 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
     again = InstrumentationScope()
     write_scope(again, header)
     return header if same_scope(again, scope) else None
+
+
+def _trace(ours: dict[str, AnyValue], key: str) -> bytes:
+    return stated_trace(read_typed(ours, key, "string_value"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +189,44 @@ def write_resource(resource: Resource, origin: Origin) -> None:
         add(attributes, sc.RANK, origin.rank)
     if origin.session_id is not None and sayable(origin.session_id):
         add(attributes, sc.SESSION_ID, origin.session_id)
-    add_escaped(attributes, origin.attributes)
+    write_others(attributes, origin.attributes)
+
+
+def write_others(target: Any, others: Mapping[str, Any]) -> None:
+    """Append the resource attributes of others; only what is ours in a resource is escaped.
+
+    So `cirron.run.id` and its like stand there under their own names. Keys that can't be said are
+    left out.
+    """
+    for key, value in others.items():
+        if sayable(key):
+            is_ours = key in _RESOURCE_KEYS or key.startswith(sc.ESCAPE)
+            add(target, sc.ESCAPE + key if is_ours else key, value)
+
+
+def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
+    """Part a resource's attributes into ours and those of others; the inverse of `write_others`.
+
+    Raises UnsayableError where a key repeats or a value of others can't be said in JSON.
+    """
+    ours: dict[str, AnyValue] = {}
+    others: dict[str, Any] = {}
+    for pair in pairs:
+        is_ours = pair.key in _RESOURCE_KEYS
+        key = pair.key if is_ours else pair.key.removeprefix(sc.ESCAPE)
+        if key in (ours if is_ours else others):
+            raise UnsayableError("repeated key")
+        if is_ours:
+            ours[key] = pair.value
+        else:
+            others[key] = read_value(pair.value)
+    return ours, others
 
 
 def read_resource(resource: Resource, header: Header) -> Origin | None:
     """The origin that a resource says, or None where it is not exactly one of ours."""
     try:
-        ours, users = split_attributes(resource.attributes)
+        ours, users = split_resource(resource.attributes)
     except UnsayableError:
         return None
     service_name = users.pop(sc.SERVICE_NAME, None) if header.service_name_added else None

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import semconv as sc
-from ..ids import trace_id_for
+from ..ids import is_id, trace_id_for
 
 Record = dict[str, Any]
 
 UNIT_DEPTHS = (1, 2)
 """Depths at which a segment may open: children and grandchildren of the session."""
+
+_TOLD_DEPTH = max(UNIT_DEPTHS)
+"""Of a scope outside a batch that says its traces: what is below it stands in its trace."""
 
 
 class Place(NamedTuple):
@@ -43,6 +46,35 @@ class Segment(NamedTuple):
     previous_trace_id: bytes
 
 
+class Opened(NamedTuple):
+    """A segment whose opening a batch says itself."""
+
+    segment: Segment
+    parent_trace_id: bytes
+    """Where the opener's parent stands; the segment's own trace where nothing is known of it."""
+
+
+class Running(NamedTuple):
+    """A scope that is still open and that backends shall see before it ends."""
+
+    id: str
+    name: str
+    number: int | None
+    """Its `index`."""
+    start_ns: int
+    parent_id: str | None
+    trace_id: bytes
+
+
+class Told(NamedTuple):
+    """What a batch says itself of its session (docs/otlp-mapping.md, "Batches that name …")."""
+
+    trace_id: bytes
+    """Where its records stand that say no other trace."""
+    opened: tuple[Opened, ...] = ()
+    running: tuple[Running, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What lies outside a batch."""
@@ -56,6 +88,8 @@ class Plan:
     """By session: its later traces, in order; a session without any is one trace."""
     traces: Mapping[str, bytes] = field(default_factory=dict)
     """By session: the trace id of one that joined another trace."""
+    told: Told | None = None
+    """What the batch says itself, if it names its session."""
 
     def session_trace(self, session: str) -> bytes:
         """The trace id of a session's first (or only) trace."""
@@ -85,7 +119,19 @@ class Plan:
             place = self.external.get(some_id)
             if place is not None:
                 return place
+        if self.told is not None:
+            return Place(self.default, self.told.trace_id, _TOLD_DEPTH)
         return Place(self.default, self.session_trace(self.default), 0)
+
+
+def stated_trace(value: object) -> bytes:
+    """The trace id that an `otel` object gives as 32 hex digits; empty where it is none."""
+    return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
+
+
+def told_place(session: str, trace_id: bytes) -> Place:
+    """The place of a scope outside a batch that says the scope's trace itself."""
+    return Place(session, trace_id, _TOLD_DEPTH)
 
 
 def is_session(span: Record) -> bool:

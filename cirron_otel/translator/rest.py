@@ -20,6 +20,9 @@ from .values import UnsayableError, add, read_typed
 
 Rest = dict[str, Any]
 
+NESTED = "otel"
+"""The one object of a batch whose difference is kept key by key."""
+
 
 def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Rest:
     """What has to be added to `decoded` for it to be `truth`; empty where nothing has."""
@@ -37,6 +40,16 @@ def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Rest:
     return rest
 
 
+def nested(rest: Rest, key: str, truth: object, decoded: object) -> None:
+    """Where two objects under `key` differ, keep their difference instead of the whole of one."""
+    changed = rest.get("set", {})
+    if key in changed and isinstance(truth, dict) and isinstance(decoded, dict):
+        del changed[key]
+        if not changed:
+            del rest["set"]
+        rest[key] = difference(truth, decoded)
+
+
 def together(rest: Rest, truth: dict[str, Any], keys: Collection[str]) -> None:
     """Put all of `keys` that the record has into the rest where one of them is in it."""
     changed = rest.get("set", {})
@@ -47,6 +60,11 @@ def together(rest: Rest, truth: dict[str, Any], keys: Collection[str]) -> None:
 
 def apply(decoded: dict[str, Any], rest: Rest) -> None:
     """Make `decoded` the truth, in place."""
+    if NESTED in rest:
+        inner = decoded.get(NESTED)
+        inner = dict(inner) if isinstance(inner, dict) else {}
+        apply(inner, rest[NESTED])
+        decoded[NESTED] = inner
     for key in rest.get("missing", ()):
         decoded.pop(key, None)
     decoded.update(rest.get("set", {}))
@@ -79,14 +97,26 @@ def joined(ours: dict[str, AnyValue], key: str) -> str:
     return "".join(pieces)
 
 
-def parse(text: str) -> Rest:
-    """The rest of its text. Raises UnsayableError where it is none."""
+def parse(text: str, *, of_batch: bool = False) -> Rest:
+    """The rest of its text; that of a batch's top level may hold one of its `otel`.
+
+    Raises UnsayableError where it is none.
+    """
     if not text:
         return {}
     try:
         rest = exactjson.loads(text)
     except InputError:
         raise UnsayableError("not JSON") from None
+    if of_batch and isinstance(rest, dict) and NESTED in rest:
+        _check(rest[NESTED])
+        _check({key: value for key, value in rest.items() if key != NESTED})
+    else:
+        _check(rest)
+    return rest  # type: ignore[no-any-return]
+
+
+def _check(rest: object) -> None:
     if not isinstance(rest, dict) or not rest.keys() <= {"set", "missing"}:
         raise UnsayableError("no rest")
     missing = rest.get("missing", [])
@@ -94,4 +124,3 @@ def parse(text: str) -> Rest:
         raise UnsayableError("no rest")
     if not all(isinstance(key, str) for key in missing):
         raise UnsayableError("no rest")
-    return rest

@@ -64,6 +64,18 @@ def natural_parent(parent_id: object) -> bytes:
     return span_id_for(parent_id) if isinstance(parent_id, str) and parent_id else b""
 
 
+def wire_parent(record: Record) -> bytes:
+    """The wire parent of a record: what its `otel` says, else the one of its `parent_id`.
+
+    `otel.parent_span_id` is 8 bytes, not all zero, or "" for a span that is a root on the wire.
+    """
+    otel = record.get("otel")
+    told = otelview.unhex(otel.get("parent_span_id")) if isinstance(otel, dict) else None
+    if told is not None and (not told or (len(told) == 8 and any(told))):
+        return told
+    return natural_parent(record.get("parent_id"))
+
+
 def wire_span_id(record: Record, seq: int | None, header: Header) -> bytes:
     """The span id that a record has on the wire; one without an id gets one of its place."""
     record_id = record.get("id")
@@ -72,11 +84,15 @@ def wire_span_id(record: Record, seq: int | None, header: Header) -> bytes:
     return digest(header.key, "span", -1 if seq is None else seq)[:8]
 
 
+def overhead_id(span_id: str) -> str:
+    """The id of the overhead mark of a span with a regular id: its first half read backwards."""
+    return span_id[15::-1] + span_id[16:]
+
+
 def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
     """The SDK's own overhead mark: its id, time and kind follow from its span."""
-    own = digest(sc.OVERHEAD_NS, span_id)[:8].hex()
     return {
-        "id": own + (span_id[16:] if is_id(span_id) else ""),
+        "id": overhead_id(span_id) if is_id(span_id) else digest(sc.OVERHEAD_NS, span_id)[:8].hex(),
         "span_id": span_id,
         "name": sc.OVERHEAD_NS,
         "value_type": "int",

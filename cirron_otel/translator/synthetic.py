@@ -1,4 +1,5 @@
-"""Synthetic spans: carriers of what has no span in its batch, and the seams between segments.
+"""Synthetic spans: carriers of what has no span in its batch, the seams between segments, and the
+markers of scopes that are still open.
 
 They carry `cirron.synthetic = true`; decoding keeps what they carry and drops them.
 """
@@ -18,7 +19,8 @@ from .events import Record
 from .header import Header
 from .normal import same_span
 from .otelview import KIND_INTERNAL
-from .placement import Segment
+from .placement import Plan, Running, Segment
+from .spans import natural_parent
 from .values import UnsayableError, add, read_typed, sayable, split_attributes
 
 
@@ -80,7 +82,7 @@ def is_synthetic(span: Span) -> bool:
 
 
 def read_synthetic(span: Span, header: Header) -> Carrier | None:
-    """What a synthetic span carries, None for a seam.
+    """What a synthetic span carries, None for a seam or a marker.
 
     Raises UnsayableError where it is not exactly as our encoder says it.
     """
@@ -90,6 +92,9 @@ def read_synthetic(span: Span, header: Header) -> Carrier | None:
     if span.name in (sc.MARKS_SPAN, sc.BATCH_SPAN) and ordinal is not None and not users:
         carrier = _read_carrier(span, ours, ordinal)
         write_carrier(again, carrier, header)
+    elif span.name == sc.RUNNING_SPAN:
+        carrier = None
+        _copy_running(again, span, ours)
     else:
         carrier = None
         _copy_seam(again, span, read_typed(ours, sc.INDEX, "int_value"))
@@ -108,7 +113,7 @@ def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
     )
     if span.name == sc.BATCH_SPAN:
         carrier.rest = rests.joined(ours, sc.REST)
-        rests.parse(carrier.rest)
+        rests.parse(carrier.rest, of_batch=True)
         return carrier
     told = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     carrier.span_id = span_id = _derived(span) if told is None else told
@@ -126,7 +131,7 @@ def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
 def write_seams(
     session: str, session_trace: bytes, segment: Segment, parent_place_trace: bytes
 ) -> list[Span]:
-    """The synthetic spans that join a segment to its session, made where its opener is recorded.
+    """The synthetic spans that join a segment to its session.
 
     In the segment: a root that stands for the session and, where the opener's parent is another
     scope of an earlier trace, one below it that stands for that scope; each has the span id of
@@ -151,7 +156,7 @@ def write_seams(
     marker = _seam(sc.SEGMENT_SPAN, session_trace, marker_id, root, when, segment.number)
     marker.links.add(trace_id=segment.trace_id, span_id=root)
     spans.append(marker)
-    return spans
+    return once(spans)
 
 
 def _seam(
@@ -164,6 +169,53 @@ def _seam(
     span.start_time_unix_nano = span.end_time_unix_nano = when
     add(span.attributes, sc.INDEX, number)
     return span
+
+
+def told_seams(plan: Plan, *, one_trace: bool) -> list[Span]:
+    """The seams and the markers that a batch gives itself, none twice; [] for other batches.
+
+    With `one_trace` (the layout `session`) there are no seams, and the markers stand with the
+    session.
+    """
+    if plan.told is None:
+        return []
+    first = plan.session_trace(plan.default)
+    spans = []
+    for opened in () if one_trace else plan.told.opened:
+        spans += write_seams(plan.default, first, opened.segment, opened.parent_trace_id)
+    for scope in plan.told.running:
+        spans.append(_running(scope, first if one_trace else scope.trace_id))
+    return once(spans)
+
+
+def once(seams: list[Span]) -> list[Span]:
+    """The seams without those whose trace and span id came before: decoding would count one."""
+    return list({(seam.trace_id, seam.span_id): seam for seam in reversed(seams)}.values())[::-1]
+
+
+def _running(scope: Running, trace_id: bytes) -> Span:
+    """The marker that shows a scope before it ends."""
+    span = Span()
+    _start(span, sc.RUNNING_SPAN, trace_id)
+    span.span_id = digest(sc.RUNNING_SPAN, scope.id)[:8]
+    span.parent_span_id = natural_parent(scope.parent_id)
+    span.start_time_unix_nano = span.end_time_unix_nano = scope.start_ns
+    add(span.attributes, sc.CARRIER_SPAN_ID, scope.id)
+    add(span.attributes, sc.RUNNING_NAME, scope.name)
+    if scope.number is not None:
+        add(span.attributes, sc.INDEX, scope.number)
+    return span
+
+
+def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
+    """What a marker may say, taken from `span`: anything else makes the two differ."""
+    own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+    name = read_typed(ours, sc.RUNNING_NAME, "string_value")
+    if own is None or name is None:
+        raise UnsayableError("no marker of ours")
+    index, when = read_typed(ours, sc.INDEX, "int_value"), span.start_time_unix_nano
+    again.CopyFrom(_running(Running(own, name, index, when, None, b""), span.trace_id))
+    again.parent_span_id = span.parent_span_id
 
 
 def _copy_seam(again: Span, span: Span, number: int | None) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
+from .. import exactjson
+from ..errors import InputError
+from ..model import SCHEMA_VERSION
 from .decode import Decoded, Regrouper
 from .encode import DEFAULT, Options, encode_batch, file_name
 from .events import Record
 from .fast_decode import Whole, fast_decode
+from .fast_encode import fast_encode, typed_batch
 from .foreign import decode_foreign, encode_foreign
-from .header import Counts
+from .header import LISTS, Counts
+from .own import plan_of, plan_of_typed
 from .placement import Plan
 from .typed import FallbackError
 
@@ -26,6 +31,40 @@ def to_otlp(
         if foreign is not None:
             return foreign
     return encode_batch(batch, plan, name, options)
+
+
+def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT) -> bytes:
+    """A serialised TracesData of the bytes of a batch that names its session.
+
+    It needs nothing but the batch, and gives the bytes that a conversion of its file gives. `name`
+    is the file's. Raises InputError for bytes that are no batch or that name no session.
+    """
+    try:
+        typed = typed_batch(data)
+        plan = plan_of_typed(typed)
+        if plan is not None:
+            return fast_encode(typed, plan, name, options)
+    except FallbackError:
+        pass
+    try:
+        batch = exactjson.loads(data)
+        _check(batch)
+        plan = plan_of(batch)
+        if plan is None:
+            raise InputError("the batch names no session: expected its id in otel.session")
+        messages = to_otlp(batch, plan, name, options)
+        return bytes(TracesData(resource_spans=messages).SerializeToString())
+    except RecursionError:
+        raise InputError("batch nested too deep: more levels than can be handled") from None
+
+
+def _check(batch: object) -> None:
+    version = batch.get("schema_version") if isinstance(batch, dict) else None
+    if not isinstance(batch, dict) or type(version) is not int or version != SCHEMA_VERSION:
+        raise InputError(f"no batch of schema version {SCHEMA_VERSION}")
+    for key in LISTS:
+        if not isinstance(batch.get(key, []), list):
+            raise InputError(f"no batch: {key} is no list")
 
 
 class FromOtlp:

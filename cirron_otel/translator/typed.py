@@ -32,6 +32,7 @@ class TypedSpan(Struct, forbid_unknown_fields=True, gc=False):
     rank: int | None
     attrs: Raw
     mark_ids: tuple[str, ...]
+    otel: Raw | UnsetType = UNSET
 
     def is_session(self) -> bool:
         """Whether this is the root of a session."""
@@ -77,6 +78,7 @@ class TypedBatch(Struct, forbid_unknown_fields=True, gc=False):
     spans: list[TypedSpan]
     marks: list[TypedMark]
     snapshots: list[TypedSnapshot]
+    otel: Raw | UnsetType = UNSET
 
 
 class FallbackError(Exception):

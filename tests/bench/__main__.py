@@ -1,6 +1,7 @@
-"""`make bench`: what translation costs beside its floor, as ratios within one run.
+"""`make bench`: what conversion and the SDK cost beside their floors, as ratios within one run.
 
-Medians of repeated blocks. `--big` converts spools of 1 GB and of 4 GB as well, for their memory.
+Medians of repeated blocks. `conversion` or `sdk` runs that section alone. `--big` converts spools
+of 1 GB and of 4 GB as well, for their memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import workload
+from . import sdk, workload
 
 BLOCKS = 7
 COMMAND = Path(sys.executable).with_name("cirron-otel")
@@ -226,20 +227,30 @@ def following(rounds: int = 15) -> None:
     )
 
 
-def main() -> None:
-    """Run the benchmarks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--big", action="store_true", help="1 GB and 4 GB, for memory")
-    arguments = parser.parse_args()
+def conversion(is_big: bool) -> None:
+    """Spool to OTLP and back."""
     for native in (True, False):
         encoding(native)
     for native in (True, False):
         decoding(native)
     files(100_000_000, "100 MB", [1, 2])
     following()
-    if arguments.big:
+    if is_big:
         files(1_000_000_000, "1 GB", [2])
         files(4_000_000_000, "4 GB", [2])
+
+
+def main() -> None:
+    """Run the benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("section", nargs="?", choices=["conversion", "sdk"], help="this one alone")
+    parser.add_argument("--big", action="store_true", help="1 GB and 4 GB, for memory")
+    parser.add_argument("--tiny", action="store_true", help="the SDK's section, only to see it run")
+    arguments = parser.parse_args()
+    if arguments.section != "sdk":
+        conversion(arguments.big)
+    if arguments.section != "conversion":
+        sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
 
 
 if __name__ == "__main__":

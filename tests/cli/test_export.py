@@ -8,6 +8,10 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from cirron_otel.cli.main import run as run_here
+from cirron_otel.pipeline import export as module
 from tests.cli.conftest import COMMAND, Run, environment, one_line
 from tests.cli.server import OtlpServer
 
@@ -44,16 +48,20 @@ def test_an_endpoint_that_refuses(run: Run, spool: Path, server: OtlpServer) -> 
     assert "400" in one_line(run("export", ".cirron", env=server.environ), 5)
 
 
-def test_nobody_listens(run: Run, spool: Path) -> None:
+def test_nobody_listens(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "DEADLINE_S", 0.5)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        environ = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
-        }
-        assert str(port) in one_line(run("export", ".cirron", env=environ), 5)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        assert run_here(["export", str(spool)]) == 5
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert str(port) in err
 
 
 def test_wrong_configuration(run: Run, spool: Path) -> None:

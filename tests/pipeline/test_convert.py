@@ -18,7 +18,6 @@ from cirron_otel.errors import InputError, UsageError
 from cirron_otel.otlp.files import TracesWriter
 from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.cursor import Cursor
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.select import Selection
 from cirron_otel.pipeline.sessions import SEGMENT_RECORDS, SessionIndex
@@ -185,16 +184,3 @@ def test_nothing_selected_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no batch to write"):
         convert(request)
     assert not target.exists()
-
-
-def test_the_cursors_mark_never_passes_what_waits(tmp_path: Path) -> None:
-    cursor = Cursor(tmp_path, "endpoint")
-    for number in range(20_001):
-        cursor.acknowledge(f"{number + 1:06d}")
-    cursor.save(pending=["000000"])
-    assert "000000" not in Cursor(tmp_path, "endpoint")
-    cursor.save()
-    again = Cursor(tmp_path, "endpoint")
-    assert "000000" in again
-    assert "020001" in again
-    assert "020002" not in again

@@ -70,7 +70,9 @@ optional_ints = st.none() | integers
 otel_objects = st.fixed_dictionaries(
     {},
     optional={
-        "trace_id": st.sampled_from([SESSION_ID, "c" * 16 + LOWER, "0" * 32, "zz", 5]),
+        "trace_id": st.sampled_from(
+            [SESSION_ID, f"{0xE1:016x}{LOWER}", "c" * 16 + LOWER, "0" * 32, "zz", 5]
+        ),
         "parent_span_id": st.sampled_from(["ab" * 8, "", "00" * 8, "abc", 7]),
         "kind": st.integers(0, 9),
         "status": st.fixed_dictionaries({}, optional={"code": st.integers(0, 3), "message": texts}),
@@ -94,6 +96,52 @@ otel_objects = st.fixed_dictionaries(
         "unknown": json_values,
     },
 )
+
+OTHER_TRACES = [f"{n:016x}{LOWER}" for n in (0xE1, 0xE2)]
+trace_ids = st.sampled_from([SESSION_ID, *OTHER_TRACES])
+hostile_traces = trace_ids | st.sampled_from(["0" * 32, "E" * 32, "e1", "", 5, None])
+named = st.just(SESSION_ID)
+sessions = named | named | named | st.sampled_from(["0" * 32, "A" * 32, "5e55", "", 5, None, ["x"]])
+
+
+def _entries(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Lists of objects: mostly as they should be, some without a key or with an odd value."""
+    whole = st.fixed_dictionaries(fields)
+    some = st.fixed_dictionaries({}, optional={key: v | json_values for key, v in fields.items()})
+    return st.lists(whole | whole | some | json_values, min_size=1, max_size=3)
+
+
+running = _entries(
+    id=ids,
+    name=st.sampled_from(["epoch", "step"]) | texts,
+    index=st.none() | integers,
+    start_ns=times,
+    parent_id=st.none() | ids,
+    trace_id=hostile_traces,
+) | st.just([{"id": SESSION_ID, "name": "epoch", "start_ns": 1, "parent_id": None}] * 2)
+segments = _entries(
+    number=st.integers(1, 3) | integers,
+    trace_id=hostile_traces,
+    previous_trace_id=hostile_traces,
+    start_ns=times,
+    unit_id=ids,
+    parent_id=st.none() | ids,
+    parent_trace_id=hostile_traces,
+)
+own_otel = st.fixed_dictionaries(
+    {"session": sessions},
+    optional={
+        "session_trace_id": hostile_traces,
+        "trace_id": hostile_traces,
+        "resource": st.fixed_dictionaries({"attributes": attrs}) | json_values,
+        "traces": st.dictionaries(ids | texts, hostile_traces, max_size=2) | json_values,
+        "running": running | json_values,
+        "segments": segments | json_values,
+        "part": json_values,
+        "unknown": json_values,
+    },
+)
+"""What a batch says of itself where it names its session, or seems to."""
 
 spans = st.fixed_dictionaries(
     {
@@ -171,16 +219,17 @@ def _lists(records: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list
     return st.lists(_mutated(records), max_size=4)
 
 
+_fields = {
+    "schema_version": st.just(1),
+    "sdk_version": st.just("0.3.0") | texts,
+    "batch_id": st.just("0123456789abcdef0123456789abcdef") | texts,
+    "created_ns": st.just(1_795_197_734_746_565_768) | times,
+    "spans": _lists(spans),
+    "marks": _lists(marks),
+    "snapshots": _lists(snapshots),
+}
 plain_batches = st.fixed_dictionaries(
-    {
-        "schema_version": st.just(1),
-        "sdk_version": st.just("0.3.0") | texts,
-        "batch_id": st.just("0123456789abcdef0123456789abcdef") | texts,
-        "created_ns": st.just(1_795_197_734_746_565_768) | times,
-        "spans": _lists(spans),
-        "marks": _lists(marks),
-        "snapshots": _lists(snapshots),
-    },
+    _fields,
     optional={
         "otel": st.fixed_dictionaries(
             {},
@@ -196,7 +245,11 @@ plain_batches = st.fixed_dictionaries(
         "custom": json_values,
     },
 )
-batches = _mutated(plain_batches)
+named_batches = st.fixed_dictionaries(
+    _fields | {"otel": own_otel}, optional={"custom": json_values}
+)
+"""Batches that name their session, or seem to."""
+batches = _mutated(plain_batches | plain_batches | named_batches)
 
 
 # --- OTLP ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from cirron_otel import exactjson
 from cirron_otel.translator.encode import Options, encode_batch
 from cirron_otel.translator.foreign import encode_foreign
+from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Plan
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
@@ -21,6 +22,13 @@ from . import strategies as gen
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 PLAN = Plan(gen.SESSION_ID)
+
+
+def plan_for(batch: Any) -> Plan:
+    """What a batch says of itself if it names its session; else what all others get here."""
+    return plan_of(batch) or PLAN
+
+
 LAYOUTS = [Options(layout="segmented"), Options(layout="session")]
 
 
@@ -67,7 +75,7 @@ def texts(messages: list[ResourceSpans]) -> list[bytes]:
 @given(batch=gen.batches, name=st.none() | st.just("odd name.json"))
 def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) -> None:
     before = gen.copy_of(batch)
-    messages = wire(to_otlp(batch, PLAN, name, options))
+    messages = wire(to_otlp(batch, plan_for(batch), name, options))
     assert exactjson.equal(batch, before), "the input was changed"
     reader = FromOtlp()
     (decoded,) = reader.feed(messages)
@@ -82,7 +90,7 @@ def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) 
 def test_batch_through_a_splitting_collector(
     batch: Any, size: int, shuffler: random.Random
 ) -> None:
-    messages = wire(encode_batch(batch, PLAN))
+    messages = wire(encode_batch(batch, plan_for(batch)))
     (decoded,) = back(split(messages, size, shuffler))
     assert exactjson.equal(decoded.batch, batch)
     assert decoded.complete
@@ -91,7 +99,7 @@ def test_batch_through_a_splitting_collector(
 @settings(max_examples=500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches, shuffler=st.randoms(use_true_random=False))
 def test_everything_twice_counts_once(batch: Any, shuffler: random.Random) -> None:
-    pieces = split(wire(encode_batch(batch, PLAN)), 1, shuffler)
+    pieces = split(wire(encode_batch(batch, plan_for(batch))), 1, shuffler)
     twice = pieces + [ResourceSpans.FromString(p.SerializeToString()) for p in pieces]
     (decoded,) = back(twice)
     assert exactjson.equal(decoded.batch, batch)
@@ -102,7 +110,7 @@ def test_everything_twice_counts_once(batch: Any, shuffler: random.Random) -> No
 def test_part_of_a_batch_is_kept_as_it_is(
     batch: Any, shuffler: random.Random, data: st.DataObject
 ) -> None:
-    pieces = split(wire(encode_batch(batch, PLAN)), 1, shuffler)
+    pieces = split(wire(encode_batch(batch, plan_for(batch))), 1, shuffler)
     lost = data.draw(st.integers(0, len(pieces) - 1))
     kept = pieces[:lost] + pieces[lost + 1 :]
     found = back(kept)
@@ -114,7 +122,7 @@ def test_part_of_a_batch_is_kept_as_it_is(
         assert exactjson.equal(decoded.batch, batch)
         return
     assert decoded.batch["batch_id"] != batch.get("batch_id")
-    (again,) = back(wire(to_otlp(decoded.batch, PLAN, decoded.name)))
+    (again,) = back(wire(to_otlp(decoded.batch, plan_for(decoded.batch), decoded.name)))
     assert exactjson.equal(again.batch, decoded.batch)
     assert again.name == decoded.name
 
@@ -130,7 +138,7 @@ def test_otlp_to_batch_and_back(message: TracesData) -> None:
     (decoded,) = found
     stored = exactjson.loads(exactjson.dumps(decoded.batch))
     assert exactjson.equal(stored, decoded.batch)
-    assert texts(to_otlp(stored, PLAN, decoded.name)) == texts(messages)
+    assert texts(to_otlp(stored, plan_for(stored), decoded.name)) == texts(messages)
 
 
 def back_of_one(messages: list[ResourceSpans]) -> list[Any]:
@@ -141,7 +149,8 @@ def back_of_one(messages: list[ResourceSpans]) -> list[Any]:
 @st.composite
 def tampered(draw: st.DrawFn) -> list[ResourceSpans]:
     """The encoder's own output with something changed: where a mapper fools itself."""
-    messages = encode_batch(draw(gen.batches), PLAN)
+    batch = draw(gen.batches)
+    messages = encode_batch(batch, plan_for(batch))
     other = draw(gen.resource_spans)
     for message in messages:
         for scope_spans in message.scope_spans:
@@ -197,7 +206,7 @@ def test_tampered_output_gives_its_messages_or_its_records(messages: list[Resour
     messages = wire(messages)
     found = back_of_one(messages)
     kept = [exactjson.loads(exactjson.dumps(d.batch)) for d in found]
-    again = [to_otlp(batch, PLAN, d.name) for batch, d in zip(kept, found, strict=True)]
+    again = [to_otlp(batch, plan_for(batch), d.name) for batch, d in zip(kept, found, strict=True)]
     foreign = [m for batch, m in zip(kept, again, strict=True) if is_born_in_otlp(batch)]
     spans = sum(len(s.spans) for m in messages for s in m.scope_spans)
     if len(foreign) == len(found) and spans:

@@ -23,8 +23,8 @@ from .vectors.sessions_cases import places_of
 ADRS = DOCUMENT.parent / "adr"
 PATHS = sorted(HERE.glob("*.json"))
 VECTORS: dict[str, Any] = {p.stem: exactjson.loads(p.read_text("utf-8")) for p in PATHS}
-FAST = {"native", "sdk-ids", "mark-values", "overhead"}
-"""Ordinary batches: the fast way must take them."""
+FAST = {"native", "sdk-ids", "mark-values", "overhead", "own", "own-session", "own-foreign"}
+"""Ordinary batches, and our SDK's: the fast way must take them."""
 TEXT = DOCUMENT.read_text("utf-8")
 
 

@@ -74,7 +74,7 @@ def header() -> None:
     case(
         "part",
         "One span of the batch of `native`, whose other two never came.",
-        batch=part_of(arrived, Counts(3, 1, 0, 0), 0),
+        batch=part_of(arrived, Counts(3, 1, 0, 0), 0, None),
     )
 
 

@@ -12,6 +12,7 @@ from cirron_otel import exactjson, semconv
 from cirron_otel.otlp.json_codec import traces_from_json, traces_to_json
 from cirron_otel.pipeline import sessions
 from cirron_otel.translator.encode import Options
+from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Place, Plan, Segment
 
 Json = dict[str, Any]
@@ -36,6 +37,9 @@ class Vector:
 
     def plan(self) -> Plan:
         told = self.case.get("plan", {})
+        own = plan_of(self.case["batch"]) if "batch" in self.case else None
+        if own is not None:
+            return own
         return Plan(
             told.get("default", SESSION),
             {

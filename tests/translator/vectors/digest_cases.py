@@ -5,7 +5,7 @@ from __future__ import annotations
 from cirron_otel import exactjson
 from cirron_otel.ids import digest, uuid4_shaped
 
-from .cases import BATCH_ID, CASES, CREATED, LOW, SESSION, STEP, Json, case, without
+from .cases import BATCH_ID, CASES, CREATED, LOW, SESSION, STEP, Json, case, own_id, without
 
 FOREIGN_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -38,9 +38,9 @@ def register() -> None:
         entry("key of a header", "", [BATCH_ID, str(CREATED), ""], 32),
         entry("span id of a record without an id", "no-ids", [key, "span", "0"], 8),
         entry("span id of a carrier", "carriers", [key, "carrier", "0"], 8),
-        entry("id of the overhead mark", "overhead", ["cirron.overhead_ns", STEP], 8, LOW),
         entry("trace id of a segment", "segment", [SESSION, STEP, "1"], 8, LOW),
         entry("span id of a segment's marker", "segment", ["cirron.segment", segment], 8),
+        entry("span id of a running scope", "own", ["cirron.running", own_id("e90c2")], 8),
         entry("Cirron id of irregular ids", "foreign-ids", ["span", FOREIGN_TRACE, "0" * 16], 16),
         hashed("batch_id of a part", "part", "part", without(part, "batch_id")),
         hashed(

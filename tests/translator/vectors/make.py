@@ -14,7 +14,7 @@ from cirron_otel import exactjson
 from cirron_otel.translator.decode import Decoded
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import batch_cases, digest_cases, foreign_cases, sessions_cases, wire_cases
+from . import batch_cases, digest_cases, foreign_cases, own_cases, sessions_cases, wire_cases
 from .cases import CASES, Json, Vector, otlp_of
 
 HERE = Path(__file__).parent
@@ -79,7 +79,7 @@ def complete(case: Json) -> None:
 
 def main() -> None:
     """Write every vector beside this file."""
-    for module in (wire_cases, batch_cases, foreign_cases, sessions_cases):
+    for module in (wire_cases, batch_cases, own_cases, foreign_cases, sessions_cases):
         module.register()
     for case in CASES.values():
         complete(case)

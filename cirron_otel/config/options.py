@@ -1,0 +1,243 @@
+"""The table of options. docs/configuration.md shows it; a test compares the two."""
+
+# ruff: noqa: RUF009 (its calls make dataclass fields)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .parsing import (
+    BOOLEAN,
+    DETAIL,
+    DIRECTORY,
+    ENDPOINT,
+    EVERY,
+    SECRET,
+    SIZE,
+    TEXT,
+    URL_PATH,
+    Parser,
+    integer,
+    names,
+    number,
+    number_above,
+    one_of,
+    optional,
+    some_of,
+)
+
+# Waits longer than this overflow what threads can wait on some platforms, and help nobody.
+_DAY = 86_400
+
+
+class NotGiven(Enum):
+    """The type of NOT_GIVEN."""
+
+    NOT_GIVEN = "not given"
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
+"""The default of keyword arguments: `snapshots=None` is off, `snapshots` not given the default."""
+
+
+def _option(
+    default: Any,
+    parser: Parser,
+    meaning: str,
+    *,
+    unit: str = "",
+    takes_none: bool = False,
+    is_secret: bool = False,
+    in_project: bool = True,
+    in_user_file: bool = True,
+) -> Any:
+    details = {
+        "parser": parser,
+        "meaning": meaning,
+        "unit": unit,
+        "takes_none": takes_none,
+        "is_secret": is_secret,
+        "in_project": in_project,
+        "in_user_file": in_user_file,
+    }
+    return field(default=default, metadata=details, repr=not is_secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The options of one process, each with a value that is right."""
+
+    enabled: bool = _option(True, BOOLEAN, "off: nothing is traced, spooled or sent")
+    output_dir: Path = _option(
+        Path(".cirron"),
+        DIRECTORY,
+        "the directory of the spool and the snapshots, from the working directory; `~/` is the"
+        " home directory. A Config holds it absolute",
+    )
+    output: tuple[str, ...] = _option(
+        ("spool",),
+        some_of("spool", "log", "stdout"),
+        "where batches go in this process: `spool`, `log`, `stdout`, `none`, or a list; what is"
+        " exported is spooled in any case",
+    )
+    exporters: tuple[str, ...] = _option(
+        ("auto",),
+        some_of("otlp", "cirron", auto=True),
+        "where the spool is sent: `auto`, `none`, or some of `otlp` and `cirron`",
+    )
+    flush_interval: float = _option(
+        1.0,
+        number_above(0, _DAY, "seconds"),
+        "time from one flush to the next; what a killed process loses at most",
+        unit="s",
+    )
+    spool_max_bytes: int = _option(
+        1_000_000_000, SIZE, "the spool's cap, above which the oldest batches go", unit="bytes"
+    )
+    api_key: str | None = _option(
+        None,
+        SECRET,
+        "the key of a Cirron workspace; shown nowhere",
+        is_secret=True,
+        in_project=False,
+    )
+    api_endpoint: str = _option(
+        "https://api.cirron.com", ENDPOINT, "where the Cirron platform answers", in_project=False
+    )
+    ingest_path: str = _option(
+        "/v1/traces", URL_PATH, "the path below `api_endpoint` that takes batches", in_project=False
+    )
+    workspace_id: str | None = _option(None, TEXT, "`cirron.workspace.id` of the resource")
+    run_id: str | None = _option(
+        None,
+        TEXT,
+        "`cirron.run.id` of the resource; the platform sets it, and it selects the event stream",
+        in_project=False,
+        in_user_file=False,
+    )
+    pipeline_id: str | None = _option(None, TEXT, "`cirron.pipeline.id` of the resource")
+    deployment_id: str | None = _option(None, TEXT, "`cirron.deployment.id` of the resource")
+    model_id: str | None = _option(None, TEXT, "`cirron.model.id` of the resource")
+    frameworks: tuple[str, ...] | None = _option(
+        None, names(), "the frameworks that are hooked; `auto`: all that are there; `none`: not one"
+    )
+    snapshots: str | None = _option(
+        "stats",
+        optional(one_of("stats", "sampled", "full")),
+        "what is kept of weights and gradients; None, `none` or `off`: nothing",
+        takes_none=True,
+    )
+    sample_rate: float = _option(
+        0.01, number(0, 1), "the share of epochs whose tensors `sampled` keeps"
+    )
+    trace_layout: str = _option(
+        "segmented",
+        one_of("segmented", "session"),
+        "one OTLP trace a segment of the session, or one a session",
+    )
+    segment_records: int = _option(
+        4000, integer(1), "records after which a segment is full", unit="records"
+    )
+    segment_seconds: float = _option(
+        600.0, number_above(0, 1e9, "seconds"), "age at which a segment is full", unit="s"
+    )
+    join: str = _option(
+        "parent",
+        one_of("parent", "link", "none"),
+        "how the session joins the span that is current, or that the environment names",
+    )
+    detail_every: int | None = _option(
+        None,
+        DETAIL,
+        "keep the inside of every Nth step, and of slow and failed ones; None or 0: of all",
+        unit="steps",
+        takes_none=True,
+    )
+    detail_slow_factor: float = _option(
+        2.0,
+        number(1),
+        "a step is slow, and keeps its inside, above this times the median of recent steps",
+    )
+    overhead_marks: int = _option(
+        1, EVERY, "the SDK's own time as a mark: true in every scope, N in every Nth, false in none"
+    )
+    cpu_time: bool = _option(False, BOOLEAN, "measure `cpu_ns`, the thread's CPU time, per scope")
+    memory_peak: bool = _option(
+        False, BOOLEAN, "measure `memory_peak_bytes`, the resident set, per scope"
+    )
+    mark_capacity: int = _option(
+        65_536,
+        integer(1),
+        "marks that wait for the flush; the oldest go first",
+        unit="marks a thread",
+    )
+    scope_capacity: int = _option(
+        262_144,
+        integer(1),
+        "scopes that wait for the flush; above it they are counted as dropped",
+        unit="scopes a process",
+    )
+    trace_buffer_max_spans: int = _option(
+        10_000, integer(0), "scopes that `trace()` can show", unit="scopes"
+    )
+    shutdown_timeout: float = _option(
+        30.0,
+        number(0, _DAY, "seconds"),
+        "the most that `shutdown()` waits for exporters",
+        unit="s",
+    )
+    exit_timeout: float = _option(
+        5.0,
+        number(0, _DAY, "seconds"),
+        "the most that a signal or the interpreter's exit waits for the last flush",
+        unit="s",
+    )
+    handle_signals: bool = _option(
+        True, BOOLEAN, "flush at SIGTERM and SIGINT, then chain to the handlers that were there"
+    )
+    log_correlation: bool = _option(
+        False, BOOLEAN, "give the application's log records the trace and span id"
+    )
+
+    @property
+    def platform_context(self) -> dict[str, str]:
+        """The ids that the platform gave this run, by their option's name."""
+        names = ("workspace_id", "run_id", "pipeline_id", "deployment_id", "model_id")
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class Option(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    default: Any
+    parser: Parser
+    meaning: str
+    unit: str
+    takes_none: bool
+    """Whether an explicit None is a value, rather than the same as not given."""
+    is_secret: bool
+    in_project: bool
+    """Whether cirron.yaml may say it.
+
+    The file is found by walking up, so it can be another's: it must not say where a key goes.
+    """
+    in_user_file: bool
+    """Whether ~/.cirron/config.toml may say it."""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"CIRRON_{self.name.upper()}"
+
+
+OPTIONS: Final = tuple(
+    Option(name=each.name, default=each.default, **each.metadata) for each in fields(Config)
+)

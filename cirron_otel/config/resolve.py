@@ -1,0 +1,190 @@
+"""The Config that a process gets, from all the places that options stand in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from reprlib import Repr
+from typing import Any, NamedTuple
+
+from .options import NOT_GIVEN, OPTIONS, Config, NotGiven, Option
+from .sources import (
+    USER_FILE,
+    Source,
+    SourceError,
+    find_project_file,
+    from_environment,
+    from_mapping,
+    from_project_file,
+    from_user_file,
+)
+
+SDK_DISABLED = "OTEL_SDK_DISABLED"
+DEFAULT = "the default"
+# Greedy: a password may hold any of / and @.
+_USER_INFO = re.compile(r"//.*@", re.DOTALL)
+
+
+class Resolved(NamedTuple):
+    """A Config, and how it came about."""
+
+    config: Config
+    problems: tuple[str, ...]
+    """What was found where, what was expected, what is used instead: a line each, without keys."""
+    places: Mapping[str, str]
+    """Where the value of each option stood, for people."""
+
+
+def resolve(
+    given: Mapping[str, object] | None = None,
+    *,
+    config: object = None,
+    instance: Mapping[str, object] | None = None,
+    path: str | os.PathLike[str] | NotGiven | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    home: Path | None = None,
+) -> Resolved:
+    """The options of this process. Never raises: what is wrong is in `problems`.
+
+    `given` are the keyword arguments of `profile()`, `config` its `config=`, `instance` those of
+    `Cirron()`; NOT_GIVEN and, but for options that know it, None stand for what was not given.
+    `path` names a project file, which is then not searched for. `environ`, `cwd` and `home` are
+    the process's own where they are None. A wrong value is passed over for the next place.
+    """
+    environ = os.environ if environ is None else environ
+    # A deleted working directory has no name: what is relative stays so.
+    cwd = cwd or _of_process(Path.cwd) or Path()
+    home = home or _of_process(Path.home)
+    problems: list[str] = []
+    # In the order of sources.py.
+    attempts: list[tuple[str, Callable[[], Source | None]]] = [
+        ("what was given to profile()", lambda: from_mapping(given, "= of profile()")),
+        ("config= of profile()", lambda: from_mapping(config, " in config= of profile()")),
+        ("what was given to Cirron()", lambda: from_mapping(instance, "= of Cirron()")),
+        ("the environment", lambda: from_environment(environ)),
+        (_project_name(path), lambda: _project(path, cwd)),
+        (f"~/{USER_FILE}", lambda: _user(home)),
+    ]
+    sources = [found for name, read in attempts if (found := _tried(name, read, problems))]
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for option in OPTIONS:
+        values[option.name], places[option.name] = _value(option, sources, problems)
+    values["output_dir"] = _absolute(str(values["output_dir"]), cwd, home)
+    resolved = Config(**values)
+    if is_sdk_disabled(environ):
+        resolved, places["enabled"] = replace(resolved, enabled=False), SDK_DISABLED
+    return Resolved(resolved, tuple(problems), places)
+
+
+def is_sdk_disabled(environ: Mapping[str, str]) -> bool:
+    """Whether `OTEL_SDK_DISABLED` is `true`, in any case; all else is false (specification)."""
+    return environ.get(SDK_DISABLED, "").strip().lower() == "true"
+
+
+def _of_process(where: Callable[[], Path]) -> Path | None:
+    """A directory that the process may not have."""
+    try:
+        return where()
+    except (OSError, RuntimeError):
+        return None
+
+
+def _project_name(path: object) -> str:
+    return "cirron.yaml" if path is None or path is NOT_GIVEN else "the file of path="
+
+
+def _project(path: object, cwd: Path) -> Source | None:
+    if path is None or path is NOT_GIVEN:
+        found = find_project_file(cwd)
+        return None if found is None else _named(found, from_project_file)
+    if not isinstance(path, str | os.PathLike):
+        raise SourceError(f"is a {type(path).__name__}: expected a path")
+    name = os.fspath(path)
+    if not isinstance(name, str) or "\0" in name:
+        raise SourceError("has a name that is none")
+    return _named(cwd / name, from_project_file)
+
+
+def _user(home: Path | None) -> Source | None:
+    if home is None:
+        return None
+    path = home / USER_FILE
+    # Its directory may be closed to this process: as good as not there.
+    return from_user_file(path) if os.access(path, os.F_OK) else None
+
+
+def _named(path: Path, read: Callable[[Path], Source]) -> Source:
+    try:
+        return read(path)
+    except SourceError as error:
+        raise SourceError(f", {path}, {error}") from None
+
+
+def _tried(name: str, read: Callable[[], Source | None], problems: list[str]) -> Source | None:
+    try:
+        return read()
+    except SourceError as error:
+        text = str(error)
+        problems.append(f"{name}{'' if text.startswith(',') else ' '}{text}; it is not used")
+    # A mapping of the user's may raise anything.
+    except Exception as error:
+        problems.append(f"{name} cannot be read ({type(error).__name__}); it is not used")
+    return None
+
+
+def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tuple[Any, str]:
+    """The value of `option`, and where it stood."""
+    wrong: list[str] = []
+    value, place = option.default, DEFAULT
+    for source in sources:
+        found = source.says(option)
+        if found is NOT_GIVEN:
+            continue
+        if not source.may_say(option):
+            problems.append(_misplaced(option, source))
+            continue
+        try:
+            value, place = option.parser.parse(found), source.place(option)
+            break
+        # Values of the user's may raise anything from any method.
+        except Exception:
+            wrong.append(f"{source.place(option)} is {_shown(option, found)}")
+    used = f"{DEFAULT}, {_shown(option, value)}," if place == DEFAULT else place
+    problems += [f"{each}: expected {option.parser.expected}; {used} is used" for each in wrong]
+    return value, place
+
+
+def _misplaced(option: Option, source: Source) -> str:
+    where = option.variable
+    if option.in_user_file:
+        where += f" or ~/{USER_FILE}"
+    return f"{source.place(option)} is not read from there: say it in {where}"
+
+
+_repr = Repr()
+_repr.maxstring = 80
+_repr.maxother = 80
+_repr.maxlevel = 2
+
+
+def _shown(option: Option, value: object) -> str:
+    """A value as messages may show it."""
+    if option.is_secret and value is not None:
+        return f"a {type(value).__name__} (not shown)"
+    try:
+        plain = str(value) if isinstance(value, os.PathLike) else value
+        # Before it is cut: the cut may take the @ and leave the password.
+        return _repr.repr(_USER_INFO.sub("//…@", plain) if isinstance(plain, str) else plain)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def _absolute(directory: str, cwd: Path, home: Path | None) -> Path:
+    if home is not None and (directory == "~" or directory.startswith("~/")):
+        return home / directory[2:]
+    return cwd / directory

@@ -1,0 +1,405 @@
+"""Delivery of an owner's sealed batches to one target, on a thread of its own, from the spool.
+
+The spool is the queue: what is sealed is read back from there, sent in order, and noted in the
+cursor when the target has it. So a target that is away costs no memory, and what a process could
+not send the next one does. Delivery is at least once: a request whose answer was lost is sent
+again, with the same ids.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
+
+from ..spool.owner import NONE, Owner, is_alive, owners
+from ..spool.paths import SpoolPaths
+from .backlog import MOST_NAMES, Backlog, owned, owners_with_cursor
+from .batch_target import BatchTarget, BlobSink, RefusedError, StoppedError
+from .otlp import PushError
+from .pace import Gate, Pace
+from .tally import Tally
+
+_GRACE_S = 0.5
+_MOST_CLAIMED = 4
+"""Dead owners whose batches are claimed at once; each may take MOST_NAMES of memory."""
+
+_ABOUT_NO_BATCH = re.compile(
+    r"40[1345]\b.*|429\b.*|503\b.*|no answer|no TLS connection|"
+    r"|UNAVAILABLE|RESOURCE_EXHAUSTED|UNAUTHENTICATED|PERMISSION_DENIED"
+)
+"""Failures, in the words of Response.status, that another batch would meet as well."""
+
+
+class Delivery:
+    """Sends the batches of `owner` in the spool at `paths` to `target`; start, notify, finish.
+
+    It holds the lease of (target, owner) while it runs. What owners left that died, and that was to
+    go to the same target, is claimed and sent behind its own. Nothing that it does raises out of
+    its thread: what goes wrong is logged at WARNING, once a cause, counted, and tried again.
+    """
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        owner: Owner,
+        target: BatchTarget,
+        *,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is claimed or sent yet. `clock` gives seconds, and never goes back."""
+        self._paths, self._prefix, self._target = paths, owner.prefix, target
+        self._pace, self._clock = pace or Pace(), clock
+        self._pid = os.getpid()
+        # Re-entrant: a signal handler that ends the process may hit a thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
+        self._noted: deque[str] = deque()
+        self._unnoted = 0
+        """Own batches that there was no room to note; the directory has them."""
+        self._is_scan_due = False
+        self._sealed = self._done = 0
+        """Own batches that were notified, and those that need nothing more."""
+        self._is_idle = False
+        """Whether the thread waits for a batch to be noted."""
+        self._is_hurried = False
+        self._is_stopped = False
+        self._deadline: float | None = None
+        """When `finish` gives up; None before it is called."""
+        self._own: Backlog | None = None
+        self._claimed: dict[str, Backlog] = {}
+        self._settled: set[str] = set()
+        """Dead owners of whom nothing is left to send."""
+        self._are_more_dead = False
+        self._batch_gate = Gate(self._pace, clock)
+        self._blob_gate = Gate(self._pace, clock)
+        self._sweep_at = clock()
+        self._tally = Tally()
+        self._thread = threading.Thread(
+            target=self._run, name=f"cirron-otel-export-{target.shown[:40]}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Take the lease and start the thread; to be called once, before a batch is sealed.
+
+        Raises RuntimeError where no thread can be started.
+        """
+        self._attempt(self._claim_own)
+        self._thread.start()
+
+    def notify(self, name: str) -> None:
+        """Say, once, that a batch of the owner was sealed; from any thread, and cheap."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._sealed += 1
+            # Behind one that was not noted none is, so that the order is kept.
+            if len(self._noted) < MOST_NAMES and not self._unnoted:
+                self._noted.append(name)
+            else:
+                self._unnoted += 1
+            if self._is_idle:
+                self._changed.notify_all()
+
+    def finish(self, timeout: float) -> bool:
+        """Send what is left, for `timeout` seconds at most; whether the target has all of it.
+
+        The thread ends: what is not sent by then stays for the next process. A request that is
+        under way when the time is up is broken off where that can be done, else left alone. It
+        returns early where the target asked to wait for longer than that.
+        """
+        if os.getpid() != self._pid:
+            return False
+        with self._changed:
+            self._deadline = self._clock() + timeout
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._is_stopped = True
+                self._target.interrupt()
+                self._thread.join(_GRACE_S)
+        return self._is_own_done()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's, without a word to it or the server."""
+        self._is_stopped = True
+        for backlog in (self._own, *self._claimed.values()):
+            if backlog is not None:
+                backlog.abandon()
+        self._target.abandon()
+
+    def stats(self) -> dict[str, Any]:
+        """Where it stands: `target`, the counts of Tally, `waiting` batches and `waiting_blobs`.
+
+        `waiting` holds what was claimed of dead owners, too. Nothing in it is secret. It takes no
+        lock: while something goes on, the counts may be of different moments.
+        """
+        backlogs = [backlog for backlog in (self._own, *self._claimed.values()) if backlog]
+        counts = self._tally.counts()
+        noted = len(self._noted) + self._unnoted
+        waiting = noted + (self._own.waiting if self._own else 0)
+        counts["evicted"] += max(self._sealed - self._done - waiting, 0)
+        return {
+            "target": self._target.shown,
+            **counts,
+            "waiting": noted + sum(backlog.waiting for backlog in backlogs),
+            "waiting_blobs": sum(len(backlog.blobs) for backlog in backlogs),
+            "is_running": self._thread.is_alive(),
+        }
+
+    def _is_own_done(self) -> bool:
+        own = self._own
+        return own is not None and not (
+            own.waiting or len(own.blobs) or self._noted or self._unnoted or self._is_scan_due
+        )
+
+    def _run(self) -> None:
+        # Else an instrumented HTTP client would record each request here as a span of the program,
+        # whose batch would be one more to send.
+        attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+        while not self._is_stopped:
+            try:
+                if self._is_over():
+                    break
+                if not self._attempt(self._turn) and not self._is_over():
+                    self._pause()
+            except Exception as error:  # a mistake of ours: slowly on, and not silently
+                self._tally.failed(error, self._target.shown)
+                if self._deadline is not None:
+                    break
+                time.sleep(_GRACE_S)
+        for backlog in (self._own, *self._claimed.values()):
+            if backlog is not None:
+                self._attempt(backlog.release)
+        self._attempt(self._target.close)
+
+    def _attempt(self, what: Callable[[], object]) -> bool:
+        """Do something, whatever comes of it: what it gives, False where it failed."""
+        try:
+            return bool(what())
+        except StoppedError:
+            return False
+        except Exception as error:  # the thread must go on, and nobody else would hear of it
+            self._tally.failed(error, self._target.shown)
+            self._batch_gate.failed(error)
+            return False
+
+    def _is_over(self) -> bool:
+        if self._is_stopped or self._deadline is None:
+            return self._is_stopped
+        if not self._is_hurried:
+            self._is_hurried = self._is_scan_due = True  # some batch may never have been notified
+            self._batch_gate.hurry()
+            self._blob_gate.hurry()
+        if self._is_own_done() or self._clock() >= self._deadline:
+            return True
+        return self._next() > self._deadline
+
+    def _backlogs(self) -> list[Backlog]:
+        """Whose turn it is: its own first, and behind `finish` only that."""
+        own = [self._own] if self._own is not None else []
+        return own if self._deadline is not None else own + list(self._claimed.values())
+
+    def _has_batches(self) -> bool:
+        noted = self._noted or self._unnoted or self._is_scan_due
+        return (self._own is not None and bool(noted)) or any(
+            backlog.waiting for backlog in self._backlogs()
+        )
+
+    def _next(self) -> float:
+        """When the next thing is to be done, as far as that is known now."""
+        times = []
+        if self._has_batches():
+            times.append(self._batch_gate.opens)
+        if self._target.blobs and any(len(backlog.blobs) for backlog in self._backlogs()):
+            times.append(self._blob_gate.opens)
+        if self._own is None or self._deadline is None:
+            times.append(self._sweep_at)
+        return min(times, default=float("inf"))
+
+    def _pause(self) -> None:
+        """Wait until there is something to do."""
+        with self._changed:
+            was_finishing = self._deadline is not None
+            while not self._is_stopped and was_finishing == (self._deadline is not None):
+                until = self._next() if self._deadline is None else self._deadline
+                left = min(until, self._next()) - self._clock()
+                if left <= 0:
+                    return
+                self._is_idle = not self._has_batches()
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._is_idle = False
+
+    def _turn(self) -> bool:
+        """Do the next thing; False where there is nothing to be done now."""
+        if self._clock() >= self._sweep_at and (self._deadline is None or self._own is None):
+            self._sweep_at = self._clock() + self._pace.sweep
+            if self._own is None:
+                self._claim_own()
+            if self._deadline is None:
+                self._sweep()
+        self._take_noted()
+        if self._batch_gate.is_open:
+            for backlog in self._backlogs():
+                if backlog.waiting:
+                    return self._send(backlog)
+        if self._target.blobs is not None and self._blob_gate.is_open:
+            for backlog in self._backlogs():
+                if len(backlog.blobs):
+                    return self._upload(backlog, self._target.blobs)
+        return False
+
+    def _claim(self, owner: str) -> Backlog | None:
+        return Backlog.claim(
+            self._paths,
+            self._target.key,
+            owner,
+            lambda e: self._tally.failed(e, self._target.shown),
+        )
+
+    def _claim_own(self) -> None:
+        backlog = self._claim(self._prefix)
+        if backlog is not None and self._thread.ident is not None:
+            self._is_scan_due = True  # somebody had the lease for a while: see what is left
+        self._own = backlog
+
+    def _take_noted(self) -> None:
+        """Put what was noted into the backlog, or, where that was too much, what is there."""
+        own = self._own
+        if own is None:
+            return
+        with self._changed:
+            room = min(MOST_NAMES - own.waiting, len(self._noted))
+            names = [self._noted.popleft() for _ in range(room)]
+            own.take(names)
+            if own.waiting or not (self._unnoted or self._is_scan_due):
+                return
+            seen, self._is_scan_due = self._unnoted, False
+        left = own.scan()
+        with self._changed:
+            self._unnoted += left - seen
+
+    def _send(self, backlog: Backlog) -> bool:
+        if not self._is_held(backlog):
+            return True
+        evicted = backlog.evicted
+        group = backlog.group(self._target.request_bytes)
+        if backlog is not self._own:
+            self._tally.evicted += backlog.evicted - evicted
+        if not group:
+            self._settle(backlog)
+            return True
+        try:
+            receipt = self._target.send(group)
+        except RefusedError as error:
+            self._batch_gate.passed()
+            if len(group) > 1:
+                backlog.put_back(group, singly=True)
+                return True
+            self._tally.refused += 1
+            self._tally.failed(error, self._target.shown)
+            self._done += backlog is self._own
+            backlog.refuse(group[0], str(error))
+        except BaseException as error:
+            backlog.put_back(group, is_suspect=_may_be_about_a_batch(error))
+            raise
+        else:
+            self._batch_gate.passed()
+            self._tally.succeeded()
+            self._tally.sent_batches += len(group)
+            self._tally.sent_bytes += sum(len(batch.data) for batch in group)
+            self._tally.rejected_spans += receipt.rejected_spans
+            self._tally.noted(receipt.message, self._target.shown)
+            self._done += len(group) if backlog is self._own else 0
+            backlog.acknowledge(group, with_blobs=self._target.blobs is not None)
+        self._settle(backlog)
+        return True
+
+    def _upload(self, backlog: Backlog, sink: BlobSink) -> bool:
+        if not self._is_held(backlog):
+            return True
+        key = backlog.blobs.first()
+        try:
+            is_done = sink.upload(self._paths.snapshots, key)
+        except (FileNotFoundError, RefusedError) as error:
+            self._tally.lost_blobs += 1
+            self._tally.failed(error, self._target.shown)
+            is_done = True
+        except StoppedError:
+            raise
+        except Exception as error:  # batches go on
+            self._tally.failed(error, self._target.shown)
+            self._blob_gate.failed(error)
+            backlog.blobs.put_back(key)
+            return True
+        else:
+            self._tally.succeeded()
+            self._tally.sent_blobs += is_done
+        self._blob_gate.passed()
+        if is_done:
+            backlog.finish_blob(key)
+            self._settle(backlog)
+        return True
+
+    def _is_held(self, backlog: Backlog) -> bool:
+        """Whether a backlog still is ours to send; else it is let go of."""
+        if backlog.is_held():
+            return True
+        backlog.abandon()
+        if backlog is self._own:
+            self._own = None
+        else:
+            self._claimed.pop(backlog.owner, None)
+        return False
+
+    def _settle(self, backlog: Backlog) -> None:
+        """Let go of what was claimed of a dead owner, once all of it is sent."""
+        if backlog is not self._own and not (backlog.waiting or len(backlog.blobs)):
+            self._claimed.pop(backlog.owner, None)
+            backlog.release()
+            if self._are_more_dead and not self._claimed:
+                self._sweep_at = self._clock()
+
+    def _sweep(self) -> None:
+        """Claim what dead owners left unsent, and remove the cursors of those that left nothing."""
+        known = set(owners(self._paths))
+        dead = {
+            owner
+            for owner in owners_with_cursor(self._paths, self._target.key)
+            if owner not in (NONE, self._prefix, *self._claimed, *self._settled)
+            and not (owner in known and is_alive(self._paths, owner))
+        }
+        names = owned(self._paths, dead) if dead else {}
+        self._are_more_dead = False
+        for owner in sorted(dead):
+            if len(self._claimed) >= _MOST_CLAIMED:
+                self._are_more_dead = True
+                break
+            backlog = self._claim(owner)
+            if backlog is None:
+                continue
+            left = backlog.take(sorted(names[owner]))
+            self._are_more_dead |= left > 0
+            backlog.find_lost_blobs()
+            if backlog.waiting or len(backlog.blobs):
+                self._claimed[owner] = backlog
+                continue
+            if owner not in known and not left:
+                # Nobody is going to recover it any more: it has said all that it ever will.
+                self._settled.add(owner)
+                if not names[owner]:
+                    backlog.remove()
+            backlog.release()
+
+
+def _may_be_about_a_batch(error: BaseException) -> bool:
+    if isinstance(error, PushError):
+        return not _ABOUT_NO_BATCH.fullmatch(error.status)
+    return not isinstance(error, OSError)

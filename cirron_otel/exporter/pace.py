@@ -1,0 +1,61 @@
+"""When a delivery tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .batch_target import MisconfiguredError
+from .otlp import Backoff, PushError
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a delivery tries, in seconds."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    """Between attempts at a target that is not ready."""
+    misconfigured: float = 60.0
+    """Between attempts at one that says no to everything; see MisconfiguredError."""
+    sweep: float = 10.0
+    """Between looks at what dead owners left."""
+
+
+class Gate:
+    """When the next attempt may be made, by the clock that it was given."""
+
+    def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
+        """It is open."""
+        self._pace, self._clock = pace, clock
+        self._failures = 0
+        self._asked_until = float("-inf")
+        self.opens = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an attempt may be made now."""
+        return self.opens <= self._clock()
+
+    def passed(self) -> None:
+        """Note an attempt that went well."""
+        self._failures = 0
+        self.opens = self._asked_until = float("-inf")
+
+    def failed(self, error: Exception) -> None:
+        """Wait longer than the time before, and at least as long as the target asked to."""
+        now = self._clock()
+        wait = self._pace.backoff.wait(self._failures)
+        self._failures += 1
+        if isinstance(error, MisconfiguredError):
+            wait = max(wait, self._pace.misconfigured)
+        asked = error.retry_after if isinstance(error, PushError) else None
+        if asked is not None:
+            # A little later than asked, by the jitter of the backoff: others were asked the same.
+            wait = max(wait, asked + min(self._pace.backoff.wait(0), 1.0))
+            self._asked_until = now + asked
+        self.opens = now + wait
+
+    def hurry(self) -> None:
+        """Wait no longer than the target asked to, and begin with short waits again."""
+        self._failures = 0
+        self.opens = min(self.opens, self._asked_until)

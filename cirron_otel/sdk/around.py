@@ -1,0 +1,110 @@
+"""A scope around every call of a function: sync, async, and generators of both kinds.
+
+A generator's scope is open from its first step to its last and is the current span only while the
+generator itself runs: what its consumer does in between is not inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+F = TypeVar("F", bound=Callable[..., Any])
+Tell = Callable[["Scope", Any], None]
+"""Told of the scope and each item that is yielded, or the result."""
+
+
+def _nothing(_scope: Any, _item: Any) -> None:
+    pass
+
+
+def around_calls(function: F, make: Callable[[], Scope], tell: Tell = _nothing) -> F:
+    """`function`, with a scope that `make` gives around each call."""
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around_async(function(*args, **kwargs), make(), tell)
+
+    elif inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with make() as scope:
+                result = await function(*args, **kwargs)
+                tell(scope, result)
+                return result
+
+    elif inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around_generator(function(*args, **kwargs), make(), tell)
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with make() as scope:
+                result = function(*args, **kwargs)
+                tell(scope, result)
+                return result
+
+    return wrapper  # type: ignore[return-value]
+
+
+def around_generator(
+    inner: Generator[Any, Any, Any], scope: Scope, tell: Tell = _nothing
+) -> Generator[Any, Any, Any]:
+    """The generator `inner` inside `scope`, with send, throw and close passed through."""
+    sent: Any = None
+    thrown: BaseException | None = None
+    with scope:
+        while True:
+            try:
+                item = inner.send(sent) if thrown is None else inner.throw(thrown)
+            except StopIteration as stop:
+                return stop.value
+            tell(scope, item)
+            sent = thrown = None
+            scope.suspend()
+            try:
+                sent = yield item
+            except GeneratorExit:
+                scope.resume()
+                inner.close()
+                raise
+            except BaseException as error:
+                thrown = error
+            scope.resume()
+
+
+async def around_async(
+    inner: AsyncGenerator[Any, Any], scope: Scope, tell: Tell = _nothing
+) -> AsyncGenerator[Any, Any]:
+    """The asynchronous generator `inner` inside `scope`."""
+    sent: Any = None
+    thrown: BaseException | None = None
+    with scope:
+        while True:
+            try:
+                item = await (inner.asend(sent) if thrown is None else inner.athrow(thrown))
+            except StopAsyncIteration:
+                return
+            tell(scope, item)
+            sent = thrown = None
+            scope.suspend()
+            try:
+                sent = yield item
+            except GeneratorExit:
+                scope.resume()
+                await inner.aclose()
+                raise
+            except BaseException as error:
+                thrown = error
+            scope.resume()

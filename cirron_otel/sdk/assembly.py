@@ -1,0 +1,160 @@
+"""What one flush took, put together into batches, a slice of scopes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from os import urandom
+from typing import Any
+
+from .batch_text import BatchText, Text, batch_text
+from .buffers import MarkEntry
+from .clock import ANCHOR
+from .mark_rows import ids_of, mark_rows, sort_marks
+from .rows import MarkRow, SpanRow
+from .scope import Scope
+from .scope_rows import scope_rows, span_order
+from .taking import Change
+from .traces import Trace
+
+MAX_SPANS = 8_000
+"""Spans of one batch; more go into further batches of the same flush."""
+MAX_MARKS = 32_000
+_SLICE = 256
+_time = itemgetter(3)
+
+Naming = Callable[[], tuple[str, int]]
+"""The id and the time of a new batch."""
+
+
+class Assembly:
+    """Makes batches; its buffers live as long as it does."""
+
+    def __init__(self, common: tuple[int, int, int], session: Scope, naming: Naming) -> None:
+        """`common` as in `scope_rows`."""
+        self._common, self._session, self._naming = common, session, naming
+        self._spans, self._marks = Text(), Text()
+
+    def put_together(
+        self,
+        ended: list[Scope],
+        entries: list[MarkEntry],
+        foreign: list[SpanRow],
+        default: Trace,
+        change: Change,
+        otel_of: Callable[[dict[Scope, list[str]], bool], tuple[dict[str, Any], dict[str, Any]]],
+        wanted: set[str],
+    ) -> tuple[list[BatchText], list[SpanRow], dict[Scope, list[str]]]:
+        """The batches; the records of spans that are `wanted` or that an earlier batch refers to;
+        the ids of marks whose scope is not among `ended`, by scope.
+
+        `ended` and `foreign` stand in canonical order. `otel_of` gives the `otel` of the first
+        batch and of those behind it, by the scopes that have marks and whether there are several.
+        """
+        self._spans.clear()
+        self._marks.clear()
+        self._spans.lost = self._marks.lost = 0
+        entries = sorted(entries, key=_time)
+        ids, mark_ids = ids_of(entries, self._session)
+        is_split = len(ended) + len(foreign) >= MAX_SPANS or len(entries) >= MAX_MARKS - MAX_SPANS
+        otel, brief = otel_of(ids, is_split)
+        maker = _Making(self, entries, mark_ids, foreign, change, otel, brief)
+        closed: list[SpanRow] = []
+        seen: set[str | None] = set()
+        at = 0
+        while at < len(ended):
+            end = min(at + _SLICE, len(ended))
+            while end < len(ended) and ended[end]._end == ended[end - 1]._end:
+                end += 1  # what ends at the same time is sorted by id, all of it
+            marks: list[MarkRow] = []
+            rows = scope_rows(ended[at:end], ids, default, self._common, change, marks)
+            rows = maker.add(rows, marks, ended[end - 1]._end)
+            if is_split or wanted:
+                closed += [row for row in rows if row.id in wanted or row.id in seen]
+            if is_split:
+                seen.update([row.parent_id for row in rows])
+            at = end
+        rows = maker.add([], [], None)
+        closed += [row for row in rows if row.id in wanted or row.id in seen]
+        maker.finish()
+        change.spans_lost += self._spans.lost
+        change.marks_lost += self._marks.lost
+        return maker.batches, closed, ids
+
+
+class _Making:
+    """One flush's batches in the making."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        entries: list[MarkEntry],
+        mark_ids: list[tuple[str, str]],
+        foreign: list[SpanRow],
+        change: Change,
+        otel: dict[str, Any],
+        brief: dict[str, Any],
+    ) -> None:
+        self._assembly, self._entries, self._mark_ids = assembly, entries, mark_ids
+        self._foreign, self._change = foreign, change
+        self._otel, self._brief = otel, brief
+        self._mark_at = self._foreign_at = 0
+        self.batches: list[BatchText] = []
+
+    def add(self, rows: list[SpanRow], marks: list[MarkRow], until: int | None) -> list[SpanRow]:
+        """Take a slice of spans, and what else lies up to its end (None: all that is left).
+
+        Returns the spans, those of others included.
+        """
+        entries, at = self._entries, self._mark_at
+        end = at
+        if until is None:
+            end = len(entries)
+        else:
+            while end < len(entries) and entries[end][3] <= until:
+                end += 1
+        if end > at:
+            marks += mark_rows(entries[at:end], self._mark_ids[at:end], self._change)
+            self._mark_at = end
+        if self._foreign_at < len(self._foreign):
+            rows = self._with_foreign(rows, until)
+        if len(marks) > 1:
+            sort_marks(marks)
+        spans, texts = self._assembly._spans, self._assembly._marks
+        spans.add(rows)
+        for start in range(0, len(marks), _SLICE):
+            if texts.count >= MAX_MARKS:
+                self._close()
+            texts.add(marks[start : start + _SLICE])
+        if spans.count >= MAX_SPANS:
+            self._close()
+        return rows
+
+    def _with_foreign(self, rows: list[SpanRow], until: int | None) -> list[SpanRow]:
+        foreign, at = self._foreign, self._foreign_at
+        end = at
+        last = None if until is None else until + ANCHOR
+        while end < len(foreign) and (last is None or foreign[end].end_ns <= last):
+            end += 1
+        self._foreign_at = end
+        return sorted([*rows, *foreign[at:end]], key=span_order) if end > at else rows
+
+    def _close(self) -> None:
+        assembly = self._assembly
+        batch_id, created_ns = assembly._naming()
+        otel = self._otel if not self.batches else self._brief
+        self.batches.append(
+            batch_text(assembly._spans, assembly._marks, otel, batch_id, created_ns)
+        )
+
+    def finish(self) -> None:
+        """Close the last batch, if there is anything to say."""
+        assembly = self._assembly
+        is_news = not self.batches and ("running" in self._otel or "segments" in self._otel)
+        if assembly._spans.count or assembly._marks.count or is_news:
+            self._close()
+
+
+def random_name(now_ns: Callable[[], int]) -> Naming:
+    """Random ids, for batches that nobody owns."""
+    return lambda: (urandom(16).hex(), now_ns())

@@ -1,0 +1,206 @@
+"""What each thread has recorded and the flush thread has not taken yet.
+
+Appending to a deque and popping from it are atomic, so neither side takes a lock. A scope is
+appended when it is entered and recognised by its end when it is over: one append a scope, and the
+flush thread knows the open ones. Who pops an entry owns it, so every record is sealed once or
+counted as dropped once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from operator import length_hint
+from os import urandom
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .scope import Scope
+
+MarkEntry = tuple["Scope", str, Any, int, str, "dict[str, Any] | None"]
+"""Scope, name, value, time (monotonic ns), kind, attributes."""
+
+HURRY = 4096
+"""Scopes, or marks of one thread, for which the flush thread is woken before its time: a flush
+that has less to do pauses the training thread for less."""
+_IDS = 512
+"""Random ids that a thread draws from the operating system at once."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """How much may wait for the flush thread."""
+
+    scopes: int = 131_072
+    """Scopes of all threads together."""
+    marks: int = 65_536
+    """Marks of one thread."""
+    marks_checked: int = HURRY
+    """From how many marks on a thread looks whether there are too many."""
+
+    def set(self, scopes: int, marks: int) -> None:
+        """As the options of a session say."""
+        self.scopes, self.marks, self.marks_checked = scopes, marks, min(marks, HURRY)
+
+
+limits = Limits()
+
+
+class Pressure:
+    """Told when the buffers fill up, and when a thread draws ids; the pipeline hangs in here."""
+
+    def __init__(self) -> None:
+        self.wake = _nothing
+        self.first = _nothing
+        """Called where ids run out, and by marks outside of every session: a forked child opens
+        its own session there."""
+
+
+def _nothing() -> None:
+    pass
+
+
+pressure = Pressure()
+
+
+class Buffers:
+    """One thread's records. `ids` gives the first halves of ids, as integers, never zero."""
+
+    __slots__ = (
+        "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident", "ids", "marks",
+        "put", "scopes", "taken_marks",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.scopes: deque[Scope] = deque()
+        self.put = self.scopes.append
+        self.marks: deque[MarkEntry] = deque()
+        self.foreign: deque[Any] = deque()
+        self.ident = threading.get_ident()
+        self.ids: Iterator[int] = iter(())
+        self.drawn = 0
+        self.dropped_scopes = 0
+        self.dropped_marks = 0
+        self.taken_marks = 0
+        """Marks that the flush thread took."""
+        self.dead = False
+        """Whether the thread has ended."""
+
+    def next_id(self) -> int:
+        """The next id, and what is due every so many scopes: more ids, and the check of limits."""
+        for number in self.ids:
+            return number
+        numbers = [n for n in memoryview(urandom(8 * _IDS)).cast("Q") if n]
+        self.drawn += len(numbers)
+        self.ids = iter(numbers)
+        pressure.first()
+        self._relieve()
+        return next(self.ids)
+
+    def _relieve(self) -> None:
+        waiting = sum(len(buffers.scopes) for buffers in tuple(registry))
+        if waiting > min(HURRY, limits.scopes // 2):
+            pressure.wake()
+        over = min(waiting - limits.scopes, 2 * _IDS)
+        for _ in range(max(over, 0)):
+            try:
+                scope = self.scopes.popleft()
+            except IndexError:
+                return
+            if scope.end_ns and scope not in held.scopes:
+                scope.drop()
+                self.dropped_scopes += 1
+            else:
+                kept.append(scope)  # what is below it needs it
+
+    def recorded(self) -> int:
+        """Scopes begun and marks made in this thread so far."""
+        waiting = len(self.marks)
+        return self.drawn - length_hint(self.ids) + waiting + self.taken_marks
+
+
+kept: deque[Scope] = deque()
+"""Scopes that full buffers gave way for but may not drop; the flush thread takes them first."""
+
+
+class Held:
+    """Scopes in the buffers that may not be dropped: something that was taken hangs on them."""
+
+    def __init__(self) -> None:
+        self.scopes: Set[Scope] = frozenset()
+
+
+held = Held()
+
+registry: set[Buffers] = set()
+"""The buffers of all threads, until their thread has ended and they are empty."""
+
+
+class _Sentinel:
+    """Dies with its thread."""
+
+    __slots__ = ("_buffers",)
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+
+    def __del__(self) -> None:
+        self._buffers.dead = True
+
+
+class Local(threading.local):
+    """The calling thread's buffers, as `b`."""
+
+    def __init__(self) -> None:
+        self.b = Buffers()
+        self._sentinel = _Sentinel(self.b)
+        registry.add(self.b)
+
+
+local = Local()
+
+
+def renew() -> None:
+    """In a forked child: forget what the parent's threads recorded; the child starts empty."""
+    registry.clear()
+    kept.clear()
+    held.scopes = frozenset()
+    gone.recorded = gone.dropped_scopes = gone.dropped_marks = 0
+    buffers = Buffers()
+    local.b = buffers
+    local._sentinel = _Sentinel(buffers)
+    registry.add(buffers)
+
+
+def recorded() -> int:
+    """Scopes begun and marks made in all threads so far."""
+    return gone.recorded + sum(buffers.recorded() for buffers in tuple(registry))
+
+
+@dataclass(slots=True)
+class Gone:
+    """Totals of threads that have ended."""
+
+    recorded: int = 0
+    dropped_scopes: int = 0
+    dropped_marks: int = 0
+
+
+gone = Gone()
+
+
+def forget(buffers: Buffers) -> None:
+    """Let go of an ended thread's empty buffers, keeping their totals."""
+    gone.recorded += buffers.recorded()
+    gone.dropped_scopes += buffers.dropped_scopes
+    gone.dropped_marks += buffers.dropped_marks
+    registry.discard(buffers)
+
+
+def dropped() -> tuple[int, int]:
+    """Scopes and marks dropped because a buffer was full."""
+    alive = tuple(registry)
+    scopes = gone.dropped_scopes + sum(b.dropped_scopes for b in alive)
+    return scopes, gone.dropped_marks + sum(b.dropped_marks for b in alive)

@@ -1,0 +1,100 @@
+"""What a mark's value becomes: a float64, an int of any size, a bool, or a string of 256 bytes.
+
+Cirron's concepts page, "Marks". Values of numpy and torch are recognised by what they can do, not
+by importing either.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+MAX_TEXT_BYTES = 256
+
+
+class Deferred:
+    """A scalar on a device: a copy of it, read by the flush thread and not by the training thread.
+
+    Reading it at once would wait for the device.
+    """
+
+    __slots__ = ("_read", "_value")
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read: Callable[[], Any] | None = read
+        self._value: Any = None
+
+    def value(self) -> Any:
+        """The number, waiting for the device if it must. Raises what reading it raises."""
+        if self._read is not None:
+            self._value, self._read = coerce(self._read()), None
+        return self._value
+
+
+class RefusedValueError(TypeError):
+    """A value that a mark cannot hold."""
+
+
+def coerce(value: Any) -> Any:
+    """A bool, int, float or str that says `value`, or a `Deferred`.
+
+    Raises RefusedValueError for anything else: arrays and tensors of more than one element belong
+    in snapshots.
+    """
+    if isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str):
+        return cut(str(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if _is_array(value):
+        return _scalar(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, (numbers.Real, Decimal)):
+        return float(value)
+    raise RefusedValueError(
+        f"a mark's value is a number, a bool or a string, not {type(value).__name__}"
+    )
+
+
+def cut(text: str) -> str:
+    """At most 256 bytes of UTF-8, cut between code points."""
+    if len(text) * 4 <= MAX_TEXT_BYTES:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= MAX_TEXT_BYTES:
+        return text
+    end = MAX_TEXT_BYTES
+    while end and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return data[:end].decode("utf-8", "surrogatepass")
+
+
+def _is_array(value: Any) -> bool:
+    return callable(getattr(value, "item", None)) and hasattr(value, "dtype")
+
+
+def _scalar(value: Any) -> Any:
+    """One element of numpy, torch or jax. A tensor on a device is copied there, not waited for."""
+    shape = getattr(value, "shape", ())
+    size = 1
+    for length in shape:
+        size *= int(length)
+    if size != 1:
+        raise RefusedValueError(
+            f"a mark's value has one element, not the shape {tuple(shape)}: use a snapshot"
+        )
+    device = getattr(getattr(value, "device", None), "type", "cpu")
+    if device == "meta":
+        raise RefusedValueError("a mark's value on the meta device has no value")
+    if device != "cpu" and hasattr(value, "detach"):
+        return Deferred(value.detach().clone().item)
+    item = value.item()
+    if _is_array(item):
+        raise RefusedValueError(f"a mark's value cannot be read from {type(value).__name__}")
+    return coerce(item)

@@ -1,0 +1,341 @@
+"""From the threads' buffers to batches: the flush thread's side, and its alone.
+
+It takes what was recorded, keeps the open scopes, gives marks their ids and puts the batch
+together; it writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from msgspec import UNSET
+from opentelemetry.trace import StatusCode
+
+from .assembly import Assembly, Naming, random_name
+from .batch_text import BatchText
+from .batching import default_trace, sort_scopes
+from .clock import now, wall, wall_now
+from .errors import swallowed
+from .foreign import ForeignSpans, foreign_row
+from .plain import text_of
+from .rows import SpanRow
+from .scope import NOWHERE, Scope
+from .scope_rows import span_order
+from .span_rows import recorded_above, span_row
+from .taking import Change, Taken, Taking
+from .traces import UNIT_DEPTH, Segments, Trace
+
+INCOMPLETE = "incomplete: the session ended before this scope did"
+MOST_ATTEMPTS = 2
+"""So often one tries to make batches of what was taken: it may be what that fails at."""
+
+
+@dataclass(slots=True)
+class Origin:
+    """What all records of a process have in common."""
+
+    pid: int
+    rank: int
+    session: Scope
+    segments: Segments
+    resource: dict[str, Any]
+    """The batch's `otel.resource.attributes`."""
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.session.id or ""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What one flush found."""
+
+    batches: list[BatchText] = field(default_factory=list)
+    open: list[SpanRow] = field(default_factory=list)
+    """Records of the scopes that are open."""
+    closed: list[SpanRow] = field(default_factory=list)
+    """Records in `batches` that an earlier flush called open, or an earlier batch refers to."""
+    is_noted: bool = False
+    """Whether the collector has drawn its conclusions from it."""
+    is_sealed: bool = False
+    """Whether its batches are the sealer's."""
+
+    def forget(self) -> None:
+        """Let go of the records: they are sealed, and everybody was shown them."""
+        self.batches, self.open, self.closed = [], [], []
+
+
+class Collector:
+    """Takes records out of the buffers, a flush at a time."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        foreign: ForeignSpans,
+        *,
+        overhead_every: int = 1,
+        thinner: Any = None,
+        recent: Any = None,
+        naming: Naming | None = None,
+    ) -> None:
+        """`overhead_every`: every how many scopes the SDK's own time becomes a mark; 0 for none.
+
+        `naming` gives batches their ids and times; random ids by default.
+        """
+        self._origin = origin
+        self._foreign = foreign
+        common = origin.pid, origin.rank, overhead_every
+        self._assembly = Assembly(common, origin.session, naming or random_name(wall_now))
+        self._thinner = thinner
+        self._recent = recent
+        self._taking = Taking()
+        self._taken: Taken | None = None
+        self._change = Change()
+        self._attempts = 0
+        self.latest: Collected | None = None
+        """What the last flush found: it is to be sealed, also where the thread died before that."""
+        self._open: dict[Scope, int] = {origin.session: 0}
+        """Scopes that are open, by how many flushes have seen them so."""
+        self._mark_ids: dict[Scope, bytearray] = {}
+        """First halves of the ids of marks that were sealed for open scopes."""
+        self._announced: set[Scope] = set()
+        self._journalled: set[str] = set()
+        self._scopes = 0
+        self.spans = self.marks = 0
+        """Records put into batches so far."""
+        self.spans_lost = 0
+        """Scopes of which no record could be made."""
+        self.marks_lost = 0
+        """Marks whose scope was dropped, or whose value turned out to be none."""
+        self.overhead_ns = 0
+        """The SDK's own time inside the scopes that have ended directly below no other scope."""
+
+    def collect(self, *, is_last: bool = False) -> Collected:
+        """Everything recorded since the last time; `is_last` closes what is still open, too.
+
+        Where it raises, or its thread dies in it, `resume` goes on with what was taken.
+        """
+        try:
+            if self._taken is None:
+                self._taken = self._take(is_last)
+            self._change = self._unchanged()
+            found = self.latest = self._put_together(self._taken, self._change)
+        except Exception:
+            self._attempts += 1
+            if self._attempts >= MOST_ATTEMPTS:
+                self._give_up()
+            raise
+        self._note(found)
+        return found
+
+    def resume(self) -> Collected | None:
+        """What an earlier flush was broken off at, to be sealed; None where there is no such."""
+        left = self.latest
+        if left is not None and not left.is_noted:
+            self._note(left)
+        elif self._taken is not None:
+            return self.collect()
+        return left if left is not None and not left.is_sealed else None
+
+    def _put_together(self, taken: Taken, change: Change) -> Collected:
+        """The batches of what was taken. It may be called again for the same."""
+        sort_scopes(taken.ended)
+        default = default_trace(taken.ended, self._origin.segments.trace)
+        foreign = sorted(self._foreign_rows(taken, default), key=span_order)
+        found = Collected()
+        wanted = self._journalled - ({self._origin.session_id} if not taken.is_last else set())
+        found.batches, found.closed, ids = self._assembly.put_together(
+            taken.ended, taken.marks, foreign, default, change,
+            lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted,
+        )  # fmt: skip
+        for scope, some in ids.items():
+            if scope in taken.open or scope in taken.late:
+                halves = bytes.fromhex("".join([mark_id[:16] for mark_id in some]))
+                change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
+        self._tell_open(taken, found)
+        change.spans += sum(batch.span_count for batch in found.batches)
+        change.marks += sum(batch.mark_count for batch in found.batches)
+        return found
+
+    def _unchanged(self) -> Change:
+        return Change(
+            {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
+            self._announced, [], self._scopes, self.spans, self.marks, self.spans_lost,
+            self.marks_lost, self.overhead_ns,
+        )  # fmt: skip
+
+    def _note(self, found: Collected) -> None:
+        """Let what was found be found. It may be called again for the same."""
+        change, taken = self._change, self._taken
+        if taken is not None:
+            self._open = taken.open
+            self._mark_ids, self._announced = change.mark_ids, change.announced
+            self._journalled = {row.id for row in found.open}
+            if taken.is_last:
+                self._foreign.open.clear()
+        segments = self._origin.segments.new
+        while segments and segments[0] in change.segments:
+            del segments[0]
+        self._scopes, self.overhead_ns = change.scopes, change.overhead_ns
+        self.spans, self.marks = change.spans, change.marks
+        self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
+        self._taking.clear()
+        self._taken, self._attempts = None, 0
+        found.is_noted = True
+        if self._recent is not None:
+            for batch in found.batches:
+                self._recent.add(batch)
+
+    def _give_up(self) -> None:
+        """Drop what cannot be put together, and count it."""
+        taking = self._taking
+        for scope in taking.scopes:
+            if not scope._end:
+                self._open.setdefault(scope, 0)
+        taken, self._taken, self._attempts = self._taken, None, 0
+        ended = taken.ended if taken is not None else [s for s in taking.scopes if s._end]
+        self.spans_lost += len(ended) + len(taking.foreign)
+        self.marks_lost += len(taken.marks if taken is not None else taking.marks)
+        self._open = {scope: seen for scope, seen in self._open.items() if not scope._end}
+        taking.clear()
+
+    @property
+    def foreign_dropped(self) -> int:
+        """Spans of others that found no room."""
+        return self._foreign.dropped
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def _take(self, is_last: bool) -> Taken:
+        taking = self._taking
+        taking.take_scopes()
+        ended: list[Scope] = []
+        still: dict[Scope, int] = {}
+        for scope in (*self._open, *taking.scopes):
+            if not scope._end:
+                still[scope] = self._open.get(scope, -1) + 1
+            elif scope._id:
+                ended.append(scope)
+        if is_last:
+            ended += self._close_all(still)
+            still = {}
+        taking.take_others()
+        late = taking.late(ended)
+        marks = taking.marks
+        if self._thinner is not None:
+            ended, marks = self._thinner.sift(ended, marks, is_last)
+        return Taken(ended, taking.foreign, marks, still, late, is_last)
+
+    def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
+        """End what is open; the session last."""
+        session = self._origin.session
+        closed = []
+        for scope in sorted(still, key=attrgetter("_depth"), reverse=True):
+            if scope is not session:
+                scope.attrs.setdefault("incomplete", True)
+                scope.set_status(StatusCode.ERROR, INCOMPLETE)
+            scope._end = scope._end or now()
+            closed.append(scope)
+        return closed
+
+    # --- records --------------------------------------------------------------------------------
+
+    def _foreign_rows(self, taken: Taken, default: Trace) -> list[SpanRow]:
+        rows = [self._foreign_row(span, begun, default) for span, begun in taken.foreign]
+        if taken.is_last:
+            for begun in list(self._foreign.open.values()):
+                row = self._foreign_row(begun.span, begun, default)
+                if row is not None and not row.end_ns:
+                    row.end_ns = wall_now()
+                    known = {} if row.otel is UNSET else row.otel
+                    row.otel = {"status": {"code": 2, "message": INCOMPLETE}} | known
+                    row.attrs = {"incomplete": True} | row.attrs
+                rows.append(row)
+        return [row for row in rows if row is not None]
+
+    def _foreign_row(self, span: Any, begun: Any, default: Trace) -> SpanRow | None:
+        try:
+            return foreign_row(span, begun, self._origin.pid, self._origin.rank, default)
+        except Exception as error:
+            swallowed("foreign span", error)
+            return None
+
+    # --- the batch's own ------------------------------------------------------------------------
+
+    def base_otel(self) -> dict[str, Any]:
+        """What every batch of the session says in its `otel`."""
+        session = self._origin.session
+        otel: dict[str, Any] = {"session": self._origin.session_id}
+        if session._trace.trace_id.hex() != otel["session"]:
+            otel["session_trace_id"] = session._trace.trace_id.hex()
+        otel["trace_id"] = session._trace.trace_id.hex()
+        otel["resource"] = {"attributes": self._origin.resource}
+        if not session._trace.is_sampled:
+            otel["sampled"] = False
+        return otel
+
+    def _otels(
+        self, taken: Taken, default: Trace, ids: dict[Scope, list[str]], is_split: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The `otel` of a flush's first batch, and of those behind it. `ids` have the scopes with
+        marks: of those that may stand in no batch, or in another, the trace is told.
+        """
+        otel = self.base_otel()
+        otel["trace_id"] = default.trace_id.hex()
+        brief = dict(otel)
+        units = {scope for scope in taken.open if scope._depth <= UNIT_DEPTH}
+        running = [
+            scope
+            for scope, seen in taken.open.items()
+            if scope in units and (seen or not scope._depth) and scope not in self._announced
+        ]
+        change = self._change
+        if running:
+            otel["running"] = [self._running(scope, default) for scope in running]
+        change.announced = (self._announced & units) | set(running)
+        change.segments = list(self._origin.segments.new)
+        if change.segments:
+            otel["segments"] = [opened.record() for opened in change.segments]
+        outside = {
+            scope.id or "": scope._trace.trace_id.hex()
+            for scope in ids
+            if scope._trace is not default
+            and scope._id
+            and (is_split or scope in taken.open or scope in taken.late)
+            and scope._trace.trace_id != default.trace_id
+        }
+        if outside:
+            otel["traces"] = brief["traces"] = outside
+        return otel, brief
+
+    def _running(self, scope: Scope, default: Trace) -> dict[str, Any]:
+        above = recorded_above(scope)
+        record: dict[str, Any] = {
+            "id": scope.id,
+            "name": text_of(scope._name),
+            "index": scope._index if type(scope._index) is int else None,
+            "start_ns": wall(scope._start),
+            "parent_id": above.id if above is not NOWHERE and scope._depth else None,
+        }
+        if scope._trace.trace_id != default.trace_id:
+            record["trace_id"] = scope._trace.trace_id.hex()
+        return record
+
+    def _tell_open(self, taken: Taken, found: Collected) -> None:
+        session_trace = self._origin.session._trace
+        for scope in (*taken.open, *taken.late):
+            try:
+                row = span_row(scope, self._origin.pid, self._origin.rank, session_trace, [])
+            except Exception as error:
+                swallowed("record", error)
+                continue
+            row.end_ns = 0
+            found.open.append(row)
+        for begun in () if taken.is_last else list(self._foreign.open.values()):
+            row_or_none = self._foreign_row(begun.span, begun, session_trace)
+            if row_or_none is not None:
+                row_or_none.end_ns = 0
+                found.open.append(row_or_none)

@@ -1,0 +1,111 @@
+"""What a scope cost besides time: CPU time of its thread, peak of the process's resident set.
+
+Off by default: each reading is a call into the kernel. `begin` and `end` are called for every
+scope while one of the two is on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from threading import get_ident
+from time import thread_time_ns
+from typing import Any
+
+from .errors import swallowed
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+STATM = "/proc/self/statm"
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in a unit of `ru_maxrss` (getrusage(2))."""
+
+
+class _Meters:
+    """What is measured, and the open file to read it from."""
+
+    def __init__(self) -> None:
+        self.cpu_time = self.memory_peak = False
+        self.statm = -1
+
+
+_meters = _Meters()
+
+
+def configure(*, cpu_time: bool, memory_peak: bool, statm: str = STATM) -> None:
+    """Say what is measured from here on; `statm` is where the kernel tells the resident set."""
+    meters = _meters
+    if meters.statm >= 0:
+        os.close(meters.statm)
+        meters.statm = -1
+    meters.cpu_time, meters.memory_peak = cpu_time, memory_peak
+    if memory_peak:
+        try:
+            meters.statm = os.open(statm, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            meters.memory_peak = False  # no such file on this system: memory stays None
+
+
+def _renew() -> None:
+    """In a forked child: the open file still tells of the parent."""
+    if _meters.statm >= 0:
+        configure(cpu_time=_meters.cpu_time, memory_peak=_meters.memory_peak)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def begin(scope: Any) -> None:
+    """Read the meters as a scope starts. Raises nothing."""
+    meters = _meters
+    if not (meters.cpu_time or meters.memory_peak):
+        return
+    try:
+        resident = peak = 0
+        if meters.memory_peak:
+            resident, peak = _resident(), _peak()
+        cpu = thread_time_ns() if meters.cpu_time else -1
+        scope.more.costs = (cpu, resident, peak)
+    except Exception as error:
+        swallowed("costs", error)
+
+
+def end(scope: Any) -> None:
+    """Read them again as it ends: `cpu_ns` and `memory_peak_bytes` of the scope. Raises nothing.
+
+    CPU time is the thread's, so there is none for a scope that ends on another thread than it
+    began on. The peak is exact where the process reached its highest resident set so far inside
+    the scope, else the higher of the readings at its ends. A scope ended by hand (`Span.end`) has
+    neither.
+    """
+    more = scope._more
+    costs = more.costs if more is not None else None
+    if costs is None or scope._end:
+        return
+    try:
+        cpu, resident, peak = costs
+        more.costs = None
+        if cpu >= 0 and scope._thread == get_ident():
+            more.cpu_ns = max(thread_time_ns() - cpu, 0)
+        if resident and _meters.memory_peak:
+            highest = _peak()
+            more.memory_peak_bytes = highest if highest > peak else max(resident, _resident())
+    except Exception as error:
+        swallowed("costs", error)
+
+
+def _resident() -> int:
+    """Bytes of the resident set now (proc_pid_statm(5): the second number, in pages)."""
+    return int(os.pread(_meters.statm, 64, 0).split(b" ", 2)[1]) * _PAGE
+
+
+def _peak() -> int:
+    """Bytes of the highest resident set of the process so far; 0 where that cannot be had."""
+    if resource is None:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT

@@ -1,0 +1,84 @@
+"""Leaving: the interpreter's exit, signals, and forks.
+
+A flush at each way out, within a deadline, and then whatever was there before us.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from .errors import swallowed
+
+_FATAL = (signal.SIGTERM, signal.SIGINT)
+
+Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+
+
+class Exits:
+    """The handlers that are installed, to be taken out again."""
+
+    def __init__(self, flush: Callable[[], object], end: Callable[[], object]) -> None:
+        """`flush` seals what there is; `end` closes the session, too. Both keep a deadline."""
+        self._flush, self._end = flush, end
+        self._before: dict[int, Handler] = {}
+        self._is_installed = False
+
+    def install(self, *, signals: bool) -> None:
+        """From here on. Signals only from the main thread, as Python demands."""
+        atexit.register(self._at_exit)
+        self._is_installed = True
+        if not signals or threading.current_thread() is not threading.main_thread():
+            return
+        for number in _FATAL:
+            before = signal.getsignal(number)
+            # Python's own SIGINT raises KeyboardInterrupt: the exit flushes. None: not Python's.
+            if before in (signal.SIG_IGN, signal.default_int_handler, None):
+                continue
+            try:
+                signal.signal(number, self._on_signal)
+            except (ValueError, OSError) as error:
+                swallowed("signal", error)
+                continue
+            self._before[number] = before
+
+    def remove(self) -> None:
+        """Put back the handlers that were there, where ours are still in place."""
+        if not self._is_installed:
+            return
+        self._is_installed = False
+        atexit.unregister(self._at_exit)
+        if threading.current_thread() is not threading.main_thread():
+            return  # ours stay, and pass on
+        for number, before in self._before.items():
+            # Bound methods are made anew each time: compare by equality.
+            if signal.getsignal(number) == self._on_signal:
+                try:
+                    signal.signal(number, before)
+                except (ValueError, OSError, TypeError) as error:
+                    swallowed("signal", error)
+        self._before.clear()
+
+    def _at_exit(self) -> None:
+        self._safely(self._end)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.get(number, signal.SIG_DFL)
+        if callable(before):
+            self._safely(self._flush)  # what follows may be os._exit, or go on
+            before(number, frame)
+            return
+        self._safely(self._end)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _safely(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            swallowed("exit", error)

@@ -1,0 +1,139 @@
+"""Spans that others make in this process, as records beside the scopes they ran in."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import UNSET
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import Span
+
+from .buffers import limits, local
+from .clock import wall_now
+from .otel_span import RecordedSpan
+from .plain import plain_attributes, text_of
+from .rows import SpanRow
+from .span_rows import event_record, flags_of, link_record, otel_fields, recorded_above
+from .state import CONTEXT, SCOPE_KEY, SEEN, SPAN_KEY, state
+from .traces import SAMPLED
+
+
+@dataclass(slots=True)
+class Begun:
+    """A foreign span that is open."""
+
+    span: Any
+    scope: Any
+    """The innermost scope around it, or the session."""
+    above_id: str | None
+    """The Cirron id of the recorded foreign span around it, which stands nearer than the scope."""
+    thread_id: int
+
+
+Ended = tuple[ReadableSpan, Begun]
+
+
+class ForeignSpans:
+    """Those that are open, by trace and span id, and how many were dropped."""
+
+    def __init__(self) -> None:
+        self.open: dict[tuple[int, int], Begun] = {}
+        self.dropped = 0
+
+    def start(self, span: Span, context: Any) -> None:
+        """A span begins in `context` (None: the current one)."""
+        if isinstance(span, RecordedSpan):
+            return
+        if context is None:
+            context = CONTEXT.get()
+        own = span.get_span_context()
+        if len(self.open) >= limits.scopes:
+            self.dropped += 1
+            return
+        scope: Any = context.get(SCOPE_KEY) or state.session
+        current = context.get(SPAN_KEY)
+        if isinstance(current, RecordedSpan) and current._id and current._start:
+            scope = current
+        above_id = None
+        if current is not scope and getattr(current, SEEN, None) is not None:
+            around = current.get_span_context()
+            above_id = f"{around.span_id:016x}{around.trace_id & (1 << 64) - 1:016x}"
+        begun = Begun(span, scope, above_id, threading.get_ident())
+        setattr(span, SEEN, scope)
+        self.open[own.trace_id, own.span_id] = begun
+
+    def end(self, span: ReadableSpan) -> None:
+        """A span has ended."""
+        own = span.get_span_context()
+        if isinstance(span, RecordedSpan) or own is None:
+            return
+        begun = self.open.pop((own.trace_id, own.span_id), None)
+        if begun is None:
+            if state.session._start:
+                begun = Begun(span, state.session, None, threading.get_ident())
+            else:
+                return
+        buffers = local.b
+        if len(buffers.foreign) >= limits.scopes:
+            self.dropped += 1
+        else:
+            buffers.foreign.append((span, begun))
+
+
+def foreign_row(span: Any, begun: Begun, pid: int, rank: int, default_trace: Any) -> SpanRow:
+    """The record of a foreign span; `end_ns` is 0 while it is open."""
+    context = span.get_span_context()
+    trace_id = f"{context.trace_id:032x}"
+    parent_id = begun.above_id
+    if parent_id is None:
+        scope = begun.scope
+        parent_id = (scope if scope._id else recorded_above(scope)).id
+    return SpanRow(
+        f"{context.span_id:016x}{trace_id[16:]}",
+        text_of(span.name),
+        parent_id,
+        None,
+        span.start_time or wall_now(),
+        span.end_time or 0,
+        None,
+        None,
+        None,
+        begun.thread_id,
+        pid,
+        rank,
+        plain_attributes(span.attributes),
+        [],
+        _otel(span, context, parent_id, default_trace) or UNSET,
+    )
+
+
+def _otel(span: Any, context: Any, parent_id: str | None, default_trace: Any) -> dict[str, Any]:
+    """The keys stand in the order in which decoding gives them back."""
+    otel = otel_fields(span.kind, span.status)
+    is_sampled = bool(int(context.trace_flags) & SAMPLED)
+    if is_sampled != default_trace.is_sampled:
+        otel["flags"] = flags_of(is_sampled)
+    if context.trace_state:
+        otel["trace_state"] = context.trace_state.to_header()
+    for field in ("attributes", "events", "links"):
+        if dropped := getattr(span, f"dropped_{field}", 0):
+            otel[f"dropped_{field}_count"] = dropped
+    if span.links:
+        otel["links"] = [link_record(link) for link in span.links]
+    trace_id = f"{context.trace_id:032x}"
+    if trace_id != default_trace.trace_id.hex():
+        otel["trace_id"] = trace_id
+    wire = f"{span.parent.span_id:016x}" if span.parent is not None else ""
+    if wire != (parent_id or "")[:16]:
+        otel["parent_span_id"] = wire
+    if span.events:
+        otel["events"] = [event_record(event) for event in span.events]
+    made_by = span.instrumentation_scope
+    if made_by is not None and made_by.name:
+        told = {"name": made_by.name, "version": made_by.version, "schema_url": made_by.schema_url}
+        otel["scope"] = {key: value for key, value in told.items() if value}
+        if made_by.attributes:
+            otel["scope"]["attributes"] = plain_attributes(made_by.attributes)
+    return otel

@@ -1,0 +1,77 @@
+"""Forked children: empty buffers, no parent's threads, and a session of their own if they trace.
+
+A child opens its session at its first scope or mark, so that one which traces nothing costs
+nothing. The workers of a DataLoader trace nothing unless they are told to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from . import buffers as buf
+from .errors import swallowed
+from .provider import is_in_worker
+from .scope import NOWHERE, drops
+from .session import clear_scopes
+from .state import state
+
+
+class _Forks:
+    def __init__(self) -> None:
+        self.is_registered = False
+        self.after: Callable[[], None] | None = None
+
+
+_forks = _Forks()
+
+
+def watch_forks(after: Callable[[], None]) -> None:
+    """Call `after` in every child that is forked from here on."""
+    _forks.after = after
+    if not _forks.is_registered:
+        _forks.is_registered = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    try:
+        buf.renew()
+        drops.too_deep = 0
+        state.session, state.segments, state.special = NOWHERE, None, False
+        buf.pressure.wake = buf.pressure.first = _nothing
+        clear_scopes()
+        if _forks.after is not None:
+            _forks.after()
+    except Exception as error:
+        swallowed("fork", error)
+
+
+def revive_later(revive: Callable[[], None]) -> None:
+    """Open the child's own session as soon as it records something."""
+
+    def first() -> None:
+        buf.pressure.first = _nothing
+        if is_in_worker():
+            state.recording = False
+            return
+        try:
+            revive()
+        except Exception as error:
+            swallowed("fork", error)
+
+    buf.pressure.first = first
+
+
+def finish_with_process(end: Callable[[], object]) -> None:
+    """Call `end` where a process that multiprocessing made ends: it leaves without `atexit`."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing import util  # noqa: PLC0415 - only in such processes
+
+        util.Finalize(None, end, exitpriority=100)
+
+
+def _nothing() -> None:
+    pass

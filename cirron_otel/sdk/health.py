@@ -1,0 +1,106 @@
+"""`health()`: how the SDK fares, in numbers. The keys of cirron-sdk, and more of our own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import buffers as buf
+from .errors import errors
+from .pipeline import STOPPED
+from .scope import drops
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+def disabled_health() -> dict[str, Any]:
+    """What there is to say where no session was opened."""
+    return {
+        "enabled": False,
+        "scope_drop_count": drops.too_deep,
+        "mark_drop_count": 0,
+        "spool_drop_count": 0,
+        "swallowed_error_count": sum(errors.counts.values()),
+        "swallowed_errors": dict(errors.counts),
+        "spool_dir": None,
+        "spool_bytes": 0,
+        "flush_mode": STOPPED,
+        "flush_restart_count": 0,
+        "transport": None,
+        "installed_hooks": [],
+        "platform_context": {},
+    }
+
+
+def health_of(runtime: Runtime) -> dict[str, Any]:
+    """The state of a session, running or over. Times are wall-clock nanoseconds, sizes bytes."""
+    pipeline, sealer, collector = runtime.pipeline, runtime.sealer, runtime.collector
+    scopes, marks = buf.dropped()
+    foreign = collector.foreign_dropped
+    evicted = runtime.writer.drops
+    targets = [exporter.stats() for exporter in pipeline.exporters]
+    last = {cause: errors.last[cause] for cause in list(errors.counts)}
+    return {
+        "enabled": not runtime.is_over,
+        "scope_drop_count": scopes
+        + foreign
+        + collector.spans_lost
+        + sealer.dropped_spans
+        + drops.too_deep,
+        "mark_drop_count": marks + collector.marks_lost + sealer.dropped_marks,
+        "spool_drop_count": evicted.batches,
+        "swallowed_error_count": sum(errors.counts.values()),
+        "swallowed_errors": dict(errors.counts),
+        "last_errors": last,
+        "spool_dir": str(runtime.paths.spool),
+        "spool_bytes": _size(runtime),
+        "flush_mode": pipeline.mode,
+        "flush_restart_count": pipeline.restarts,
+        "transport": [target.get("target") for target in targets] or "spool",
+        "installed_hooks": [],
+        "platform_context": runtime.config.platform_context,
+        "session_id": runtime.origin.session_id,
+        "queue": {
+            "scopes": sum(len(b.scopes) for b in tuple(buf.registry)),
+            "marks": sum(len(b.marks) for b in tuple(buf.registry)),
+            "batches": sealer.waiting,
+        },
+        "drops": {
+            "scopes_buffer_full": scopes,
+            "scopes_too_deep": drops.too_deep,
+            "scopes_without_record": collector.spans_lost,
+            "foreign_spans": foreign,
+            "marks_buffer_full": marks,
+            "marks_without_value_or_scope": collector.marks_lost,
+            "spans_spool_unwritable": sealer.dropped_spans,
+            "marks_spool_unwritable": sealer.dropped_marks,
+            "batches_evicted": evicted.batches,
+            "scopes_thinned": runtime.thinner.thinned if runtime.thinner is not None else 0,
+        },
+        "recorded": {
+            "spans": collector.spans,
+            "marks": collector.marks,
+            "batches": sealer.batches,
+        },
+        "flush": {
+            "count": pipeline.flushes,
+            "last_ns": pipeline.last_flush_ns,
+            "seconds": pipeline.flush_seconds,
+            "longest_seconds": pipeline.longest_flush,
+            "is_alive": pipeline.is_alive,
+        },
+        "overhead_ns": collector.overhead_ns,
+        "uptime_seconds": time.monotonic() - runtime.started,
+        "targets": targets,
+    }
+
+
+def _size(runtime: Runtime) -> int:
+    total = 0
+    try:
+        for path in runtime.paths.spool.iterdir():
+            total += path.stat().st_size
+    except OSError:
+        return total
+    return total

@@ -1,0 +1,193 @@
+"""Which process of which job this is, as launchers say it in the environment.
+
+In order of trust: torchrun (and all that set its names: Kubeflow, DeepSpeed, Accelerate, Ray),
+Open MPI and what speaks PMIx or PMI, Slurm, Kubernetes. The first that states a rank states all
+but the job, which is the first that any of them names. What is no number counts as unset.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+# torchrun's `--rdzv-id` where none is given.
+_NO_RUN_ID = "none"
+# Steps that are no tasks of srun: batch, interactive, extern (slurm.h, SLURM_BATCH_SCRIPT …).
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_STEP = re.compile(r"[0-9]{1,10}")
+_SLURM_NAMESPACE = "slurm."
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process among those of its job."""
+
+    rank: int = 0
+    local_rank: int | None = None
+    """The rank among the processes of the same node, None where nothing says it."""
+    world_size: int = 1
+    """The processes of the job; where no launcher says it, the least that there can be."""
+    job_id: str | None = None
+    """The launcher's name for the job.
+
+    Not unique: torchrun's is what the user typed, often the same for each run. Never derive an id
+    from it alone.
+    """
+    node_rank: int | None = None
+    restart_count: int = 0
+    """How often the launcher has started the job's processes again."""
+    source: str = "none"
+    """What stated the rank: torchrun, openmpi, pmix, pmi, slurm, kubernetes, or none."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Identity:
+        """What the launchers' variables in `environ` say. Raises nothing."""
+        job_id = _job_id(environ)
+        for source, read in _LAUNCHERS.items():
+            found = read(environ)
+            if found is not None:
+                return _checked(source, found, job_id)
+        return cls(job_id=job_id)
+
+
+_Found = dict[str, int | None]
+
+
+def _checked(source: str, found: _Found, job_id: str | None) -> Identity:
+    rank = found["rank"] or 0
+    size = found.get("world_size")
+    world_size = size if size is not None and size > rank else rank + 1
+    local_rank = found.get("local_rank")
+    return Identity(
+        rank=rank,
+        local_rank=local_rank if local_rank is not None and local_rank < world_size else None,
+        world_size=world_size,
+        job_id=job_id,
+        node_rank=found.get("node_rank"),
+        restart_count=found.get("restart_count") or 0,
+        source=source,
+    )
+
+
+def _number(environ: Mapping[str, str], *variables: str) -> int | None:
+    """The first of the variables that is a number from 0 to 999,999,999."""
+    for variable in variables:
+        text = environ.get(variable, "").strip()
+        if _NUMBER.fullmatch(text):
+            return int(text)
+    return None
+
+
+def _torchrun(environ: Mapping[str, str]) -> _Found | None:
+    # LOCAL_RANK without RANK: one node's processes, as cirron-sdk reads it too.
+    local_rank = _number(environ, "LOCAL_RANK")
+    rank = _number(environ, "RANK")
+    if rank is None and not environ.get("RANK") and not _number(environ, "NODE_RANK", "GROUP_RANK"):
+        rank = local_rank
+    if rank is None:
+        return None
+    return {
+        "rank": rank,
+        "local_rank": local_rank,
+        "world_size": _number(environ, "WORLD_SIZE"),
+        "node_rank": _number(environ, "GROUP_RANK", "NODE_RANK"),
+        "restart_count": _number(environ, "TORCHELASTIC_RESTART_COUNT"),
+    }
+
+
+def _openmpi(environ: Mapping[str, str]) -> _Found | None:
+    rank = _number(environ, "OMPI_COMM_WORLD_RANK")
+    if rank is None:
+        return None
+    # OMPI_COMM_WORLD_NODE_RANK counts processes on a node, not nodes.
+    return {
+        "rank": rank,
+        "local_rank": _number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        "world_size": _number(environ, "OMPI_COMM_WORLD_SIZE"),
+    }
+
+
+def _pmix(environ: Mapping[str, str]) -> _Found | None:
+    rank = _number(environ, "PMIX_RANK")
+    # PMIx states no size; where srun is its server, Slurm's step does.
+    return None if rank is None else _within_slurm(environ) | {"rank": rank}
+
+
+def _pmi(environ: Mapping[str, str]) -> _Found | None:
+    rank = _number(environ, "PMI_RANK")
+    if rank is None:
+        return None
+    found: _Found = {
+        "rank": rank,
+        "world_size": _number(environ, "PMI_SIZE"),
+        "local_rank": _number(environ, "MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
+    }
+    return _within_slurm(environ) | {k: v for k, v in found.items() if v is not None}
+
+
+def _within_slurm(environ: Mapping[str, str]) -> _Found:
+    return _slurm(environ) or {}
+
+
+def _slurm(environ: Mapping[str, str]) -> _Found | None:
+    rank = _number(environ, "SLURM_PROCID")
+    # A batch script's own shell has SLURM_PROCID=0 and SLURM_NTASKS=n too, and is no task of n.
+    if rank is None or not _is_in_step(environ):
+        return None
+    return {
+        "rank": rank,
+        "local_rank": _number(environ, "SLURM_LOCALID"),
+        "world_size": _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        "node_rank": _number(environ, "SLURM_NODEID"),
+        "restart_count": _number(environ, "SLURM_RESTART_COUNT"),
+    }
+
+
+def _is_in_step(environ: Mapping[str, str]) -> bool:
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    return bool(_STEP.fullmatch(step)) and int(step) < _FIRST_SPECIAL_STEP
+
+
+def _kubernetes(environ: Mapping[str, str]) -> _Found | None:
+    rank = _number(environ, "JOB_COMPLETION_INDEX")
+    if rank is None:
+        return None
+    return {"rank": rank, "world_size": _number(environ, "WORLD_SIZE")}
+
+
+_LAUNCHERS: Final[dict[str, Callable[[Mapping[str, str]], _Found | None]]] = {
+    "torchrun": _torchrun,
+    "openmpi": _openmpi,
+    "pmix": _pmix,
+    "pmi": _pmi,
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+}
+
+
+def _job_id(environ: Mapping[str, str]) -> str | None:
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "").strip()
+    namespace = environ.get("PMIX_NAMESPACE", "").strip()
+    candidates = (
+        "" if run_id.lower() == _NO_RUN_ID else run_id,
+        # Under srun that is Slurm's job and step: the job is named below.
+        "" if namespace.startswith(_SLURM_NAMESPACE) else namespace,
+        environ.get("SLURM_JOB_ID", "").strip(),
+        _kubernetes_job(environ),
+    )
+    return next((each for each in candidates if each), None)
+
+
+def _kubernetes_job(environ: Mapping[str, str]) -> str:
+    """The name of an indexed Job, whose pods are called `<job>-<index>[-<random>]`."""
+    index = environ.get("JOB_COMPLETION_INDEX", "").strip()
+    if not _NUMBER.fullmatch(index):
+        return ""
+    for variable in ("POD_NAME", "HOSTNAME"):
+        found = re.fullmatch(rf"(.+)-{index}(?:-[a-z0-9]{{5}})?", environ.get(variable, "").strip())
+        if found:
+            return found[1]
+    return ""

@@ -1,0 +1,169 @@
+"""`epochs` and `batches`: a scope around each pass of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from opentelemetry.context.context import Context
+
+from .buffers import local, pressure
+from .clock import now
+from .errors import swallowed
+from .scope import MAX_DEPTH, NOWHERE, Scope
+from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
+from .traces import UNIT_DEPTH
+
+T = TypeVar("T")
+
+EPOCH, STEP = "epoch", "step"
+
+_PLAIN = frozenset({range, list, tuple})
+"""Iterables whose own `next` runs nobody's code."""
+
+_get = CONTEXT.get
+_set = CONTEXT.set
+
+
+def epochs(iterable: Iterable[T], name: str = EPOCH) -> Iterator[T]:
+    """Each item of `iterable` inside a scope `epoch`, numbered from 0."""
+    return _numbered(iterable, name)
+
+
+def batches(iterable: Iterable[T], name: str = STEP) -> Iterator[T]:
+    """Each item of `iterable` inside a scope `step`, numbered from 0.
+
+    cirron-sdk says `batch`; `name="batch"` keeps that.
+    """
+    return _numbered(iterable, name)
+
+
+def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
+    """A scope for each item, from when it is handed out until the next one is asked for.
+
+    It does what `Scope.__enter__` and `__exit__` do, written out, with what is the same for every
+    iteration found once: an iteration is the path that is walked most.
+    """
+    if state.session is NOWHERE:
+        _meet_session()
+    base = _get()
+    parent: Scope = base.get(SCOPE_KEY) or state.session
+    depth = parent._depth + 1
+    trace = parent._trace
+    segments: Any = state.segments
+    is_plain = base.get(SPAN_KEY) is parent and segments is not None and not trace.is_apart
+    is_unit = is_plain and depth <= UNIT_DEPTH
+    is_plain = is_plain and UNIT_DEPTH < depth <= MAX_DEPTH
+    # Fetching runs the user's code, outside of the scope, except where there is none to run.
+    restores = type(iterable) not in _PLAIN
+    is_bare = not base.keys() - {SPAN_KEY, SCOPE_KEY}
+    new, clock = Scope.__new__, now
+    scope: Any = None
+    index = 0
+    begun = 0
+    try:
+        for item in iterable:
+            try:
+                if restores or not begun:
+                    begun = clock()
+                is_open = state.recording
+                if is_open:
+                    scope = new(Scope)
+                    scope._name = name
+                    scope._index = index
+                    scope._above = parent
+                    scope._depth = depth
+                    scope._end = scope._overhead = 0
+                    scope._attrs = scope._more = None
+                    buffers = local.b
+                    for scope._id in buffers.ids:
+                        break
+                    else:
+                        scope._id = buffers.next_id()
+                    if is_unit:
+                        segments.tick -= 1
+                        if segments.tick >= 0:
+                            scope._trace = segments.trace
+                        else:
+                            scope._start = 0
+                            scope._place(base, parent, again=True)
+                    elif is_plain:
+                        scope._trace = trace
+                    else:
+                        is_open = _placed(scope, base, parent, begun)
+                    if is_open:
+                        scope._thread = buffers.ident
+                        if is_bare:
+                            _set(Context({SPAN_KEY: scope, SCOPE_KEY: scope}))
+                        else:
+                            _set(Context({**base, SPAN_KEY: scope, SCOPE_KEY: scope}))
+                        if state.special:
+                            scope._tell_start(base)
+                        scope._start = start = clock()
+                        buffers.put(scope)
+                        parent._overhead += start - begun
+            except Exception as error:
+                _not_opened(error, base)
+                scope, is_open = None, False
+            yield item
+            if not is_open:
+                begun = 0
+                continue
+            try:
+                begun = clock()
+                if restores:
+                    _set(base)
+                if state.special:
+                    scope._tell_end(begun)
+                elif not scope._end:
+                    scope._end = begun
+            except Exception as error:
+                begun = 0
+                _leave(scope, base, error)
+            index += 1
+    finally:
+        _leave(scope, base)
+
+
+def _meet_session() -> None:
+    """A forked child opens its session now."""
+    try:
+        pressure.first()
+    except Exception as error:
+        swallowed("loop", error)
+
+
+def _not_opened(error: Exception, base: Any) -> None:
+    """Something of ours failed: this pass is not recorded."""
+    swallowed("loop", error)
+    _set(base)
+
+
+def _placed(scope: Any, base: Any, parent: Scope, begun: int) -> bool:
+    scope._start = 0
+    scope._token = None
+    if scope._place(base, parent):
+        return True
+    scope._open_unrecorded(begun)
+    return False
+
+
+def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
+    """The loop ended, was left by `break`, raised in its body, or something of ours failed."""
+    try:
+        if scope is None:
+            return
+        if failed is not None:
+            swallowed("loop", failed)
+            scope._end = scope._end or scope._start
+        if not scope._end:
+            end = now()
+            if state.special:
+                scope._tell_end(end)
+            else:
+                scope._end = end
+        if _get().get(SCOPE_KEY) is scope:
+            _set(base)
+    except Exception as error:
+        scope._end = scope._end or scope._start
+        swallowed("loop", error)

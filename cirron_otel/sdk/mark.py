@@ -1,0 +1,63 @@
+"""`mark`: a named value on the innermost open scope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .buffers import limits, local, pressure
+from .clock import now
+from .coerce import coerce
+from .errors import swallowed
+from .state import CONTEXT, SCOPE_KEY, state
+
+_EVERY = 1023
+POINT, SUMMARY = "point", "summary"
+
+_get = CONTEXT.get
+
+
+def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
+    """Attach `value` to the innermost open scope, else to the session, else to `root`.
+
+    `kind` is `point` (one of a series) or `summary` (the final value of its scope). Numbers, bools
+    and strings (256 bytes) are kept as they are; scalars of numpy and torch become numbers. A value
+    that is none of these is counted and warned of once; nothing is raised (Cirron's concepts page,
+    "Marks", "Error handling").
+    """
+    try:
+        at = now()
+        if not state.recording:
+            return
+        type_ = type(value)
+        if type_ is not float and type_ is not int:
+            value = coerce(value)
+        scope = _get().get(SCOPE_KEY) or state.session
+        if not scope._depth and not scope._id:
+            scope = outside()
+        buffers = local.b
+        ring = buffers.marks
+        if len(ring) >= limits.marks_checked:
+            check_room(buffers, len(ring))
+        ring.append((scope, name, value, at, kind, attrs))
+        scope._overhead += now() - at
+    except Exception as error:
+        swallowed("mark", error)
+
+
+def outside() -> Any:
+    """What a mark hangs on that is made where no session is: a forked child may open one now."""
+    pressure.first()
+    return state.session
+
+
+def check_room(buffers: Any, waiting: int) -> None:
+    """Wake the flush thread now and then; drop the oldest mark of a full ring, and count it."""
+    if not waiting & _EVERY:
+        pressure.wake()
+    if waiting < limits.marks:
+        return
+    try:
+        buffers.marks.popleft()
+    except IndexError:
+        return
+    buffers.dropped_marks += 1

@@ -1,0 +1,404 @@
+"""A recorded scope as OpenTelemetry sees it: a full Span and a ReadableSpan.
+
+Everything that costs (the SpanContext, events, links, status) is made when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from opentelemetry import trace as trace_api
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace.status import Status, StatusCode
+
+from .. import semconv as sc
+from .clock import ANCHOR, now, wall, wall_now
+from .errors import swallowed
+from .plain import plain_attributes, text_of
+from .state import INSTRUMENTATION_SCOPE, state
+from .traces import Trace
+
+UNSET = Status(StatusCode.UNSET)
+_MOST_INDENT = 80
+_LATEST = 2**63
+"""Times are below it: nanoseconds since 1970 in a signed 64-bit integer."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _unraising(method: F) -> F:
+    """`method`, whose errors are counted: an argument's own methods may raise anything."""
+
+    @functools.wraps(method)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception as error:
+            swallowed("span", error)
+
+    return wrapper  # type: ignore[return-value]
+
+
+class More:
+    """What few scopes have."""
+
+    __slots__ = (
+        "around_id", "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted",
+        "kind",
+        "links", "memory_peak_bytes", "otel_parent", "status",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.context: SpanContext | None = None
+        self.is_rooted = False
+        """Whether OpenTelemetry's parent is another than Cirron's: `otel_parent`."""
+        self.otel_parent: SpanContext | None = None
+        self.around_id: str | None = None
+        """The Cirron id of the recorded span that is no scope and stands nearer than any."""
+        self.inside: Any = None
+        """The context inside, while a generator whose scope this is has yielded."""
+        self.status = UNSET
+        self.events: list[Event] = []
+        self.links: list[Link] = []
+        self.kind = SpanKind.INTERNAL
+        self.cpu_ns: int | None = None
+        self.gpu_ns: int | None = None
+        self.memory_peak_bytes: int | None = None
+        self.costs: tuple[int, int, int] | None = None
+        """Readings at the start: CPU time of the thread, peak of the process."""
+
+
+class RecordedSpan(trace_api.Span, ReadableSpan):
+    """The slots of a scope and OpenTelemetry's interfaces to them."""
+
+    __slots__ = (
+        "_above",
+        "_attrs",
+        "_depth",
+        "_end",
+        "_id",
+        "_index",
+        "_more",
+        "_name",
+        "_overhead",
+        "_start",
+        "_thread",
+        "_token",
+        "_trace",
+    )  # fmt: skip
+
+    _name: str
+    _index: Any
+    _attrs: dict[str, Any] | None
+    _id: int
+    """First half of the id; 0 where it is not recorded: too deep, or dropped."""
+    _above: RecordedSpan
+    _trace: Trace
+    _start: int
+    _end: int
+    _depth: int
+    _thread: int
+    _overhead: int
+    _more: More | None
+
+    # --- Cirron's own names ---------------------------------------------------------------------
+
+    @property
+    def id(self) -> str | None:
+        """The Cirron id: 32 hex digits; None before the scope was entered."""
+        return f"{self._id:016x}{self._trace.low}" if self._start and self._id else None
+
+    @property
+    def parent_id(self) -> str | None:
+        """The Cirron id of the scope around it; None for a session and outside of every one."""
+        above = getattr(self, "_above", None)
+        return above.id if above is not None else None
+
+    @property
+    def index(self) -> Any:
+        """Its number among its kind."""
+        return self._index
+
+    @index.setter
+    def index(self, index: Any) -> None:
+        self._index = index
+
+    @property
+    def cpu_ns(self) -> int | None:
+        """CPU time, nanoseconds; None where it was not measured. It may be set, like these two."""
+        return self._more.cpu_ns if self._more is not None else None
+
+    @cpu_ns.setter
+    def cpu_ns(self, value: int | None) -> None:
+        self.more.cpu_ns = value
+
+    @property
+    def gpu_ns(self) -> int | None:
+        """GPU time, nanoseconds."""
+        return self._more.gpu_ns if self._more is not None else None
+
+    @gpu_ns.setter
+    def gpu_ns(self, value: int | None) -> None:
+        self.more.gpu_ns = value
+
+    @property
+    def memory_peak_bytes(self) -> int | None:
+        """Peak resident set, bytes."""
+        return self._more.memory_peak_bytes if self._more is not None else None
+
+    @memory_peak_bytes.setter
+    def memory_peak_bytes(self, value: int | None) -> None:
+        self.more.memory_peak_bytes = value
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The user's attributes."""
+        if self._attrs is None:
+            self._attrs = {}
+        return self._attrs
+
+    @property
+    def start_ns(self) -> int:
+        """Start, nanoseconds since the Unix epoch; 0 before it was entered."""
+        return wall(self._start) if self._start else 0
+
+    @property
+    def end_ns(self) -> int:
+        """End, nanoseconds since the Unix epoch; 0 while it is open."""
+        return wall(self._end) if self._end else 0
+
+    @property
+    def thread_id(self) -> int:
+        """The thread that entered it; 0 before that, and where it is not recorded."""
+        return getattr(self, "_thread", 0)
+
+    @property
+    def more(self) -> More:
+        """The rare parts, made now if there are none yet."""
+        if self._more is None:
+            self._more = More()
+        return self._more
+
+    # --- opentelemetry.trace.Span ---------------------------------------------------------------
+
+    def get_span_context(self) -> SpanContext:
+        """Trace id, span id, flags."""
+        if not self._start or not self._id:
+            return trace_api.INVALID_SPAN_CONTEXT
+        try:
+            more = self.more
+            if more.context is None:
+                trace = self._trace
+                more.context = SpanContext(
+                    int.from_bytes(trace.trace_id, "big"), self._id, False,
+                    TraceFlags(trace.flags), trace.state,
+                )  # fmt: skip
+            return more.context
+        except Exception as error:
+            swallowed("span", error)
+            return trace_api.INVALID_SPAN_CONTEXT
+
+    def is_recording(self) -> bool:
+        """Whether it is open."""
+        return bool(self._start) and not self._end and state.recording
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set one attribute; ignored once the scope has ended."""
+        try:
+            if not self._end and isinstance(key, str):
+                self.attrs[key] = value
+        except Exception as error:
+            swallowed("span", error)
+
+    @_unraising
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set several."""
+        if isinstance(attributes, Mapping):
+            for key, value in attributes.items():
+                self.set_attribute(key, value)
+
+    @_unraising
+    def add_event(
+        self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None
+    ) -> None:
+        """Add an event that is no mark; `timestamp` in nanoseconds since the Unix epoch."""
+        if not self._end:
+            own = dict(attributes) if isinstance(attributes, Mapping) else {}
+            is_time = isinstance(timestamp, int) and 0 <= timestamp < _LATEST
+            at = timestamp if is_time else wall_now()
+            self.more.events.append(Event(text_of(name), own, at))
+
+    @_unraising
+    def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
+        """Link to another span."""
+        if not self._end and isinstance(context, SpanContext):
+            own = dict(attributes) if isinstance(attributes, Mapping) else {}
+            self.more.links.append(Link(context, own))
+
+    @_unraising
+    def update_name(self, name: str) -> None:
+        """Give another name."""
+        if not self._end:
+            self._name = text_of(name)
+
+    @_unraising
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status; OK is final, UNSET is ignored (OpenTelemetry's specification)."""
+        if self._end:
+            return
+        if isinstance(status, StatusCode):
+            status = Status(status, description if status is StatusCode.ERROR else None)
+        if not isinstance(status, Status) or status.status_code is StatusCode.UNSET:
+            return
+        more = self.more
+        if more.status.status_code is not StatusCode.OK:
+            more.status = status
+
+    @_unraising
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        """Add the event `exception` by OpenTelemetry's semantic conventions."""
+        kind = type(exception)
+        module = kind.__module__ if kind.__module__ != "builtins" else ""
+        stack = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
+        own = {
+            "exception.type": f"{module}.{kind.__qualname__}" if module else kind.__qualname__,
+            "exception.message": text_of(exception),
+            "exception.stacktrace": stack,
+            "exception.escaped": str(escaped),
+        }
+        if isinstance(attributes, Mapping):
+            own.update(attributes)
+        self.add_event("exception", own, timestamp)
+
+    @_unraising
+    def end(self, end_time: int | None = None) -> None:
+        """End it now, or at `end_time` (nanoseconds since the Unix epoch), not before its start."""
+        if self._start and not self._end:
+            if isinstance(end_time, int) and end_time < _LATEST:
+                self._end = max(end_time - ANCHOR, self._start)
+            else:
+                self._end = now()
+
+    # --- opentelemetry.sdk.trace.ReadableSpan ---------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What ran."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.update_name(name)
+
+    @property
+    def context(self) -> SpanContext:
+        """Trace id, span id, flags."""
+        return self.get_span_context()
+
+    @property
+    def parent(self) -> SpanContext | None:
+        """OpenTelemetry's parent: the span that was current, remote ones included."""
+        above: RecordedSpan | None = getattr(self, "_above", None)
+        if above is None or not self._id:
+            return None
+        if self._more is not None and self._more.is_rooted:
+            return self._more.otel_parent
+        context = above.get_span_context()
+        if not context.is_valid:
+            return None
+        if above._trace.trace_id != self._trace.trace_id:
+            # the continuation span that stands for the parent in this segment
+            trace_id = int.from_bytes(self._trace.trace_id, "big")
+            return SpanContext(trace_id, context.span_id, False, context.trace_flags)
+        return context
+
+    @property
+    def kind(self) -> SpanKind:
+        """INTERNAL, unless somebody set another."""
+        return self._more.kind if self._more is not None else SpanKind.INTERNAL
+
+    @property
+    def start_time(self) -> int | None:
+        """Nanoseconds since the Unix epoch."""
+        return self.start_ns or None
+
+    @property
+    def end_time(self) -> int | None:
+        """Nanoseconds since the Unix epoch."""
+        return self.end_ns or None
+
+    @property
+    def status(self) -> Status:
+        """UNSET, OK or ERROR."""
+        return self._more.status if self._more is not None else UNSET
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes as the mapping says them: the user's, escaped, and `cirron.*`."""
+        made: dict[str, Any] = {}
+        for key, value in self.attrs.copy().items():
+            is_ours = key.startswith(sc.RESERVED_PREFIX) or key in sc.RESERVED
+            made[sc.ESCAPE + key if is_ours else key] = value
+        if isinstance(self._index, int):
+            made[sc.INDEX] = self._index
+        if self.thread_id:
+            made[sc.THREAD_ID] = self.thread_id
+        return made
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Events that are no marks."""
+        return tuple(self._more.events) if self._more is not None else ()
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """Links to other spans."""
+        return tuple(self._more.links) if self._more is not None else ()
+
+    @property
+    def resource(self) -> Resource:
+        """The provider's resource."""
+        return state.resource or Resource.get_empty()
+
+    @property
+    def instrumentation_scope(self) -> InstrumentationScope:
+        """`cirron`, and the SDK's version."""
+        return INSTRUMENTATION_SCOPE
+
+    @property
+    def instrumentation_info(self) -> Any:
+        """The same, by the name that OpenTelemetry gave it before."""
+        return INSTRUMENTATION_SCOPE
+
+    @property
+    def dropped_attributes(self) -> int:
+        """None are: the limits of OpenTelemetry touch export alone."""
+        return 0
+
+    dropped_events = dropped_links = dropped_attributes
+
+    def to_json(self, indent: int | None = 4) -> str:
+        """As the stock SDK's spans print themselves."""
+        if indent is not None and not (type(indent) is int and 0 <= indent <= _MOST_INDENT):
+            indent = 4
+        text: str = ReadableSpan(
+            text_of(self.name), self.context, self.parent, self.resource,
+            plain_attributes(self.attributes),
+            [Event(e.name, plain_attributes(e.attributes), e.timestamp) for e in self.events],
+            [Link(link.context, plain_attributes(link.attributes)) for link in self.links],
+            self.kind, None, self.status, self.start_time, self.end_time,
+            self.instrumentation_scope,
+        ).to_json(indent)  # fmt: skip
+        return text

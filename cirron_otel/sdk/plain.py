@@ -1,0 +1,99 @@
+"""Users' attributes as JSON values: what JSON cannot say becomes readable text, never an error."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from .coerce import Deferred, RefusedValueError, coerce
+
+_MAX_DEPTH = 16
+_MAX_TEXT = 8192
+"""Characters of the text of an object that is no JSON value."""
+_MAX_ITEMS = 100_000
+"""Items of all containers of one attribute: a list that holds itself ten times has no end."""
+_MAX_BITS = 12_000
+"""Integers above it cannot be written: Python stops at 4,300 digits."""
+_SIMPLE = frozenset({str, bool, type(None)})
+_INT64 = 2**63
+NONE: dict[str, Any] = {}
+
+
+def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`attributes` as a JSON object."""
+    if not attributes:
+        return NONE
+    for key, value in attributes.items():
+        kind = type(value)
+        if kind is float:
+            is_plain = value - value == 0.0  # neither NaN nor infinite
+        elif kind is int:
+            is_plain = -_INT64 <= value < _INT64
+        else:
+            is_plain = kind in _SIMPLE
+        if not is_plain or type(key) is not str:
+            return {text_of(k): plain(v) for k, v in dict(attributes).items()}
+    return dict(attributes)
+
+
+def plain(value: Any) -> Any:
+    """`value` as a JSON value; NaN and the infinities as cirron-sdk's `nan`, `inf`, `-inf`."""
+    kind = type(value)
+    if kind in _SIMPLE:
+        return value
+    try:
+        return _plain(value, 1, [_MAX_ITEMS])
+    except Exception:
+        return f"<{kind.__name__}>"
+
+
+def text_of(value: object) -> str:
+    """The text of anything, a `str` and nothing derived from it, never an error."""
+    try:
+        text = str.__str__(value) if isinstance(value, str) else str(value)
+        return text if type(text) is str else str.__str__(text)
+    except Exception:
+        return f"<{type(value).__name__} whose text cannot be had>"
+
+
+def _plain(value: Any, depth: int, room: list[int]) -> Any:
+    kind = type(value)
+    if kind in _SIMPLE:
+        return value
+    if kind is int:
+        return value if value.bit_length() <= _MAX_BITS else f"<int of {value.bit_length()} bits>"
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _non_finite(value)
+    if isinstance(value, str):
+        return text_of(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, (Mapping, Sequence, Set)):
+        room[0] -= len(value)
+        if depth >= _MAX_DEPTH or room[0] < 0:
+            return f"<{kind.__name__} of {len(value)}>"
+        if isinstance(value, Mapping):
+            return {text_of(k): _plain(v, depth + 1, room) for k, v in list(value.items())}
+        return [_plain(item, depth + 1, room) for item in list(value)]
+    return _other(value)
+
+
+def _non_finite(value: float) -> str:
+    if value != value:
+        return "nan"
+    return "inf" if value > 0 else "-inf"
+
+
+def _other(value: Any) -> Any:
+    try:
+        made = coerce(value)
+        if isinstance(made, Deferred):
+            made = made.value()
+        return plain(made)
+    except RefusedValueError:
+        pass
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return text_of(value)[:_MAX_TEXT]

@@ -1,0 +1,125 @@
+"""Whose spans these are: the resource of our provider, and what of it a batch carries.
+
+What OTel Python's `Resource.create()` gives, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`
+included, with the host and the interpreter below it and Cirron's ids above it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry.sdk.resources import Resource
+
+from .. import semconv as sc
+from ..config import Config
+from .identity import Identity
+
+WORKSPACE_ID: Final = "cirron.workspace.id"
+RUN_ID: Final = "cirron.run.id"
+PIPELINE_ID: Final = "cirron.pipeline.id"
+DEPLOYMENT_ID: Final = "cirron.deployment.id"
+MODEL_ID: Final = "cirron.model.id"
+WORLD_SIZE: Final = "cirron.world_size"
+LOCAL_RANK: Final = "cirron.local_rank"
+NODE_RANK: Final = "cirron.node_rank"
+JOB_ID: Final = "cirron.job.id"
+RESTART_COUNT: Final = "cirron.restart_count"
+
+DEFAULT_SERVICE_NAME: Final = "cirron"
+# What OTel Python says where nobody has named the service.
+_UNKNOWN_SERVICE: Final = "unknown_service"
+_RECORDED: Final = frozenset({sc.PROCESS_PID, sc.RANK, sc.SESSION_ID})
+"""Attributes that stand in the records already, whence the translator takes them."""
+_MAX_INT: Final = 2**63
+
+
+def resource_of(config: Config, identity: Identity, session_id: str | None = None) -> Resource:
+    """The resource of a provider that we make.
+
+    Reads the process's own environment, as OTel Python's detectors do. `session_id` is
+    `cirron.session.id` for exporters of others on our provider.
+    """
+    said = Resource.create(_cirron(config, identity, session_id))
+    merged = Resource(_process()).merge(said)
+    if str(merged.attributes.get(sc.SERVICE_NAME, "")).startswith(_UNKNOWN_SERVICE):
+        merged = merged.merge(Resource({sc.SERVICE_NAME: DEFAULT_SERVICE_NAME}))
+    return merged
+
+
+def batch_attributes(resource: Resource) -> dict[str, Any]:
+    """`otel.resource.attributes` of a batch, as plain JSON values.
+
+    The process id, the rank and the session stand in the batch's records and are left out. Text
+    that is no UTF-8 is repaired; bytes are base64, NaN and infinities their names, integers beyond
+    64 bits their digits, as JSON and OTLP have none of them.
+    """
+    attributes = resource.attributes.items()
+    return {_clean(key): _plain(value) for key, value in attributes if key not in _RECORDED}
+
+
+def _process() -> dict[str, str]:
+    return {
+        "host.name": _host_name(),
+        "process.runtime.name": sys.implementation.name,
+        "process.runtime.version": platform.python_version(),
+        "process.runtime.description": " ".join(sys.version.split()),
+    }
+
+
+def _host_name() -> str:
+    try:
+        return socket.gethostname()
+    except OSError:
+        return os.environ.get("HOSTNAME", "")
+
+
+def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[str, str | int]:
+    said: dict[str, str | int | None] = {
+        WORKSPACE_ID: config.workspace_id,
+        RUN_ID: config.run_id,
+        PIPELINE_ID: config.pipeline_id,
+        DEPLOYMENT_ID: config.deployment_id,
+        MODEL_ID: config.model_id,
+        WORLD_SIZE: identity.world_size,
+        LOCAL_RANK: identity.local_rank,
+        JOB_ID: identity.job_id,
+        NODE_RANK: identity.node_rank,
+        RESTART_COUNT: identity.restart_count or None,
+        sc.RANK: identity.rank,
+        sc.SESSION_ID: session_id,
+    }
+    return {
+        key: _clean(value) if isinstance(value, str) else value
+        for key, value in said.items()
+        if value is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, int):
+        return value if -_MAX_INT <= value < _MAX_INT else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        return {_clean(str(key)): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return _clean(str(value))
+
+
+def _clean(text: str) -> str:
+    """Variables may hold bytes that are no UTF-8; Python keeps them as lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")

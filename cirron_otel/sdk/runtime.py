@@ -1,0 +1,350 @@
+"""One session of this process, wired: from the hot path through the spool to the exporters."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from ..config import Config
+from ..config.exporters import Export, exports_of
+from ..errors import CirronOtelError
+from ..spool.owner import Owner
+from ..spool.paths import SpoolPaths, target_spool
+from ..spool.recovery import recover
+from ..spool.writer import SpoolWriter
+from ..translator.encode import Options
+from ..translator.foreign import SDK_VERSION
+from . import buffers as buf
+from . import costs, logs
+from .clock import now
+from .collector import Collector, Origin
+from .errors import swallowed
+from .foreign import ForeignSpans
+from .identity import Identity
+from .joining import Joined, join
+from .pipeline import Exporter, Pipeline
+from .provider import applications_provider, make_provider, sampler_of
+from .readback import Recent
+from .resource import batch_attributes, resource_of
+from .scope import NOWHERE
+from .sealer import Names, Sealer, Unwritten
+from .session import Entered, open_session, sampling
+from .sinks import sinks_of
+from .span_processor import ForeignSpanProcessor, Observers, processor_of
+from .state import state
+from .thinning import Thinner, note_references
+from .traces import Segments
+
+_UNLIMITED = 1 << 62
+
+
+@dataclass(slots=True)
+class Joining:
+    """What the caller says about the traces around the session."""
+
+    parent: object = None
+    link: object = None
+    provider: TracerProvider | None = None
+    """The provider to work in; None: the application's, else one of ours that becomes global."""
+    processor: ForeignSpanProcessor | None = None
+    """Our processor, where the application has added it itself."""
+
+
+@dataclass(slots=True)
+class Runtime:
+    """What `start_runtime` makes."""
+
+    config: Config
+    environ: Mapping[str, str]
+    identity: Identity
+    resource: Resource
+    provider: TracerProvider | None
+    is_own_provider: bool
+    processor: ForeignSpanProcessor
+    observers: Observers
+    collector: Collector
+    sealer: Sealer
+    pipeline: Pipeline
+    owner: Owner
+    paths: SpoolPaths
+    writer: SpoolWriter
+    recent: Recent
+    entered: Entered
+    thinner: Thinner | None
+    origin: Origin
+    joined: Joined
+    started: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+
+    def before_flush(self) -> None:
+        """What the flush thread looks after, once a flush."""
+        self.observe()
+        self.origin.segments.look_again()
+
+    def observe(self) -> None:
+        """Tell other processors of scopes from here on, if there are any."""
+        has_costs = self.config.cpu_time or self.config.memory_peak
+        is_alone = self.provider is None and not self.observers.others()
+        state.special = has_costs or is_alone or bool(self.observers.others())
+
+    def on_start(self, scope: Any, context: Any) -> None:
+        """A scope begins, and somebody wants to know."""
+        if self.provider is None:
+            found = applications_provider()
+            if found is not None and self.observers.are_of(found):
+                self.provider = found
+                self.adopt(found._active_span_processor, found.resource, found.sampler)
+        costs.begin(scope)
+        self.observers.start(scope, context)
+
+    def adopt(self, processors: Any, resource: Resource, sampler: Any = None) -> None:
+        """Work in the provider that our processor turns out to be in."""
+        self.observers.processors = processors
+        self.resource = self.resource.merge(resource)
+        state.resource = self.resource
+        self.origin.resource = batch_attributes(self.resource)
+        if sampler is not None:
+            session = self.origin.session
+            session._trace.flags = sampling(sampler, session._trace.trace_id, self.joined)[0]
+            session.more.context = None
+        self.observe()
+
+    def on_end(self, scope: Any, end: int) -> None:
+        """A scope ends."""
+        costs.end(scope)
+        if self.thinner is not None:
+            note_references(scope)
+        if not scope._end:
+            scope._end = end
+        self.observers.end(scope)
+
+    def shutdown(self, timeout: float) -> bool:
+        """End the session: everything sealed, and sent within `timeout` seconds where it can be."""
+        if self.is_over:
+            return True
+        self.is_over = True
+        self.entered.leave()
+        self.processor.is_on = False
+        done = self.pipeline.shutdown(timeout)
+        self._tell_end()
+        state.special = False
+        buf.pressure.wake = buf.pressure.first = _nothing
+        costs.configure(cpu_time=False, memory_peak=False)
+        logs.restore()
+        self.owner.release()
+        return done
+
+    def _tell_end(self) -> None:
+        """The session is a span like any: without it the application's backend lacks the root."""
+        session = self.origin.session
+        session._end = session._end or now()
+        self.observers.end(session)
+
+    def undo(self) -> None:
+        """The start failed half-way: leave nothing behind."""
+        self.is_over = True
+        self.processor.is_on = False
+        self.entered.leave()
+        state.special = False
+        for exporter in self.pipeline.exporters:
+            exporter.finish(0.0)
+        costs.configure(cpu_time=False, memory_peak=False)
+        logs.restore()
+        self.owner.release()
+
+    def seal_late(self) -> None:
+        """At the process's end: what was recorded after the session goes into one more batch.
+
+        Marks made after `shutdown()` hang on `root` (schemas page, "marks[]").
+        """
+        if self.is_over and state.session is NOWHERE and os.getpid() == self.origin.pid:
+            self.sealer.seal_late(self.collector.collect(is_last=True))
+
+    def abandon(self) -> None:
+        """In a forked child: let go of everything that is the parent's."""
+        self.is_over = True
+        self.processor.is_on = False
+        self.pipeline.abandon()
+        self.owner.abandon()
+        state.special = False
+
+
+def _nothing() -> None:
+    pass
+
+
+def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) -> Runtime:
+    """Open a session and start what belongs to it. Raises TargetError where there is no place."""
+    identity = Identity.from_environment(environ)
+    buf.limits.set(config.scope_capacity, config.mark_capacity)
+    provider = joining.provider or applications_provider()
+    # Where the application adds our processor itself, its provider may be made known later.
+    is_own = joining.processor is None and (
+        provider is None or getattr(provider, "_is_cirrons", False)
+    )
+    joined = join(config.join, environ, joining.parent, joining.link)
+    session = open_session(joined, sampler_of(provider) if provider is not None else None)
+    resource = resource_of(config, identity, session.id)
+    if provider is None and is_own:
+        provider = make_provider(resource, environ)
+        provider._is_cirrons = True  # type: ignore[attr-defined]
+        session._trace.flags = _flags_again(provider, joined, session)
+    elif provider is not None and not is_own:
+        resource = resource.merge(provider.resource)
+    segments = _segments(config, identity, session, is_shared=joined.parent is not None)
+    origin = Origin(os.getpid(), identity.rank, session, segments, batch_attributes(resource))
+    foreign = ForeignSpans()
+    processor = joining.processor or processor_of(provider) or ForeignSpanProcessor(foreign)
+    processor.foreign, processor.is_on = foreign, True
+    thinner = None
+    if config.detail_every:
+        thinner = Thinner(config.detail_every, config.detail_slow_factor)
+    recent = Recent(config.trace_buffer_max_spans)
+    exports = _exports(config, environ, provider if not is_own else None)
+    is_spooled = "spool" in config.output or bool(exports)
+    paths, owner = _place(config, is_spooled)
+    collector = Collector(
+        origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
+        naming=Names(owner),
+    )  # fmt: skip
+    writer = SpoolWriter(paths.root, config.spool_max_bytes)
+    sealer = (Sealer if is_spooled else Unwritten)(
+        owner,
+        writer,
+        origin,
+        lambda name: pipeline.written(name),  # noqa: PLW0108 - made below
+    )
+    pipeline = Pipeline(collector, sealer, config.flush_interval, sinks_of(config.output))
+    entered = Entered(session, segments, joined)
+    runtime = Runtime(
+        config, environ, identity, resource, provider, is_own, processor,
+        Observers(provider, processor), collector, sealer, pipeline, owner, paths, writer,
+        recent, entered, thinner, origin, joined,
+    )  # fmt: skip
+    try:
+        _attach(runtime, joining)
+        pipeline.exporters = deliveries_of(exports, runtime)
+        if is_spooled:
+            pipeline.before_first = lambda: _recover(paths)
+        pipeline.before_each = runtime.before_flush
+        pipeline.start()
+    except BaseException:
+        runtime.undo()
+        raise
+    return runtime
+
+
+def _flags_again(provider: TracerProvider, joined: Any, session: Any) -> int:
+    """What our own provider's sampler says of the session, now that there is one."""
+    return sampling(sampler_of(provider), session._trace.trace_id, joined)[0]
+
+
+def _segments(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:
+    """In a trace that several ranks share, each takes its part (design of the trace layout)."""
+    if config.trace_layout == "session":
+        return Segments(session.id, session._trace, _UNLIMITED, _UNLIMITED)
+    ranks = max(identity.world_size, 1) if is_shared else 1
+    records = max(config.segment_records // ranks, 1)
+    age_ns = int(config.segment_seconds * 1e9)
+    return Segments(session.id, session._trace, records, age_ns)
+
+
+def _place(config: Config, is_spooled: bool) -> tuple[SpoolPaths, Owner]:
+    """Where the spool stands, and this process as a writer of it."""
+    paths = target_spool(config.output_dir)
+    try:
+        if is_spooled:
+            return paths, Owner.acquire(paths)
+    except CirronOtelError as error:
+        # The disk may be full now and not later: every flush tries again.
+        swallowed("spool", error)
+    return paths, Owner(paths, os.urandom(6).hex())
+
+
+def _attach(runtime: Runtime, joining: Joining) -> None:
+    config, provider = runtime.config, runtime.provider
+    state.resource = runtime.resource
+    state.observe_start, state.observe_end = runtime.on_start, runtime.on_end
+    costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
+    if config.log_correlation:
+        logs.correlate()
+    is_added = processor_of(provider) is runtime.processor
+    if provider is not None and joining.processor is None and not is_added:
+        provider.add_span_processor(runtime.processor)
+    if provider and runtime.is_own_provider and trace.get_tracer_provider() is not provider:
+        trace.set_tracer_provider(provider)
+    runtime.observe()
+    runtime.observers.start(runtime.origin.session, None)
+    runtime.processor.met = runtime.adopt if joining.processor is not None else None
+
+
+def _recover(paths: SpoolPaths) -> None:
+    """Close what dead processes left open in this directory."""
+    try:
+        for found in recover(paths):
+            if found.problem:
+                swallowed("recovery", found.problem)
+    except CirronOtelError as error:
+        swallowed("recovery", error)
+
+
+# --- exporters ------------------------------------------------------------------------------------
+
+
+def _exports(
+    config: Config, environ: Mapping[str, str], applications: TracerProvider | None
+) -> list[Export]:
+    """Where batches are sent, by the options, the environment and the application's provider."""
+    exports = exports_of(config, environ)
+    for problem in exports.problems:
+        swallowed("exporters", problem)
+    others = Observers(applications, ForeignSpanProcessor(ForeignSpans())).others()
+    if config.exporters == ("auto",) and others:
+        # The application's own exporter, if it has one, is handed every scope already.
+        return [target for target in exports.targets if target is not Export.OTLP]
+    return list(exports.targets)
+
+
+def deliveries_of(exports: list[Export], runtime: Runtime) -> list[Exporter]:
+    """A delivery for each target, started."""
+    made: list[Exporter] = []
+    for target in exports:
+        try:
+            made.append(_delivery(target, runtime))
+        except Exception as error:
+            swallowed(f"exporter {target}", error)
+    return made
+
+
+def _delivery(target: Export, runtime: Runtime) -> Exporter:
+    from ..exporter.delivery import Delivery
+
+    delivery = Delivery(runtime.paths, runtime.owner, _target(target, runtime))
+    delivery.start()
+    return delivery
+
+
+def _target(target: Export, runtime: Runtime) -> Any:
+    # ruff: noqa: PLC0415 - each brings libraries of its own
+    config = runtime.config
+    if target is Export.OTLP:
+        from ..exporter.config import OtlpConfig
+        from ..exporter.otlp_target import OtlpTarget
+
+        service = str(runtime.resource.attributes.get("service.name", "cirron"))
+        options = Options(config.trace_layout, service)
+        return OtlpTarget(OtlpConfig.from_env(runtime.environ), options)
+    if target is Export.EVENT_STREAM:
+        from ..exporter.event_stream import EventStreamTarget
+
+        return EventStreamTarget(SDK_VERSION)
+    from ..exporter.cirron_http import CirronTarget
+
+    return CirronTarget(config.api_endpoint, config.ingest_path, config.api_key or "", SDK_VERSION)

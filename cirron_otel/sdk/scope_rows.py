@@ -1,0 +1,118 @@
+"""The flush thread's hot loop: ended scopes to records.
+
+It shares the interpreter's lock with training, so what it takes a scope counts as cost of a scope.
+Most are plain: no odd name or index, no status or events; they are written
+out here, the others go through `span_row`.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+
+from msgspec import UNSET
+
+from .. import semconv as sc
+from .batching import unpacked
+from .clock import ANCHOR
+from .errors import swallowed
+from .mark import SUMMARY
+from .plain import NONE, plain_attributes
+from .rows import MarkRow, SpanRow
+from .scope import Scope
+from .span_rows import parent_id_of, span_row, trace_otel
+from .taking import Change
+from .traces import Trace
+
+_NO_MARKS: list[str] = []
+_OVERHEAD = sc.OVERHEAD_NS
+_INT64 = 2**63
+
+
+def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is what it saves
+    ended: list[Scope],
+    ids: dict[Scope, list[str]],
+    default: Trace,
+    common: tuple[int, int, int],
+    change: Change,
+    marks: list[MarkRow],
+) -> list[SpanRow]:
+    """The records of `ended`, which are sorted by time, in canonical order, and their overhead
+    marks, appended to `marks`.
+
+    `ids` are those of the marks that were made records now, by scope; taken out for the ended.
+    `common` is process, rank, and every how many scopes the overhead becomes a mark (0: none).
+    """
+    pid, rank, every = common
+    known = change.mark_ids
+    trace: Trace | None = None
+    low, otel = "", UNSET  # type: Any, Any
+    rows: list[SpanRow] = []
+    put, put_mark = rows.append, marks.append
+    above: Any = None
+    parent_id: str | None = None
+    parent_ids: dict[Any, str | None] = {}
+    number, overhead_ns = change.scopes, change.overhead_ns
+    last_end, is_tied = 0, False
+    # All ids at once: a single one takes three times as long. Those of overhead marks are the same
+    # digits backwards (translator.spans.overhead_id).
+    digits = pack(f">{len(ended)}Q", *[scope._id for scope in ended]).hex(" ", 8)
+    halves, backwards = digits.split(" "), reversed(digits[::-1].split(" "))
+    for scope, half, backward in zip(ended, halves, backwards, strict=False):
+        try:
+            if scope._trace is not trace:
+                trace = scope._trace
+                low, otel = trace.low, trace_otel(trace, default) or UNSET
+            own = ids.pop(scope, None) if ids else None
+            if known and scope in known:
+                own = unpacked(known.pop(scope), low) + (own or [])
+            number += 1
+            mark_id = None
+            if every == 1 or (every and number % every == 0):
+                mark_id = backward + low
+                if own is None:
+                    own = [mark_id]
+                else:
+                    own.append(mark_id)
+            index, name, end = scope._index, scope._name, scope._end + ANCHOR
+            around, overhead, attrs = scope._above, scope._overhead, scope._attrs
+            if (
+                scope._more is None
+                and type(name) is str
+                and (index is None or (type(index) is int and -_INT64 <= index < _INT64))
+            ):
+                if around is not above:
+                    above, parent_id = around, parent_ids.get(around)
+                    if parent_id is None:
+                        parent_id = parent_ids[around] = parent_id_of(scope)
+                own_id = half + low
+                row = SpanRow(
+                    own_id, name, parent_id, index, scope._start + ANCHOR, end, None, None, None,
+                    scope._thread, pid, rank, plain_attributes(attrs) if attrs else NONE,
+                    own or _NO_MARKS, otel,
+                )  # fmt: skip
+            else:
+                row = span_row(scope, pid, rank, default, own or _NO_MARKS)
+                own_id = row.id
+            put(row)
+            if end == last_end:
+                is_tied = True
+            last_end = end
+            if mark_id is not None:
+                put_mark(MarkRow(mark_id, own_id, _OVERHEAD, "int", overhead, NONE, end, SUMMARY))
+            if around._depth:
+                around._overhead += overhead
+            else:
+                overhead_ns += overhead
+        except Exception as error:
+            swallowed("record", error)
+            change.spans_lost += 1
+    change.scopes, change.overhead_ns = number, overhead_ns
+    if is_tied:
+        rows.sort(key=span_order)
+    return rows
+
+
+def span_order(row: SpanRow) -> tuple[int, str]:
+    """The canonical order of spans."""
+    return row.end_ns, row.id

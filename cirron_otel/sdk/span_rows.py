@@ -1,0 +1,209 @@
+"""Scopes and marks to records: what the flush thread does for each of them."""
+
+from __future__ import annotations
+
+import math
+from operator import index as as_index
+from typing import Any
+
+from msgspec import UNSET, Raw
+from opentelemetry.sdk.trace import Event
+from opentelemetry.trace import Link, SpanContext, SpanKind
+from opentelemetry.trace.status import Status, StatusCode
+
+from .buffers import MarkEntry
+from .clock import ANCHOR
+from .coerce import Deferred
+from .errors import swallowed
+from .mark import POINT, SUMMARY
+from .otel_span import More
+from .plain import plain_attributes, text_of
+from .rows import MarkRow, SpanRow
+from .scope import NOWHERE, Scope
+from .traces import Trace
+
+_KNOWN = 0x100
+_NO_MARKS: list[str] = []
+_MAX_BITS = 12_000
+"""Of an integer: Python makes no text of many more digits."""
+_INT64 = 2**63
+
+
+def recorded_above(scope: Any) -> Any:
+    """The nearest recorded scope around one: itself not; NOWHERE where there is none."""
+    above = scope._above
+    while not above._id and above is not NOWHERE:
+        above = above._above
+    return above
+
+
+def parent_id_of(scope: Scope) -> str | None:
+    """The Cirron id of the nearest recorded span around it."""
+    more = scope._more
+    if more is not None and more.around_id is not None:
+        return more.around_id
+    above = scope._above if scope._above._id else recorded_above(scope)
+    return f"{above._id:016x}{above._trace.low}" if above._id else None
+
+
+def span_row(scope: Scope, pid: int, rank: int, default_trace: Any, marks: list[str]) -> SpanRow:
+    """The record of a scope; `end_ns` is 0 while it is open."""
+    more = scope._more
+    trace = scope._trace
+    attrs = scope._attrs
+    end = scope._end
+    row = SpanRow(
+        f"{scope._id:016x}{trace.low}",
+        scope._name if type(scope._name) is str else text_of(scope._name),
+        parent_id_of(scope),
+        scope._index,
+        scope._start + ANCHOR,
+        end + ANCHOR if end else 0,
+        None,
+        None,
+        None,
+        scope._thread,
+        pid,
+        rank,
+        plain_attributes(attrs) if attrs else {},
+        marks,
+    )
+    index = row.index
+    if index is not None and (type(index) is not int or not -_INT64 <= index < _INT64):
+        _odd_index(row)
+    if more is not None:
+        row.cpu_ns, row.gpu_ns = more.cpu_ns, more.gpu_ns
+        row.memory_peak_bytes = more.memory_peak_bytes
+    if more is not None:
+        row.otel = _otel(more, trace, row.parent_id, default_trace) or UNSET
+    elif trace is not default_trace:
+        row.otel = trace_otel(trace, default_trace) or UNSET
+    return row
+
+
+def _odd_index(row: SpanRow) -> None:
+    """An index is an integer of 64 bits or absent; what else is given stands in the attributes."""
+    odd: Any = row.index
+    row.index = None
+    try:
+        made = as_index(odd)
+    except Exception:
+        made = _INT64
+    if -_INT64 <= made < _INT64:
+        row.index = made
+    else:
+        row.attrs = {**row.attrs, **plain_attributes({"index": odd}), **row.attrs}
+
+
+def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
+    """What a plain scope's `otel` says: its trace, where it is not the batch's."""
+    otel: dict[str, Any] = {}
+    if trace.is_sampled != default.is_sampled:
+        otel["flags"] = flags_of(trace.is_sampled)
+    if trace.trace_id != default.trace_id:
+        otel["trace_id"] = trace.trace_id.hex()
+    return otel
+
+
+def _otel(more: More, trace: Trace, parent_id: str | None, default: Trace) -> dict[str, Any]:
+    """The keys stand in the order in which decoding gives them back."""
+    otel = otel_fields(more.kind, more.status)
+    if trace.is_sampled != default.is_sampled:
+        otel["flags"] = flags_of(trace.is_sampled)
+    if more.links:
+        otel["links"] = [link_record(link) for link in more.links]
+    if trace.trace_id != default.trace_id:
+        otel["trace_id"] = trace.trace_id.hex()
+    if more.is_rooted:
+        wire = f"{more.otel_parent.span_id:016x}" if more.otel_parent is not None else ""
+        if wire != (parent_id or "")[:16]:
+            otel["parent_span_id"] = wire
+    if more.events:
+        otel["events"] = [event_record(event) for event in more.events]
+    return otel
+
+
+def flags_of(is_sampled: bool) -> int:
+    """`otel.flags` of a span that differs from its session: known, and bit 0 says sampled."""
+    return _KNOWN | is_sampled
+
+
+def otel_fields(kind: SpanKind, status: Status) -> dict[str, Any]:
+    """Kind and status as a span's `otel` object says them; defaults left out."""
+    otel: dict[str, Any] = {}
+    if kind is not SpanKind.INTERNAL:
+        otel["kind"] = kind.value + 1
+    if status.status_code is not StatusCode.UNSET:
+        otel["status"] = {"code": 1 if status.status_code is StatusCode.OK else 2}
+        if status.description:
+            otel["status"]["message"] = text_of(status.description)
+    return otel
+
+
+def link_record(link: Link) -> dict[str, Any]:
+    """A link as `otel.links` says it."""
+    record = context_record(link.context)
+    attributes = plain_attributes(link.attributes)
+    return record | {"attributes": attributes} if attributes else record
+
+
+def context_record(context: SpanContext) -> dict[str, Any]:
+    """A span context as `otel.links` says it."""
+    record: dict[str, Any] = {
+        "trace_id": f"{context.trace_id:032x}",
+        "span_id": f"{context.span_id:016x}",
+    }
+    if context.trace_state:
+        record["trace_state"] = context.trace_state.to_header()
+    if context.trace_flags:
+        record["flags"] = int(context.trace_flags)
+    return record
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    """An event that is no mark, as `otel.events` says it."""
+    record: dict[str, Any] = {"name": event.name, "time_ns": event.timestamp}
+    attributes = plain_attributes(event.attributes)
+    return record | {"attributes": attributes} if attributes else record
+
+
+def is_sayable(value: Any) -> bool:
+    """Whether an int, or what a device holds, is a mark's value; if not, that is reported."""
+    if type(value) is Deferred:
+        try:
+            value = value.value()
+        except Exception as error:
+            swallowed("mark value", error)
+            return False
+    if type(value) is int and value.bit_length() > _MAX_BITS:
+        swallowed("mark value", f"an integer of {value.bit_length()} bits")
+        return False
+    return True
+
+
+def mark_row(entry: MarkEntry, mark_id: str, span_id: str) -> MarkRow:
+    """The record of a mark whose value is sayable."""
+    _, name, value, at, kind, attrs = entry
+    if type(value) is Deferred:
+        value = value.value()
+    if type(kind) is not str or kind not in (POINT, SUMMARY):
+        swallowed("mark kind", f"{text_of(kind):.40}: expected point or summary; taken as point")
+        kind = POINT
+    row = MarkRow(
+        mark_id, span_id, name if type(name) is str else text_of(name), "float", value,
+        plain_attributes(attrs), at + ANCHOR, kind,
+    )  # fmt: skip
+    kind_of = type(value)
+    if kind_of is float:
+        if not math.isfinite(value):
+            row.value = None
+            row.value_nonfinite = "nan" if value != value else "inf" if value > 0 else "-inf"
+    elif kind_of is bool:
+        row.value_type = "bool"
+    elif kind_of is int:
+        row.value_type = "int"
+        if not -_INT64 <= value < _INT64:
+            row.value = Raw(str(value).encode())
+    else:
+        row.value_type = "string"
+    return row

@@ -1,0 +1,156 @@
+"""Results that go on after the call that gave them: the scope stays open around what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .errors import swallowed
+from .scope import Scope
+
+
+class Opened:
+    """A scope that is open and suspended; entering resumes it. It ends at the latest when nobody
+    holds what is left of the result any more.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        """`scope` is suspended by whoever hands this on."""
+        self._scope = scope
+
+    def __enter__(self) -> Opened:
+        """Be the current span."""
+        self._scope.resume()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """End the scope."""
+        self._scope.__exit__(kind, error, trace)
+
+    def suspend(self) -> None:
+        """Stop being the current span."""
+        self._scope.suspend()
+
+    def resume(self) -> None:
+        """Be it again."""
+        self._scope.resume()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the scope, if it has not ended."""
+        if not self._scope._end:
+            self._scope.resume()
+            self._scope.__exit__(type(error) if error is not None else None, error, None)
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            swallowed("stream", error)
+
+
+async def awaited(
+    inner: Coroutine[Any, Any, Any], scope: Opened, told: Callable[[Any], None]
+) -> Any:
+    """The coroutine `inner` inside `scope`; `told` of its result."""
+    with scope:
+        result = await inner
+        try:
+            told(result)
+        except Exception as error:
+            swallowed("stream", error)
+        return result
+
+
+class _Wrapped:
+    """What streams of both kinds share: everything else that the inner one can do."""
+
+    def __init__(self, inner: Any, scope: Opened, tell: Callable[[Any, Any], None]) -> None:
+        """`tell` is told of every item."""
+        self._inner, self._scope, self._tell = inner, scope, tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def close(self) -> Any:
+        """Close the stream, if it can be, and the scope."""
+        try:
+            close = getattr(self._inner, "close", None)
+            return close() if close is not None else None
+        finally:
+            self._scope.close()
+
+
+class Stream(_Wrapped):
+    """An iterator that is no generator (a client library's response) inside a scope."""
+
+    def __iter__(self) -> Any:
+        """Itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """The next item; the scope ends with the last."""
+        self._scope.resume()
+        try:
+            item = next(self._inner)
+        except StopIteration:
+            self._scope.close()
+            raise
+        except BaseException as error:
+            self._scope.close(error)
+            raise
+        self._tell(self._scope, item)
+        self._scope.suspend()
+        return item
+
+    def __enter__(self) -> Any:
+        """As the stream's own, but what it gives is this one, not the bare stream."""
+        enter = getattr(type(self._inner), "__enter__", None)
+        if enter is not None:
+            enter(self._inner)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        """As the stream's own, and the scope ends."""
+        try:
+            leave = getattr(type(self._inner), "__exit__", None)
+            return leave(self._inner, kind, error, trace) if leave is not None else None
+        finally:
+            self._scope.close(error)
+
+
+class AsyncStream(_Wrapped):
+    """The same of an asynchronous iterator."""
+
+    def __aiter__(self) -> Any:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next item; the scope ends with the last."""
+        self._scope.resume()
+        try:
+            item = await anext(self._inner)
+        except StopAsyncIteration:
+            self._scope.close()
+            raise
+        except BaseException as error:
+            self._scope.close(error)
+            raise
+        self._tell(self._scope, item)
+        self._scope.suspend()
+        return item
+
+    async def __aenter__(self) -> Any:
+        """As the stream's own, but what it gives is this one, not the bare stream."""
+        enter = getattr(type(self._inner), "__aenter__", None)
+        if enter is not None:
+            await enter(self._inner)
+        return self
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        """As the stream's own, and the scope ends."""
+        try:
+            leave = getattr(type(self._inner), "__aexit__", None)
+            return await leave(self._inner, kind, error, trace) if leave is not None else None
+        finally:
+            self._scope.close(error)

@@ -1,0 +1,201 @@
+"""`detail_every=N`: the inside of every Nth step is recorded, the step itself always.
+
+The inside of slow and of failed steps is recorded, too. A scope's step is the nearest scope named
+`step` around it. Whether a step's inside stays is known when the step has ended, so until then the
+inside is held back; marks in it are never lost: those of scopes that go move to their step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from operator import attrgetter
+from typing import Any
+
+from opentelemetry.trace import StatusCode
+
+from .buffers import MarkEntry
+from .loops import STEP
+from .scope import NOWHERE, Scope
+
+MOST_HELD = 100_000
+"""Scopes and marks held back; above it the inside of the oldest open step is recorded."""
+RECENT_STEPS = 101
+"""Steps whose median says what is slow."""
+FEWEST_STEPS = 5
+"""Steps before which none is called slow."""
+_REMEMBERED = 1_000
+"""Steps whose verdict is remembered for what ends after them."""
+
+_by_end = attrgetter("_end", "_id")
+
+
+class _Inside:
+    """What is held back of one step."""
+
+    __slots__ = ("entries", "is_overdue", "scopes")
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.entries: list[MarkEntry] = []
+        self.is_overdue = False
+        """Whether the step had ended at the last flush already."""
+
+    @property
+    def size(self) -> int:
+        return len(self.scopes) + len(self.entries)
+
+
+class Thinner:
+    """Decides what the collector records. The flush thread's alone."""
+
+    def __init__(self, every: int, slow_factor: float, most_held: int = MOST_HELD) -> None:
+        """Keep the inside of every `every`th step, and of those `slow_factor` times the median."""
+        self._every = max(every, 1)
+        self._slow_factor = slow_factor
+        self._most_held = most_held
+        self._held: dict[Scope, _Inside] = {}
+        self._verdicts: dict[Scope, bool] = {}
+        self._durations: deque[int] = deque()
+        self._sorted: list[int] = []
+        """The same durations by size."""
+        self._steps = 0
+        self.thinned = 0
+        """Scopes that were left out."""
+
+    @property
+    def held(self) -> int:
+        """Scopes and marks that wait for their step to end."""
+        return sum(inside.size for inside in self._held.values())
+
+    def sift(
+        self, ended: list[Scope], entries: list[MarkEntry], is_last: bool
+    ) -> tuple[list[Scope], list[MarkEntry]]:
+        """What is to be recorded now, of what ended and of what was held back before.
+
+        A scope whose span context was handed out stays: it may be another span's parent, or stand
+        in a traceparent that left the process. One that is left out gives up its id, so that what
+        stays below it hangs on the next recorded scope around; its overhead goes to the scope
+        around. `is_last`: nothing is held back any more.
+        """
+        out: list[Scope] = []
+        marks: list[MarkEntry] = []
+        for scope in ended:
+            step = step_of(scope)
+            if step is None:
+                out.append(scope)
+            else:
+                self._inside(step).scopes.append(scope)
+        for entry in entries:
+            step = None if _is_step(entry[0]) else step_of(entry[0])
+            if step is None:
+                marks.append(entry)
+            else:
+                self._inside(step).entries.append(entry)
+        self._judge(ended)
+        self._release(out, marks, is_last)
+        for step in list(self._verdicts)[: max(len(self._verdicts) - _REMEMBERED, 0)]:
+            del self._verdicts[step]
+        return out, marks
+
+    def _inside(self, step: Scope) -> _Inside:
+        inside = self._held.get(step)
+        if inside is None:
+            inside = self._held[step] = _Inside()
+        return inside
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def _judge(self, ended: list[Scope]) -> None:
+        for step in sorted(filter(_is_step, ended), key=_by_end):
+            inside = self._held.get(step)
+            length = step._end - step._start
+            stays = (
+                self._verdicts.get(step, False)
+                or self._steps % self._every == 0
+                or self._is_slow(length)
+                or _has_failed(step)
+                or (inside is not None and any(map(_has_failed, inside.scopes)))
+            )
+            self._steps += 1
+            self._remember(length)
+            self._verdicts[step] = stays
+
+    def _is_slow(self, length: int) -> bool:
+        if len(self._durations) < FEWEST_STEPS:
+            return False
+        middle = (len(self._sorted) - 1) // 2
+        return length > self._slow_factor * self._sorted[middle]
+
+    def _remember(self, length: int) -> None:
+        self._durations.append(length)
+        insort(self._sorted, length)
+        if len(self._durations) > RECENT_STEPS:
+            del self._sorted[bisect_left(self._sorted, self._durations.popleft())]
+
+    def _release(self, out: list[Scope], marks: list[MarkEntry], is_last: bool) -> None:
+        """Let go of what is decided, of what must be now, and of the oldest if it is too much."""
+        size = self.held
+        for step, inside in list(self._held.items()):
+            stays = self._verdicts.get(step)
+            if stays is None and (is_last or inside.is_overdue or size > self._most_held):
+                # An ended step that does not come was dropped, or its verdict is forgotten.
+                stays = self._verdicts[step] = True
+            if stays is None:
+                inside.is_overdue = bool(step._end)
+                continue
+            del self._held[step]
+            size -= inside.size
+            if stays:
+                out += inside.scopes
+                marks += inside.entries
+            else:
+                self._thin(step, inside, out, marks)
+
+    def _thin(self, step: Scope, inside: _Inside, out: list[Scope], marks: list[MarkEntry]) -> None:
+        stay = {s for s in inside.scopes if _is_step(s) or _has_failed(s) or _is_referred_to(s)}
+        for scope in sorted(inside.scopes, key=_by_end):
+            if scope in stay:
+                out.append(scope)
+            else:
+                scope._id = 0
+                scope._above._overhead += scope._overhead
+                self.thinned += 1
+        marks += [entry if entry[0] in stay else (step, *entry[1:]) for entry in inside.entries]
+
+
+def step_of(scope: Any) -> Scope | None:
+    """The nearest scope named `step` around one."""
+    above = scope._above
+    while above._depth and above is not NOWHERE:
+        if _is_step(above):
+            return above  # type: ignore[no-any-return]
+        above = above._above
+    return None
+
+
+def _is_step(scope: Any) -> bool:
+    name = scope._name
+    return type(name) is str and name == STEP
+
+
+def _has_failed(scope: Scope) -> bool:
+    more = scope._more
+    return more is not None and more.status.status_code is StatusCode.ERROR
+
+
+def note_references(scope: Any) -> None:
+    """Remember that nobody has asked for the scope's span context so far.
+
+    To be called before other processors are shown its end: what they ask for is no reference.
+    """
+    more = scope._more
+    scope._is_free = more is None or more.context is None
+
+
+def _is_referred_to(scope: Any) -> bool:
+    """Whether a span of others, a traceparent or a link may name it: its context was handed out."""
+    more = scope._more
+    if more is None or more.context is None:
+        return False
+    return not getattr(scope, "_is_free", False)

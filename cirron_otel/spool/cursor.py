@@ -1,0 +1,157 @@
+"""The cursor of a delivery: which of an owner's batches a target has.
+
+It is the set of acknowledged names above a low-water mark, never "the last file name": a batch
+that was sealed earlier may be renamed into place later. Only who holds the lease of (target,
+owner) may write it. It is written whole or not at all and not synced: after a power cut the last
+acknowledgements may be gone, and their batches are sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ..errors import InputError
+from ..ids import digest
+from .owner import NONE
+from .state import replace_file, set_aside
+
+_KEPT = 2_000
+"""Names kept one by one, the newest: one process seals its batches nearly in order."""
+_KEPT_OF_MANY = 20_000
+"""The same for NONE, whose batches many processes seal, each at its own pace."""
+
+
+class _Told(msgspec.Struct):
+    version: Literal[1]
+    target: str
+    owner: str
+    low_water_mark: str
+    acknowledged: list[str]
+    refused: dict[str, str]
+    acknowledged_count: int
+    refused_count: int
+
+
+_decoder = msgspec.json.Decoder(_Told)
+
+
+class Cursor:
+    """What one target has of one owner's batches; `name in cursor` where nothing is left to do."""
+
+    def __init__(self, state: Path, target: str, owner: str) -> None:
+        """Read the cursor for the key of a target and an owner (a prefix, or `owner.NONE`).
+
+        One that does not exist is an empty one. Raises InputError where it is damaged: `reset`.
+        """
+        self.path = cursor_path(state, target, owner)
+        self.mark = ""
+        """Every name up to this one is done."""
+        self.refused: dict[str, str] = {}
+        """Batches that the target refused for good, and why; those up to the mark are dropped."""
+        self.acknowledged_count = 0
+        """Batches acknowledged, ever."""
+        self.refused_count = 0
+        """Batches refused, ever."""
+        self.waiting: set[str] = set()
+        """Batches that are not to be sent yet: like those that are pending, above the mark."""
+        self._target, self._owner = target, owner
+        self._done: set[str] = set()
+        self._kept = _KEPT_OF_MANY if owner == NONE else _KEPT
+        self._load()
+
+    @classmethod
+    def reset(cls, state: Path, target: str, owner: str) -> Cursor:
+        """Set a damaged cursor aside as `.bad` and begin anew: all that is there is sent again.
+
+        Raises TargetError where `state/` cannot be written.
+        """
+        set_aside(cursor_path(state, target, owner))
+        return cls(state, target, owner)
+
+    def _load(self) -> None:
+        try:
+            data = self.path.read_bytes()
+            if not data:  # what a power cut leaves of a file that was not synced
+                return
+            told = _decoder.decode(data)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(
+                f"cursor {self.path} cannot be read ({error}): remove it to send all again"
+            ) from None
+        if (told.target, told.owner) != (self._target, self._owner):
+            raise InputError(
+                f"cursor {self.path} is of {told.target} {told.owner}, expected {self._target}"
+                f" {self._owner}: remove it to send all again"
+            )
+        self.mark, self.refused, self._done = (
+            told.low_water_mark,
+            told.refused,
+            set(told.acknowledged),
+        )
+        self.acknowledged_count = told.acknowledged_count
+        self.refused_count = told.refused_count
+
+    def __contains__(self, name: str) -> bool:
+        return name <= self.mark or name in self._done or name in self.refused
+
+    def acknowledge(self, name: str) -> None:
+        """Note that the target has a batch; `save` makes it last."""
+        if name not in self._done:
+            self._done.add(name)
+            self.acknowledged_count += 1
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Note that the target refused a batch for good: it is not sent again, but reported."""
+        if name not in self.refused:
+            self.refused[name] = reason
+            self.refused_count += 1
+
+    def forget(self, present: Set[str]) -> None:
+        """Drop the names of batches that are not in the spool any more: evicted, or pruned."""
+        self._done &= present
+        self.refused = {name: why for name, why in self.refused.items() if name in present}
+
+    def save(self, pending: Iterable[str] = ()) -> None:
+        """Write the cursor. Raises TargetError where it cannot be written.
+
+        `pending` are batches that were seen and are not done: the mark stays below them, as below
+        those that are `waiting`.
+        """
+        self._raise_mark(pending)
+        told = _Told(
+            1,
+            self._target,
+            self._owner,
+            self.mark,
+            sorted(self._done),
+            self.refused,
+            self.acknowledged_count,
+            self.refused_count,
+        )
+        replace_file(self.path, msgspec.json.encode(told))
+
+    def _raise_mark(self, pending: Iterable[str]) -> None:
+        if len(self._done) + len(self.refused) <= 2 * self._kept:
+            return
+        names = sorted(self._done | self.refused.keys())
+        left = (name for name in (*pending, *self.waiting) if name > self.mark)
+        mark = min([names[-self._kept - 1], *left])
+        if mark not in self:  # the oldest that is pending: the mark stays below it
+            below = [name for name in names if name < mark]
+            if not below:
+                return
+            mark = below[-1]
+        self.mark = max(self.mark, mark)
+        self._done = {name for name in self._done if name > self.mark}
+        self.refused = {name: why for name, why in self.refused.items() if name > self.mark}
+
+
+def cursor_path(state: Path, target: str, owner: str) -> Path:
+    """The file of a cursor."""
+    return state / f"cursor-{digest('cursor', target)[:8].hex()}-{owner}.json"

@@ -1,0 +1,93 @@
+"""Following a spool from within a test, and what a real receiver got of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from cirron_otel.exporter.config import OtlpConfig, Protocol
+from cirron_otel.exporter.otlp import Backoff
+from cirron_otel.pipeline.export_report import ExportReport
+from cirron_otel.pipeline.follow import Follower, Terms
+from cirron_otel.spool import SpoolWriter
+from cirron_otel.translator.encode import Options
+from tests.exporter.servers import PROTOBUF, Answer, HttpReceiver
+from tests.spool.made import encoded, made, span
+
+FAST = Backoff(first=0.01, longest=0.01)
+OK = Answer(headers=PROTOBUF)
+
+
+def config_of(server: HttpReceiver) -> OtlpConfig:
+    return OtlpConfig(Protocol.HTTP_PROTOBUF, server.url, timeout=20)
+
+
+class Clock:
+    """Says the time that a test sets, seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Following:
+    """A follower in this process."""
+
+    def __init__(self, root: Path, config: OtlpConfig, **terms: Any) -> None:
+        self.report = ExportReport()
+        self.said: list[str] = []
+        self.stop = threading.Event()
+        self.follower = Follower(
+            str(root),
+            config,
+            Options(),
+            self.report,
+            stop=self.stop,
+            say=self.said.append,
+            terms=Terms(**{"patience": 0, "backoff": FAST, **terms}),
+        )
+
+    def once(self) -> ExportReport:
+        self.follower.once()
+        return self.report
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.follower.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.stop.set()
+            thread.join()
+
+
+def arrived(server: HttpReceiver) -> list[tuple[bytes, bytes]]:
+    """(span id, trace id) of every span that was accepted, in order."""
+    return [
+        (each.span_id, each.trace_id)
+        for post in server.posts
+        for resource in TracesData.FromString(post.body).resource_spans
+        for scope in resource.scope_spans
+        for each in scope.spans
+    ]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def put(root: Path, *numbers: int, **changes: Any) -> list[str]:
+    """A batch a number, each a session of one span."""
+    writer = SpoolWriter(root)
+    one = {"name": "cirron.session"}
+    return [writer.write(encoded(made(n, spans=[span(n, **one)], **changes))).name for n in numbers]

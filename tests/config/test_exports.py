@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from cirron_otel.config import Config, Export, exports_of
+
+OTLP, HTTP, STREAM = Export.OTLP, Export.CIRRON_HTTP, Export.EVENT_STREAM
+KEY = Config(api_key="k")
+RUN = Config(run_id="r")
+BOTH = Config(api_key="k", run_id="r")
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"}
+TRACES_ENDPOINT = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:4317"}
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "targets"),
+    [
+        (Config(), {}, ()),
+        (Config(), ENDPOINT, (OTLP,)),
+        (Config(), TRACES_ENDPOINT, (OTLP,)),
+        (Config(), {"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, ()),
+        (Config(), {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost"}, ()),
+        (Config(), {"OTEL_TRACES_EXPORTER": "otlp"}, (OTLP,)),
+        (Config(), {"OTEL_TRACES_EXPORTER": "console, otlp_proto_http"}, (OTLP,)),
+        (Config(), ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, ()),
+        (Config(), ENDPOINT | {"OTEL_TRACES_EXPORTER": "console"}, ()),
+        (KEY, {}, (HTTP,)),
+        (KEY, ENDPOINT, (OTLP, HTTP)),
+        (RUN, {}, (STREAM,)),
+        (BOTH, {}, (STREAM,)),
+    ],
+)
+def test_auto(config: Config, environ: dict[str, str], targets: tuple[Export, ...]) -> None:
+    assert exports_of(config, environ) == (targets, ())
+
+
+@pytest.mark.parametrize(
+    ("exporters", "api_key", "targets"),
+    [
+        ((), "k", ()),
+        (("otlp",), "k", (OTLP,)),
+        (("cirron",), "k", (HTTP,)),
+        (("cirron", "otlp"), "k", (HTTP, OTLP)),
+    ],
+)
+def test_an_explicit_choice_goes_before_the_environment(
+    exporters: tuple[str, ...], api_key: str, targets: tuple[Export, ...]
+) -> None:
+    config = Config(exporters=exporters, api_key=api_key)
+    for environ in ({}, {"OTEL_TRACES_EXPORTER": "none"}, ENDPOINT):
+        assert exports_of(config, environ) == (targets, ())
+
+
+def test_cirron_without_a_key_is_reported() -> None:
+    found = exports_of(Config(exporters=("cirron", "otlp")), {})
+    assert found.targets == (OTLP,)
+    assert found.problems == (
+        "exporters names cirron, and there is no api_key: set CIRRON_API_KEY",
+    )

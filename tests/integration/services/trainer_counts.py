@@ -1,0 +1,3 @@
+"""How much the trainer does."""
+
+EPOCHS, STEPS, EVENTS = 2, 3, 300

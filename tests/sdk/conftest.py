@@ -1,0 +1,82 @@
+"""A session without files: the hot path and the collector as they are, and nothing behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cirron_otel.sdk import buffers
+from cirron_otel.sdk.collector import Collected, Collector, Origin
+from cirron_otel.sdk.errors import errors
+from cirron_otel.sdk.foreign import ForeignSpans
+from cirron_otel.sdk.joining import Joined
+from cirron_otel.sdk.rows import MarkRow, SpanRow
+from cirron_otel.sdk.scope import NOWHERE, Scope
+from cirron_otel.sdk.session import Entered, clear_scopes, open_session
+from cirron_otel.sdk.state import state
+from cirron_otel.sdk.traces import Segments
+
+_FOREVER = 1 << 62
+
+
+@dataclass(slots=True)
+class OpenSession:
+    """A session that is open."""
+
+    scope: Scope
+    segments: Segments
+    foreign: ForeignSpans
+    collector: Collector
+
+    def collect(self, *, is_last: bool = False) -> Collected:
+        """What the flush thread would find now."""
+        return self.collector.collect(is_last=is_last)
+
+    def rows(self, *, is_last: bool = False) -> tuple[list[SpanRow], list[MarkRow]]:
+        """The spans and marks of one flush, the SDK's own marks included."""
+        found = self.collect(is_last=is_last)
+        told = [batch.rows() for batch in found.batches]
+        return [row for rows, _ in told for row in rows], [m for _, marks in told for m in marks]
+
+    def leave(self) -> None:
+        """Have no session any more, as after `shutdown`."""
+        state.session, state.segments = NOWHERE, None
+        clear_scopes()
+
+
+def _clean() -> None:
+    buffers.renew()
+    errors.reset()
+    clear_scopes()
+    state.session, state.segments, state.resource = NOWHERE, None, None
+    state.recording, state.special = True, False
+
+
+@pytest.fixture
+def session_with() -> Iterator[Callable[..., OpenSession]]:
+    """Opens a session whose collector has the options that are given; clean afterwards."""
+    _clean()
+
+    def opened(**options: Any) -> OpenSession:
+        joined = Joined()
+        scope = open_session(joined, None)
+        segments = Segments(scope.id or "", scope._trace, _FOREVER, _FOREVER)
+        foreign = ForeignSpans()
+        origin = Origin(os.getpid(), 0, scope, segments, {"service.name": "test"})
+        Entered(scope, segments, joined)
+        return OpenSession(scope, segments, foreign, Collector(origin, foreign, **options))
+
+    try:
+        yield opened
+    finally:
+        _clean()
+
+
+@pytest.fixture
+def session(session_with: Callable[..., OpenSession]) -> OpenSession:
+    """An open session whose scopes and marks can be collected; clean before and afterwards."""
+    return session_with()

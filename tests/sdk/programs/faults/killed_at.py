@@ -1,0 +1,58 @@
+"""A process that is killed at one of the writes of its spool. Arguments: directory, which, when.
+
+The first write is held up, so that all that is recorded meanwhile is found by one flush and sealed
+in several batches: children before their parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import cirron_otel as ci
+from cirron_otel.spool.journal import Journal
+from cirron_otel.spool.writer import SpoolWriter
+
+directory, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+is_held, may_go_on = threading.Event(), threading.Event()
+writes = {"batch": 0, "journal": 0}
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watched(what: str, real: Any) -> Any:
+    def write(*arguments: Any) -> Any:
+        writes[what] += 1
+        if what == "batch" and writes[what] == 1:
+            is_held.set()
+            may_go_on.wait(60)
+        is_at = writes[what] == number
+        if is_at and when == f"before the {what}":
+            die()
+        done = real(*arguments)
+        if is_at and when == f"after the {what}":
+            die()
+        return done
+
+    return write
+
+
+SpoolWriter.write = watched("batch", SpoolWriter.write)
+Journal.write = watched("journal", Journal.write)
+ci.profile(frameworks=[], output_dir=directory, flush_interval=3600)
+with ci.scope("epoch"):
+    with ci.scope("seen open"):
+        threading.Thread(target=ci.flush).start()
+        is_held.wait(60)
+    with ci.scope("outer"):
+        for step in range(20_000):
+            with ci.scope("step", index=step):
+                pass
+may_go_on.set()
+ci.flush()
+ci.shutdown()

@@ -1,0 +1,274 @@
+"""Trains with one step of the SDK broken at a time: `faulty.py DIRECTORY PART PARTS`.
+
+Prints a JSON line for each fault: how often it struck, what escaped into the training code,
+whether the training's own results are those of a run without the SDK, and whether the SDK said
+that something was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import logging
+import os
+import pkgutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import cirron_otel as ci
+from cirron_otel.sdk import buffers
+from cirron_otel.sdk.state import state
+
+EXTRA = ("cirron_otel.exporter.delivery", "cirron_otel.exporter.otlp_target",
+         "cirron_otel.exporter.cirron_http", "cirron_otel.spool.writer",
+         "cirron_otel.spool.journal", "cirron_otel.spool.owner", "cirron_otel.spool.recovery",
+         "cirron_otel.config.resolve", "cirron_otel.config.exporters")  # fmt: skip
+
+# What user code calls itself: to break it as a whole is no fault inside of it.
+ENTRIES = {
+    "cirron_otel.sdk.mark:mark", "cirron_otel.sdk.loops:epochs", "cirron_otel.sdk.loops:batches",
+    "cirron_otel.sdk.loops:_numbered", "cirron_otel.sdk.inference:inference",
+    "cirron_otel.sdk.joining:inject", "cirron_otel.sdk.watching:watch",
+    "cirron_otel.sdk.scope:Scope.__init__", "cirron_otel.sdk.scope:Scope.__enter__",
+    "cirron_otel.sdk.scope:Scope.__exit__", "cirron_otel.sdk.scope:Scope.__aenter__",
+    "cirron_otel.sdk.scope:Scope.__aexit__", "cirron_otel.sdk.scope:Scope.__call__",
+    "cirron_otel.sdk.span_processor:ForeignSpanProcessor.on_start",
+    "cirron_otel.sdk.span_processor:ForeignSpanProcessor.on_end",
+}  # fmt: skip
+# What catches the errors of all the rest, or is a line of plain assignments in front of it.
+GUARDS = {
+    "cirron_otel.sdk.inference:_tell", "cirron_otel.sdk.inference:_told",
+    "cirron_otel.sdk.inference:_result", "cirron_otel.sdk.loops:_leave",
+    "cirron_otel.sdk.runtime:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
+    "cirron_otel.sdk.scope:Scope.suspend", "cirron_otel.sdk.scope:Scope.resume",
+    "cirron_otel.sdk.otel_span:More.__init__", "cirron_otel.exporter.delivery:Delivery._run",
+}  # fmt: skip
+# Methods of the Span that a scope is, of the object that `inference()` gives and of the streams
+# that it hands out: user code calls them, too. And the words for what went wrong.
+OWNED = ("RecordedSpan", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened")
+NO_FAULTS = ("cirron_otel.sdk.errors", "cirron_otel.sdk.around")
+MADE = ("__repr__", "__eq__", "__hash__", "__del__", "__getstate__", "__setstate__",
+        "__setattr__", "__delattr__", "__getnewargs__", "_replace", "_asdict",
+        "__subclasshook__", "__new__", "_make")  # fmt: skip
+"""Methods that dataclasses and tuples are given."""
+
+
+class InjectedError(Exception):
+    """The fault."""
+
+
+class Server(BaseHTTPRequestHandler):
+    """Accepts what it is sent."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(202 if "json" in self.headers.get("Content-Type", "") else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+Fault = tuple[str, list[tuple[Any, str]]]
+"""A name, and the places where it is to be put in."""
+
+
+def faults() -> Iterator[Fault]:
+    sdk = importlib.import_module("cirron_otel.sdk")
+    names = [f"cirron_otel.sdk.{found.name}" for found in pkgutil.iter_modules(sdk.__path__)]
+    for name in [*names, *EXTRA]:
+        importlib.import_module(name)
+    for name in [*names, *EXTRA]:
+        if name not in NO_FAULTS:
+            yield from _of_module(name)
+    for name in ("now", "urandom"):
+        places = [(m, name) for m in _ours() if name in vars(m)]
+        if places:
+            yield f"every {name}", places
+
+
+def _ours() -> list[Any]:
+    return [m for n, m in list(sys.modules.items()) if n.startswith("cirron_otel") and m]
+
+
+def _of_module(module: str) -> Iterator[Fault]:
+    for name, value in list(vars(sys.modules[module]).items()):
+        label = f"{module}:{name}"
+        if getattr(value, "__module__", None) != module or label in ENTRIES | GUARDS:
+            continue
+        if inspect.isfunction(value):
+            places = [(m, n) for m in _ours() for n, v in list(vars(m).items()) if v is value]
+            yield label, places
+        elif inspect.isclass(value) and name not in OWNED and not name.endswith("Error"):
+            for method, function in list(vars(value).items()):
+                is_left_out = method in MADE or f"{label}.{method}" in ENTRIES | GUARDS
+                inner = getattr(function, "__func__", function)
+                if inspect.isfunction(inner) and not is_left_out:
+                    yield f"{label}.{method}", [(value, method)]
+
+
+class Broken:
+    """A function that raises, and counts how often."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+
+    def function(self) -> Callable[..., Any]:
+        def broken(*_: Any, **__: Any) -> Any:
+            self.hits += 1
+            raise InjectedError("injected")
+
+        return broken
+
+
+def train(provider: TracerProvider) -> list[Any]:
+    """Uses everything; what it computes depends on nothing of the SDK."""
+    tracer = provider.get_tracer("lib")
+    results: list[Any] = []
+    for epoch in ci.epochs(range(2)):
+        for step in ci.batches(iter([1, 2, 3])):
+            with ci.scope("forward", step, size=epoch) as scope:
+                scope.set_attribute("more", 1)
+                scope.add_event("event")
+                ci.mark("loss", step / 7)
+                ci.mark("count", step, kind="summary")
+                with tracer.start_as_current_span("foreign"), ci.scope("inner"):
+                    results.append(step * epoch)
+            try:
+                with ci.scope("backward"):
+                    raise ValueError(step)
+            except ValueError as error:
+                results.append(str(error))
+    results.append(dict(ci.inject()).keys() <= {"traceparent", "tracestate", "baggage"})
+    results.append(ci.inference(lambda value: value + 1)(1))
+    results.append(list(ci.inference(lambda: iter([1, 2]))()))
+    results.append(list(ci.scope("generator")(numbers)()))
+    results.append(asyncio.run(together()))
+    ci.mark("outside", 1)
+    ci.watch(None)
+    again = ci.scope("again")
+    for _ in range(2):
+        with again:
+            results.append("again")
+    thread = threading.Thread(target=lambda: results.append(sum(ci.batches([1, 2]))))
+    thread.start()
+    thread.join()
+    if ci.flush(0.1):
+        ci.trace("dict")  # it waits for a flush, too
+    ci.health()
+    return results
+
+
+def numbers() -> Iterator[int]:
+    yield from (1, 2)
+
+
+@ci.scope("task")
+async def task(number: int) -> int:
+    async with ci.scope("inside"):
+        await asyncio.sleep(0)
+    return number
+
+
+async def together() -> list[int]:
+    return await asyncio.gather(task(1), task(2))
+
+
+def new_provider() -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    return provider
+
+
+def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]) -> Any:
+    name, places = fault
+    broken = Broken()
+    function = broken.function()
+    before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute in places]
+    provider = new_provider()
+    report = {"fault": name, "when": when, "escaped": None, "equal": False, "enabled": None}
+    said.records.clear()
+    begun = time.monotonic()
+
+    def put_in() -> None:
+        for owner, attribute in places:
+            setattr(owner, attribute, function)
+
+    try:
+        if when == "start":
+            put_in()
+        profiler = ci.profile(
+            frameworks=[], output_dir=directory, flush_interval=0.01, provider=provider,
+            exporters=["otlp", "cirron"], api_key="key", api_endpoint=url, cpu_time=True,
+            memory_peak=True, detail_every=2, log_correlation=True, segment_records=10,
+            output=["spool", "log"], handle_signals=True,
+        )  # fmt: skip
+        report["enabled"] = profiler.enabled
+        put_in()
+        results = train(provider)
+        ci.shutdown(0.1)
+        report["equal"] = results == truth
+        ci.health()
+    except BaseException as error:
+        report["escaped"] = f"{type(error).__name__}: {error}"
+    finally:
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
+    report["hits"], report["took"] = broken.hits, time.monotonic() - begun
+    report["said"] = sorted(ci.health()["swallowed_errors"]) or len(said.records)
+    ci.shutdown(0.1)
+    state.recording = True
+    buffers.renew()
+    # Nothing that is broken is left in these.
+    buffers.pressure.first = buffers.pressure.wake = lambda: None
+    return report
+
+
+class Said(logging.Handler):
+    """What the SDK logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record.getMessage())
+
+
+said = Said()
+
+
+def main() -> None:
+    directory, part, parts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    logger = logging.getLogger("cirron_otel")
+    logger.addHandler(said)
+    logger.propagate = False
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = url
+    os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+    truth = train(new_provider())
+    buffers.renew()
+    for number, fault in enumerate(list(faults())):
+        if number % parts == part:
+            place = directory / str(number)
+            report = attempt(fault, "start", place, url, truth)
+            print(json.dumps(report), flush=True)
+            if not report["enabled"]:
+                print(json.dumps(attempt(fault, "run", place, url, truth)), flush=True)
+
+
+main()
