@@ -40,7 +40,7 @@ def target(tmp_path: Path) -> Path:
         ("text.binpb", b"this is no protobuf at all\n" * 10, ()),
         ("plain.jsonl.gz", b'{"resourceSpans":[]}\n', ()),
         ("plain.binpb.zst", b'{"resourceSpans":[]}\n', ()),
-        ("packed.jsonl", gzip.compress(b'{"resourceSpans":[]}\n'), ()),
+        ("packed.jsonl", gzip.compress(b'{"resourceSpans":[]}\n', mtime=0), ()),
         ("nothing.json", b"", ("--from", "batch")),
         ("list.json", b"[1, 2]", ("--from", "batch")),
         ("v2.json", b'{"schema_version":2,"spans":[],"marks":[],"snapshots":[]}', ()),
