@@ -5,9 +5,11 @@ Needs the extra `otlp`; whoever wants it imports this module when it is wanted.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import grpc
@@ -17,6 +19,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from ..errors import UsageError
 from .config import Compression, OtlpConfig
+from .fork_gate import ForkGate
 from .transport import (
     USER_AGENT,
     Outcome,
@@ -27,6 +30,10 @@ from .transport import (
     parse_response,
     read_file,
 )
+
+# What grpc imports with the first channel: to fork just then would leave the child half of it.
+with contextlib.suppress(ImportError):
+    import_module("grpc._channel")
 
 _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
@@ -44,6 +51,8 @@ _RETRYABLE = frozenset(
 
 _NEVER_AVAILABLE = re.compile(r"handshake failed|CERTIFICATE|SSL_ERROR|http1\.x server", re.I)
 """Words of gRPC for connections that it calls UNAVAILABLE and that no retry brings about."""
+
+_gate = ForkGate()
 
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
@@ -76,7 +85,8 @@ class GrpcTransport:
         channel = self._channel = self._channel or self._connected()
         export = channel.unary_unary(_EXPORT, _as_they_are, _as_they_are)
         try:
-            answer = export(request, timeout=timeout, metadata=self._metadata)
+            with _gate.call():
+                answer = export(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             return self._judged(error)
         body = parse_response(answer)

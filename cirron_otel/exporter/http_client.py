@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import encodings.idna
 import functools
 import http.client
 import io
@@ -26,6 +27,10 @@ from ..errors import UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_PRELOADED: Final = (encodings.idna,)
+"""What `socket` imports with the first name it looks up: to fork just then would leave the child
+with half of it for good."""
 
 _left_by_parents: Final[list[http.client.HTTPConnection]] = []
 """Connections of a forked child's parent, kept from destructors that would close them."""

@@ -5,8 +5,10 @@ Needs the extra `otlp`; whoever wants it imports this module when it is wanted.
 
 from __future__ import annotations
 
+import encodings.idna
 import gzip
 import json
+import netrc
 import time
 import zlib
 from dataclasses import replace
@@ -33,6 +35,10 @@ from .transport import (
     read_file,
     retry_after_seconds,
 )
+
+_PRELOADED = (encodings.idna, netrc)
+"""What requests imports with the first request: to fork just then would leave the child with half
+of it for good."""
 
 _RETRYABLE = frozenset((429, 502, 503, 504))
 """OTLP specification, "Retryable Response Codes"."""

@@ -10,10 +10,9 @@ import pytest
 
 from cirron_otel.spool.owner import owners
 from cirron_otel.spool.paths import target_spool
-from tests.exporter.servers import grpc_receiver
 
-from .backend import WAYS, Backend, otlp_ids
-from .processes import run, start, until
+from .backend import WAYS, Backend, Environment
+from .processes import Agent, run, start, until
 from .whole import Whole, recovered, whole
 
 STEPS = 40
@@ -39,21 +38,28 @@ def test_children_that_record(tmp_path: Path, how: str) -> None:
     assert said["idle"] not in {span["pid"] for span in found.spans.values()}
 
 
-@pytest.mark.parametrize("way", ["otlp", "cirron", "grpc"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("how", ["os.fork", "fork"])
-def test_what_children_send_and_what_their_parent_sends(tmp_path: Path, how: str, way: str) -> None:
-    """Each span once, though the children inherit the parent's connections and threads' state."""
-    if way == "grpc":
-        with grpc_receiver() as receiver:
-            endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}"}
-            done = run("forking", tmp_path, how, env=endpoint)
-        sent = [span_id for call in receiver.calls for span_id in otlp_ids(call.body)]
-    else:
-        with Backend.running() as backend:
-            done = run("forking", tmp_path, how, env=WAYS[way](backend))
-        sent = backend.span_ids
+def test_what_children_send_and_what_their_parent_sends(
+    tmp_path: Path, how: str, way: Environment
+) -> None:
+    """Each span once, though the children inherit the parent's connections."""
+    with Backend.running() as backend:
+        done = run("forking", tmp_path, how, env=way(backend))
     assert done.returncode == 0, done.stderr
-    assert sorted(sent) == sorted(whole(tmp_path).spans)
+    assert sorted(backend.span_ids) == sorted(whole(tmp_path).spans)
+
+
+def test_nothing_is_imported_behind_the_first_request(tmp_path: Path) -> None:
+    """A child forked from the midst of an import would have half of the module for good."""
+    for way in WAYS.values():
+        with Backend.running() as backend, Agent(env=way(backend)) as agent:
+            agent.do("profile", output_dir=str(tmp_path), flush_interval=0.01)
+            before = agent.do("modules")
+            agent.do("steps", n=1)
+            until(lambda: backend.span_ids)
+            assert agent.do("shutdown")
+            assert set(agent.do("modules")) - set(before) == set()
 
 
 def check_linked(child: Whole, parent_id: str) -> None:

@@ -122,6 +122,10 @@ def pid() -> int:
     return os.getpid()
 
 
+def modules() -> list[str]:
+    return list(sys.modules)
+
+
 def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -130,7 +134,7 @@ ACTS = {
     act.__name__: act
     for act in (
         profile, steps, enter, leave, limit_files, kill_flush, kill_flush_at_work, pid,
-        end_flush, steps_in_threads, peak_bytes, ci.flush, ci.shutdown, ci.health,
+        end_flush, steps_in_threads, peak_bytes, modules, ci.flush, ci.shutdown, ci.health,
     )
 }  # fmt: skip
 

@@ -1,0 +1,203 @@
+"""`Cirron`, explicit configuration, and the functions of this package over the default one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.trace import TracerProvider
+
+from ..config import NOT_GIVEN, Config
+from ..config.resolve import Resolved, resolve
+from ..sdk.errors import swallowed
+from ..sdk.health import disabled_health
+from ..sdk.inference import inference
+from ..sdk.joining import inject
+from ..sdk.loops import batches, epochs
+from ..sdk.mark import mark
+from ..sdk.runtime import Joining
+from ..sdk.scope import Scope
+from ..sdk.watching import watch
+from .handle import Profiler, active
+from .opening import open_profiler
+
+_GIVEN_TO_CIRRON = (
+    "api_key", "api_endpoint", "workspace_id", "output_dir", "snapshots", "sample_rate",
+    "flush_interval", "spool_max_bytes", "ingest_path", "output", "trace_buffer_max_spans",
+)  # fmt: skip
+
+
+class Cirron:
+    """Explicit configuration: what is given here is asked for before the environment and files.
+
+    The parameters are options of docs/configuration.md; None stands for "not given". All instances
+    share the one session of the process.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        api_endpoint: str | None = None,
+        workspace_id: str | None = None,
+        output_dir: str | None = None,
+        snapshots: Any = NOT_GIVEN,
+        sample_rate: float | None = None,
+        flush_interval: float | None = None,
+        spool_max_bytes: int | None = None,
+        ingest_path: str | None = None,
+        output: str | list[str] | None = None,
+        trace_buffer_max_spans: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Nothing is read, opened or started yet."""
+        own = (
+            api_key, api_endpoint, workspace_id, output_dir, snapshots, sample_rate,
+            flush_interval, spool_max_bytes, ingest_path, output, trace_buffer_max_spans,
+        )  # fmt: skip
+        self._given: dict[str, Any] = dict(zip(_GIVEN_TO_CIRRON, own, strict=True)) | options
+        # cirron-sdk's None is "not given" here, too, for what the constructor takes by name.
+        if snapshots is None:
+            self._given["snapshots"] = NOT_GIVEN
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"Cirron(output_dir={self.config.output_dir})"
+
+    @property
+    def config(self) -> Config:
+        """The options as they would be now."""
+        return resolve(None, instance=self._given).config
+
+    def __getattr__(self, name: str) -> Any:
+        """The options that the constructor takes by name, as they would be now."""
+        if name not in _GIVEN_TO_CIRRON:
+            missing = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{missing}; docs/migrating.md says what is cirron-sdk's alone")
+        value = getattr(self.config, name)
+        return str(value) if isinstance(value, Path) else value
+
+    def profile(
+        self,
+        config: dict[str, Any] | None = None,
+        frameworks: Any = NOT_GIVEN,
+        snapshots: Any = NOT_GIVEN,
+        sample_rate: Any = NOT_GIVEN,
+        flush_interval: Any = NOT_GIVEN,
+        enabled: Any = NOT_GIVEN,
+        path: Any = None,
+        output: Any = NOT_GIVEN,
+        *,
+        parent: object = None,
+        link: object = None,
+        provider: TracerProvider | None = None,
+        **options: Any,
+    ) -> Profiler:
+        """Open the session; see the module's `profile`."""
+        given = {
+            "frameworks": frameworks, "snapshots": snapshots, "sample_rate": sample_rate,
+            "flush_interval": flush_interval, "enabled": enabled, "output": output, **options,
+        }  # fmt: skip
+        with active.lock:
+            if active.profiler is not None:
+                return active.profiler
+            problem: Exception | None = None
+            try:
+                resolved = resolve(given, config=config, instance=self._given, path=path)
+            except Exception as error:
+                # What was asked for is not known: nothing is the safe reading.
+                resolved, problem = Resolved(Config(enabled=False), (), {}), error
+            profiler = open_profiler(self, resolved, Joining(parent, link, provider))
+            if problem is not None:
+                swallowed("configuration", problem)
+            active.profiler = profiler
+            return profiler
+
+    def scope(self, name: str, index: int | None = None, **attrs: Any) -> Scope:
+        """A scope; see `scope`."""
+        return Scope(name, index, **attrs)
+
+    mark = staticmethod(mark)
+    epochs = staticmethod(epochs)
+    batches = staticmethod(batches)
+    inference = staticmethod(inference)
+    watch = staticmethod(watch)
+    inject = staticmethod(inject)
+
+    def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
+        """The last scopes; see `trace`."""
+        return trace(format, name, last)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Seal what was recorded; see `flush`."""
+        return flush(timeout)
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """Close the session; see `shutdown`."""
+        return shutdown(timeout)
+
+    def health(self) -> dict[str, Any]:
+        """How the SDK fares; see `health`."""
+        return health()
+
+
+def get_default() -> Cirron:
+    """The `Cirron` behind the functions of this package."""
+    with active.lock:
+        if active.cirron is None:
+            active.cirron = Cirron()
+        return active.cirron
+
+
+def profile(
+    config: dict[str, Any] | None = None,
+    frameworks: Any = NOT_GIVEN,
+    snapshots: Any = NOT_GIVEN,
+    sample_rate: Any = NOT_GIVEN,
+    flush_interval: Any = NOT_GIVEN,
+    enabled: Any = NOT_GIVEN,
+    path: Any = None,
+    output: Any = NOT_GIVEN,
+    **more: Any,
+) -> Profiler:
+    """Open the session of this process and start what records it; called again, the same Profiler.
+
+    The parameters are those of cirron-sdk, further options of docs/configuration.md go by keyword.
+    `snapshots=None` is off; not given is the default. `path` names a cirron.yaml. `parent=` or
+    `link=` (a Span, SpanContext, Context or carrier) join another trace, `provider=` names a
+    TracerProvider to work in: by default the application's where it has set one, else one is made
+    and set. Nothing is raised: what is wrong is logged, and `health()` counts it.
+    """
+    return get_default().profile(
+        config, frameworks, snapshots, sample_rate, flush_interval, enabled, path, output, **more
+    )
+
+
+def flush(timeout: float | None = None) -> bool:
+    """Seal what was recorded until now into the spool; whether that was done.
+
+    It waits at most `timeout` seconds (`shutdown_timeout` by default), not for exporters.
+    """
+    profiler = active.profiler
+    return profiler.flush(timeout) if profiler is not None else False
+
+
+def shutdown(timeout: float | None = None) -> bool:
+    """Close the session, seal it, and export it; whether all of that was done in `timeout` s."""
+    profiler = active.profiler
+    return profiler.shutdown(timeout) if profiler is not None else True
+
+
+def health() -> dict[str, Any]:
+    """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""
+    profiler = active.profiler or active.last
+    return profiler.health() if profiler is not None else disabled_health()
+
+
+def trace(format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
+    """The last scopes of this process: `tree` prints them, `dict`, `json` and `df` return them.
+
+    `name` keeps the scopes of that name, `last` the last so many roots. `df` needs pandas. What
+    cannot be had (another format, no pandas) is logged, and None returned.
+    """
+    profiler = active.profiler or active.last or Profiler(None, Config(), get_default())
+    return profiler.trace(format, name, last)

@@ -1,0 +1,173 @@
+"""`Profiler`, the session of this process in the hands of its user."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.trace import TracerProvider
+
+from ..config import Config
+from ..sdk.errors import swallowed
+from ..sdk.exits import Exits
+from ..sdk.health import disabled_health, health_of
+from ..sdk.readback import Recent
+from ..sdk.runtime import Runtime
+from ..sdk.scope import Scope
+
+if TYPE_CHECKING:
+    from .cirron import Cirron
+
+_TRACE_FLUSH_S = 5.0
+
+
+class Profiler:
+    """What `profile()` returns: the session of this process. It may be thrown away.
+
+    `enabled` is False where profiling was turned off; then every method does nothing.
+    """
+
+    def __init__(self, runtime: Runtime | None, config: Config, cirron: Cirron) -> None:
+        """Made by `profile()` alone."""
+        self.runtime = runtime
+        """What runs the session; None where there is none."""
+        self.exits: Exits | None = None
+        self.config = config
+        self.cirron = cirron
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a session is open."""
+        return self.runtime is not None and not self.runtime.is_over
+
+    @property
+    def session(self) -> Scope | None:
+        """The session's root scope."""
+        return self.runtime.origin.session if self.runtime is not None else None
+
+    @property
+    def provider(self) -> TracerProvider | None:
+        """The provider that the session works in."""
+        return self.runtime.provider if self.runtime is not None else None
+
+    @property
+    def installed_hooks(self) -> list[str]:
+        """The frameworks that are hooked."""
+        return []
+
+    @property
+    def platform_context(self) -> dict[str, str]:
+        """The ids that the platform gave this run: workspace, run, pipeline, deployment, model."""
+        return self.config.platform_context
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Seal what was recorded until now into the spool; whether that was done.
+
+        It waits at most `timeout` seconds (`shutdown_timeout` by default) and does not wait for
+        exporters.
+        """
+        runtime = self.runtime
+        if runtime is None or runtime.is_over:
+            return False
+        try:
+            limit = _seconds(timeout, self.config.shutdown_timeout)
+            return runtime.pipeline.flush(limit)
+        except Exception as error:
+            swallowed("flush", error)
+            return False
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """Close the session, seal it, and export it; whether all of that was done.
+
+        It waits at most `timeout` seconds (`shutdown_timeout`, 30, by default). What could not be
+        sent stays in the spool. A second call does nothing.
+        """
+        runtime = self.runtime
+        if runtime is None:
+            forget(self)
+        if runtime is None or runtime.is_over:
+            return True
+        done = False
+        try:
+            limit = _seconds(timeout, self.config.shutdown_timeout)
+            forget(self)
+            done = runtime.shutdown(limit)
+        except Exception as error:
+            swallowed("shutdown", error)
+        try:
+            if self.exits is not None:
+                self.exits.remove()
+        except Exception as error:
+            swallowed("exit", error)
+        return done
+
+    def health(self) -> dict[str, Any]:
+        """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""
+        try:
+            if self.runtime is None:
+                return disabled_health()
+            return health_of(self.runtime)
+        except Exception as error:
+            swallowed("health", error)
+            return disabled_health()
+
+    def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
+        """The last scopes; see `profiler.trace`."""
+        try:
+            recent = Recent(0)
+            if self.runtime is not None:
+                recent = self.runtime.recent
+                self.flush(_TRACE_FLUSH_S)
+            return recent.read(format, name, last)
+        except Exception as error:
+            swallowed("trace", error)
+            return None
+
+    def __enter__(self) -> Profiler:
+        """The session, closed at the end of a `with` block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.shutdown()
+
+
+def _seconds(timeout: Any, default: float) -> float:
+    """A time to wait: `default` where `timeout` is none, or no number."""
+    try:
+        asked = default if timeout is None else float(timeout)
+    except Exception as error:
+        swallowed("timeout", error)
+        return default
+    # NaN fails both comparisons.
+    return min(asked, threading.TIMEOUT_MAX) if asked > 0 else 0.0 if asked <= 0 else default
+
+
+class Active:
+    """The profiler of this process, and the one before it, which `trace` still shows."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.profiler: Profiler | None = None
+        self.last: Profiler | None = None
+        self.cirron: Cirron | None = None
+
+
+active = Active()
+
+
+def forget(profiler: Profiler) -> None:
+    """It is not the active one any more."""
+    with active.lock:
+        if active.profiler is profiler:
+            active.profiler, active.last = None, profiler
+
+
+def seal_late() -> None:
+    """What was recorded after the last session of the process."""
+    last = active.last
+    if last is not None and last.runtime is not None:
+        try:
+            last.runtime.seal_late()
+        except Exception as error:
+            swallowed("exit", error)

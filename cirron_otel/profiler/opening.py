@@ -1,0 +1,86 @@
+"""Opening a session, and what is to happen at the ways out: exits, signals, forks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from ..config.resolve import Resolved
+from ..sdk import forks
+from ..sdk.errors import errors, swallowed
+from ..sdk.exits import Exits
+from ..sdk.runtime import Joining, start_runtime
+from ..sdk.state import state
+from .handle import Profiler, active, seal_late
+
+if TYPE_CHECKING:
+    from .cirron import Cirron
+
+
+def open_profiler(cirron: Cirron, resolved: Resolved, joining: Joining) -> Profiler:
+    """A profiler whose session is open, or one that is off. Nothing is raised."""
+    config = resolved.config
+    errors.reset()
+    for problem in resolved.problems:
+        swallowed(f"configuration: {problem}", problem)
+    state.recording = config.enabled
+    if not config.enabled:
+        return Profiler(None, config, cirron)
+    try:
+        runtime = start_runtime(config, os.environ, joining)
+    except Exception as error:
+        swallowed("profile", error)
+        return Profiler(None, config, cirron)
+    profiler = Profiler(runtime, config, cirron)
+    try:
+        _prepare_exits(profiler, resolved)
+    except Exception as error:
+        swallowed("exit", error)
+    return profiler
+
+
+def _prepare_exits(profiler: Profiler, resolved: Resolved) -> None:
+    limit = resolved.config.exit_timeout
+    atexit.unregister(seal_late)
+    atexit.register(seal_late)  # before the session's own: it runs after that
+    exits = Exits(lambda: profiler.flush(limit), lambda: _end(profiler, limit))
+    profiler.exits = exits
+    exits.install(signals=resolved.config.handle_signals)
+    forks.finish_with_process(lambda: profiler.shutdown(limit))
+    forks.watch_forks(lambda: _after_fork(profiler, resolved))
+
+
+def _end(profiler: Profiler, limit: float) -> None:
+    """At a signal or the interpreter's exit: close the session, within `limit` seconds.
+
+    The signal may have interrupted a `shutdown` in the same thread, which then goes on no more.
+    """
+    runtime = profiler.runtime
+    if profiler.enabled:
+        profiler.shutdown(limit)
+    elif runtime is not None:
+        runtime.pipeline.shutdown(limit)
+        runtime.owner.release()
+
+
+def _after_fork(parent: Profiler, resolved: Resolved) -> None:
+    """In a forked child: let go of the parent's session; the first scope opens one of its own."""
+    runtime = parent.runtime
+    if runtime is None or runtime.is_over:
+        return
+    active.lock = threading.RLock()
+    if parent.exits is not None:
+        parent.exits.remove()
+    context = runtime.origin.session.get_span_context()
+    runtime.abandon()
+    active.profiler, active.last = None, None
+    cirron = parent.cirron
+
+    def revive() -> None:
+        with active.lock:
+            if active.profiler is None:
+                active.profiler = open_profiler(cirron, resolved, Joining(link=context))
+
+    forks.revive_later(revive)

@@ -1,0 +1,68 @@
+"""`CirronSpanProcessor`: Cirron's spool for anybody's TracerProvider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span
+
+from ..config.resolve import resolve
+from ..sdk.errors import swallowed
+from ..sdk.foreign import ForeignSpans
+from ..sdk.runtime import Joining
+from ..sdk.span_processor import ForeignSpanProcessor
+from .cirron import flush, get_default
+from .handle import Profiler, active
+from .opening import open_profiler
+
+
+class CirronSpanProcessor(ForeignSpanProcessor):
+    """Cirron's spool for any TracerProvider: `provider.add_span_processor(CirronSpanProcessor())`.
+
+    It opens the session of the process if none is open; every span of the provider reaches the
+    spool, as a child of the scope it ran in. The options are those of `profile()`. It exports
+    nothing by itself: the provider's own exporters are handed scopes like any span, unless
+    `exporters=` names some.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Open the session; nothing is raised."""
+        super().__init__(ForeignSpans())
+        options.setdefault("exporters", "none")
+        parent, link = options.pop("parent", None), options.pop("link", None)
+        self._profiler: Profiler | None = None
+        with active.lock:
+            running = active.profiler
+            if running is not None:
+                if running.runtime is not None:
+                    self.foreign = running.runtime.processor.foreign
+                return  # one that is off says that nothing is to be recorded
+            try:
+                resolved = resolve(options)
+                joining = Joining(parent, link, None, self)
+                self._profiler = open_profiler(get_default(), resolved, joining)
+                active.profiler = self._profiler
+            except Exception as error:
+                swallowed("profile", error)
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """A span begins."""
+        super().on_start(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """A span has ended."""
+        super().on_end(span)
+
+    def shutdown(self) -> None:
+        """The provider ends: so does the session that this opened."""
+        if self._profiler is not None:
+            self._profiler.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Seal what was recorded until now."""
+        try:
+            return flush(timeout_millis / 1000)
+        except Exception as error:
+            swallowed("flush", error)
+            return False
