@@ -20,7 +20,8 @@ class ForkGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_forking = False
+        self._forking: int | None = None
+        """The thread whose fork holds the gate."""
         os.register_at_fork(
             before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child
         )
@@ -32,12 +33,13 @@ class ForkGate:
             yield
 
     def _before(self) -> None:
-        self._is_forking = self._lock.acquire(timeout=PATIENCE_S)
+        if self._lock.acquire(timeout=PATIENCE_S):
+            self._forking = threading.get_ident()
 
     def _in_parent(self) -> None:
-        if self._is_forking:
-            self._is_forking = False
+        if self._forking == threading.get_ident():
+            self._forking = None
             self._lock.release()
 
     def _in_child(self) -> None:
-        self._lock, self._is_forking = threading.Lock(), False
+        self._lock, self._forking = threading.Lock(), None

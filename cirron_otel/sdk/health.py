@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from . import buffers as buf
@@ -12,6 +13,11 @@ from .scope import drops
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+
+
+def dropped() -> tuple[int, int, int]:
+    """What the process dropped so far: scopes and marks of full buffers, and scopes too deep."""
+    return (*buf.dropped(), drops.too_deep)
 
 
 def disabled_health() -> dict[str, Any]:
@@ -36,18 +42,14 @@ def disabled_health() -> dict[str, Any]:
 def health_of(runtime: Runtime) -> dict[str, Any]:
     """The state of a session, running or over. Times are wall-clock nanoseconds, sizes bytes."""
     pipeline, sealer, collector = runtime.pipeline, runtime.sealer, runtime.collector
-    scopes, marks = buf.dropped()
+    scopes, marks, deep = map(sub, dropped(), runtime.dropped_before)
     foreign = collector.foreign_dropped
     evicted = runtime.writer.drops
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}
     return {
         "enabled": not runtime.is_over,
-        "scope_drop_count": scopes
-        + foreign
-        + collector.spans_lost
-        + sealer.dropped_spans
-        + drops.too_deep,
+        "scope_drop_count": scopes + foreign + collector.spans_lost + sealer.dropped_spans + deep,
         "mark_drop_count": marks + collector.marks_lost + sealer.dropped_marks,
         "spool_drop_count": evicted.batches,
         "swallowed_error_count": sum(errors.counts.values()),
@@ -68,7 +70,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         },
         "drops": {
             "scopes_buffer_full": scopes,
-            "scopes_too_deep": drops.too_deep,
+            "scopes_too_deep": deep,
             "scopes_without_record": collector.spans_lost,
             "foreign_spans": foreign,
             "marks_buffer_full": marks,

@@ -27,6 +27,7 @@ from .clock import now
 from .collector import Collector, Origin
 from .errors import swallowed
 from .foreign import ForeignSpans
+from .health import dropped
 from .identity import Identity
 from .joining import Joined, join
 from .pipeline import Exporter, Pipeline
@@ -81,6 +82,8 @@ class Runtime:
     origin: Origin
     joined: Joined
     started: float = field(default_factory=time.monotonic)
+    dropped_before: tuple[int, int, int] = field(default_factory=dropped)
+    """What sessions before this one dropped: the counts are the process's."""
     is_over: bool = False
 
     def before_flush(self) -> None:

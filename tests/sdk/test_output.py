@@ -35,3 +35,14 @@ def test_what_is_sent_is_spooled_first(tmp_path: Path, monkeypatch: pytest.Monke
         pass
     assert not ci.shutdown(timeout=0.5)
     assert len(list((tmp_path / "spool").glob("*.json"))) >= 1
+
+
+def test_a_second_session_counts_its_own_drops(tmp_path: Path) -> None:
+    ci.profile(frameworks=[], output_dir=str(tmp_path), mark_capacity=1, flush_interval=3600)
+    for number in range(5):
+        ci.mark("loss", number)
+    ci.shutdown()
+    assert ci.health()["mark_drop_count"] == 4
+    ci.profile(frameworks=[], output_dir=str(tmp_path))
+    ci.shutdown()
+    assert ci.health()["mark_drop_count"] == 0
