@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..semconv import OVERHEAD_NS
 from . import output
 from .parameters import json_option, spool_argument
 from .text import count, duration, moment, printable
@@ -107,8 +108,10 @@ def _label(node: TreeNode, parent: TreeNode | None) -> Text:
         label.append(f"  {moment(node.start_ns)} UTC", "dim")
     if node.rank is not None and (parent is None or node.rank != parent.rank):
         label.append(f"  rank {node.rank}", "dim")
-    if node.marks:
-        label.append(f"  {_marks(node.marks, node.marks_left_out)}", "green")
+    # The SDK's own mark stands in every scope: --json has it.
+    marks = [mark for mark in node.marks if mark.name != OVERHEAD_NS]
+    if marks or node.marks_left_out:
+        label.append(f"  {_marks(marks, node.marks_left_out)}", "green")
     if node.snapshots:
         label.append(f"  {count(node.snapshots, 'snapshot')}", "magenta")
     if node.children_left_out and not node.children:

@@ -24,6 +24,7 @@ from .sources import (
 
 SDK_DISABLED = "OTEL_SDK_DISABLED"
 DEFAULT = "the default"
+_OF_PROFILE = "= of profile()"
 # Greedy: a password may hold any of / and @.
 _USER_INFO = re.compile(r"//.*@", re.DOTALL)
 
@@ -62,7 +63,7 @@ def resolve(
     problems: list[str] = []
     # In the order of sources.py.
     attempts: list[tuple[str, Callable[[], Source | None]]] = [
-        ("what was given to profile()", lambda: from_mapping(given, "= of profile()")),
+        ("what was given to profile()", lambda: _given(given, problems)),
         ("config= of profile()", lambda: from_mapping(config, " in config= of profile()")),
         ("what was given to Cirron()", lambda: from_mapping(instance, "= of Cirron()")),
         ("the environment", lambda: from_environment(environ)),
@@ -123,6 +124,14 @@ def _named(path: Path, read: Callable[[Path], Source]) -> Source:
         return read(path)
     except SourceError as error:
         raise SourceError(f", {path}, {error}") from None
+
+
+def _given(given: object, problems: list[str]) -> Source:
+    source = from_mapping(given, _OF_PROFILE)
+    known = {option.name for option in OPTIONS}
+    unknown = [name for name in source.values if name not in known]
+    problems += [f"{name!s:.80}{_OF_PROFILE} is no option; it is ignored" for name in unknown]
+    return source
 
 
 def _tried(name: str, read: Callable[[], Source | None], problems: list[str]) -> Source | None:

@@ -27,9 +27,6 @@ from .http_client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 from .otlp import PushError
 from .transport import USER_AGENT, retry_after_seconds, without_secrets
 
-DEFAULT_ENDPOINT = "https://api.cirron.com"
-DEFAULT_INGEST_PATH = "/v1/traces"
-
 _TIMEOUT_S = 10.0
 _GZIP_LEVEL = 3
 """Twice as fast as 6 and a tenth larger; the thread shares the machine with the training."""

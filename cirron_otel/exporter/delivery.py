@@ -107,6 +107,13 @@ class Delivery:
             if self._is_idle:
                 self._changed.notify_all()
 
+    def look_again(self) -> None:
+        """Look now for what dead owners left: a recovery has written some of it."""
+        with self._changed:
+            self._are_more_dead = True
+            self._sweep_at = self._clock()
+            self._changed.notify_all()
+
     def finish(self, timeout: float) -> bool:
         """Send what is left, for `timeout` seconds at most; whether the target has all of it.
 

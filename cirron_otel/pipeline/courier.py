@@ -169,7 +169,8 @@ class Courier:
     def retried(self, attempt: Callable[[], T]) -> T:
         """What an attempt gives, made until the target is ready; the errors are those of `send`."""
         give_up = time.monotonic() + self._patience
-        for number in range(10**9):
+        number = 0
+        while True:
             if self._stop.is_set():
                 raise StoppedError(f"stopped before {self._target.shown} accepted everything")
             try:
@@ -181,7 +182,7 @@ class Courier:
                 if time.monotonic() + wait >= give_up:
                     raise
                 self._stop.wait(min(wait, threading.TIMEOUT_MAX))
-        raise AssertionError
+                number += 1
 
     def _count(self, group: list[SealedBatch], receipt: Receipt) -> None:
         report = self._report

@@ -157,7 +157,11 @@ def profile(
     enabled: Any = NOT_GIVEN,
     path: Any = None,
     output: Any = NOT_GIVEN,
-    **more: Any,
+    *,
+    parent: object = None,
+    link: object = None,
+    provider: TracerProvider | None = None,
+    **options: Any,
 ) -> Profiler:
     """Open the session of this process and start what records it; called again, the same Profiler.
 
@@ -168,8 +172,9 @@ def profile(
     and set. Nothing is raised: what is wrong is logged, and `health()` counts it.
     """
     return get_default().profile(
-        config, frameworks, snapshots, sample_rate, flush_interval, enabled, path, output, **more
-    )
+        config, frameworks, snapshots, sample_rate, flush_interval, enabled, path, output,
+        parent=parent, link=link, provider=provider, **options,
+    )  # fmt: skip
 
 
 def flush(timeout: float | None = None) -> bool:

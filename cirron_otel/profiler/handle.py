@@ -35,6 +35,13 @@ class Profiler:
         self.config = config
         self.cirron = cirron
 
+    def __repr__(self) -> str:
+        """The session and where its spool stands."""
+        session = self.session
+        state = "off" if session is None else "open" if self.enabled else "over"
+        where = "" if session is None else f", session={session.id}, dir={self.config.output_dir}"
+        return f"Profiler({state}{where})"
+
     @property
     def enabled(self) -> bool:
         """Whether a session is open."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..config.resolve import Resolved
 from ..sdk import forks
-from ..sdk.errors import errors, swallowed
+from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
 from ..sdk.runtime import Joining, start_runtime
 from ..sdk.state import state
@@ -24,7 +24,7 @@ def open_profiler(cirron: Cirron, resolved: Resolved, joining: Joining) -> Profi
     config = resolved.config
     errors.reset()
     for problem in resolved.problems:
-        swallowed(f"configuration: {problem}", problem)
+        reported("configuration", problem)
     state.recording = config.enabled
     if not config.enabled:
         return Profiler(None, config, cirron)
@@ -67,10 +67,10 @@ def _end(profiler: Profiler, limit: float) -> None:
 
 def _after_fork(parent: Profiler, resolved: Resolved) -> None:
     """In a forked child: let go of the parent's session; the first scope opens one of its own."""
+    active.lock = threading.RLock()  # a thread that is not here may have held the parent's
     runtime = parent.runtime
     if runtime is None or runtime.is_over:
         return
-    active.lock = threading.RLock()
     if parent.exits is not None:
         parent.exits.remove()
     context = runtime.origin.session.get_span_context()

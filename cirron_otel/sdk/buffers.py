@@ -31,9 +31,9 @@ _IDS = 512
 
 @dataclass(slots=True)
 class Limits:
-    """How much may wait for the flush thread."""
+    """How much may wait for the flush thread; until a session is opened, the options' defaults."""
 
-    scopes: int = 131_072
+    scopes: int = 262_144
     """Scopes of all threads together."""
     marks: int = 65_536
     """Marks of one thread."""

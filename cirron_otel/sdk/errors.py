@@ -36,6 +36,17 @@ def swallowed(cause: str, error: BaseException | str) -> None:
             logger.warning("cirron-otel: %s: %s (more of this kind is only counted)", cause, text)
 
 
+def reported(cause: str, problem: str) -> None:
+    """Count something that the user has to set right, and log it; it says itself what it is about.
+
+    For what is found once: here each is logged, however many share the cause.
+    """
+    errors.counts[cause] += 1
+    errors.last[cause] = problem
+    with contextlib.suppress(Exception):
+        logger.warning("cirron-otel: %s", problem)
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error)

@@ -55,14 +55,16 @@ class Exits:
         atexit.unregister(self._at_exit)
         if threading.current_thread() is not threading.main_thread():
             return  # ours stay, and pass on
-        for number, before in self._before.items():
+        for number, before in list(self._before.items()):
             # Bound methods are made anew each time: compare by equality.
-            if signal.getsignal(number) == self._on_signal:
-                try:
-                    signal.signal(number, before)
-                except (ValueError, OSError, TypeError) as error:
-                    swallowed("signal", error)
-        self._before.clear()
+            if signal.getsignal(number) != self._on_signal:
+                continue  # what was set on top of ours may chain to it: it passes on
+            try:
+                signal.signal(number, before)
+            except (ValueError, OSError, TypeError) as error:
+                swallowed("signal", error)
+            else:
+                del self._before[number]
 
     def _at_exit(self) -> None:
         self._safely(self._end)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from operator import sub
 from typing import TYPE_CHECKING, Any
@@ -15,13 +17,22 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
+_QUEUE = ("scopes", "marks", "batches")
+_DROPS = (
+    "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",
+    "marks_buffer_full", "marks_without_value_or_scope", "spans_spool_unwritable",
+    "marks_spool_unwritable", "batches_evicted", "scopes_thinned",
+)  # fmt: skip
+_RECORDED = ("spans", "marks", "batches")
+
+
 def dropped() -> tuple[int, int, int]:
     """What the process dropped so far: scopes and marks of full buffers, and scopes too deep."""
     return (*buf.dropped(), drops.too_deep)
 
 
 def disabled_health() -> dict[str, Any]:
-    """What there is to say where no session was opened."""
+    """What there is to say where no session was opened: the keys are those of a session's."""
     return {
         "enabled": False,
         "scope_drop_count": drops.too_deep,
@@ -29,6 +40,7 @@ def disabled_health() -> dict[str, Any]:
         "spool_drop_count": 0,
         "swallowed_error_count": sum(errors.counts.values()),
         "swallowed_errors": dict(errors.counts),
+        "last_errors": dict(errors.last),
         "spool_dir": None,
         "spool_bytes": 0,
         "flush_mode": STOPPED,
@@ -36,7 +48,16 @@ def disabled_health() -> dict[str, Any]:
         "transport": None,
         "installed_hooks": [],
         "platform_context": {},
-    }
+        "session_id": None,
+        "queue": dict.fromkeys(_QUEUE, 0),
+        "drops": dict.fromkeys(_DROPS, 0) | {"scopes_too_deep": drops.too_deep},
+        "recorded": dict.fromkeys(_RECORDED, 0),
+        "flush": {"count": 0, "last_ns": 0, "seconds": 0.0, "longest_seconds": 0.0,
+                  "is_alive": False},
+        "overhead_ns": 0,
+        "uptime_seconds": 0.0,
+        "targets": [],
+    }  # fmt: skip
 
 
 def health_of(runtime: Runtime) -> dict[str, Any]:
@@ -100,9 +121,8 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
 
 def _size(runtime: Runtime) -> int:
     total = 0
-    try:
-        for path in runtime.paths.spool.iterdir():
-            total += path.stat().st_size
-    except OSError:
-        return total
+    with contextlib.suppress(OSError), os.scandir(runtime.paths.spool) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # evicted in between
+                total += entry.stat(follow_symlinks=False).st_size
     return total

@@ -39,6 +39,9 @@ class Exporter(Protocol):
     def notify(self, name: str) -> None:
         """A batch is in the spool."""
 
+    def look_again(self) -> None:
+        """Batches of dead processes were recovered."""
+
     def finish(self, timeout: float) -> bool:
         """Send what is left, within `timeout` seconds."""
 

@@ -25,7 +25,7 @@ from . import buffers as buf
 from . import costs, logs
 from .clock import now
 from .collector import Collector, Origin
-from .errors import swallowed
+from .errors import reported, swallowed
 from .foreign import ForeignSpans
 from .health import dropped
 from .identity import Identity
@@ -187,7 +187,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     """Open a session and start what belongs to it. Raises TargetError where there is no place."""
     identity = Identity.from_environment(environ)
     buf.limits.set(config.scope_capacity, config.mark_capacity)
-    provider = joining.provider or applications_provider()
+    provider = _given(joining.provider) or applications_provider()
     # Where the application adds our processor itself, its provider may be made known later.
     is_own = joining.processor is None and (
         provider is None or getattr(provider, "_is_cirrons", False)
@@ -235,13 +235,22 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         _attach(runtime, joining)
         pipeline.exporters = deliveries_of(exports, runtime)
         if is_spooled:
-            pipeline.before_first = lambda: _recover(paths)
+            pipeline.before_first = lambda: _recover(paths, pipeline.exporters)
         pipeline.before_each = runtime.before_flush
         pipeline.start()
     except BaseException:
         runtime.undo()
         raise
     return runtime
+
+
+def _given(provider: object) -> TracerProvider | None:
+    """The provider that the caller names, if it is one."""
+    if provider is None or isinstance(provider, TracerProvider):
+        return provider
+    reported("provider", f"provider= is a {type(provider).__name__}: expected a TracerProvider of"
+             " the OpenTelemetry SDK; it is not used")  # fmt: skip
+    return None
 
 
 def _flags_again(provider: TracerProvider, joined: Any, session: Any) -> int:
@@ -288,14 +297,19 @@ def _attach(runtime: Runtime, joining: Joining) -> None:
     runtime.processor.met = runtime.adopt if joining.processor is not None else None
 
 
-def _recover(paths: SpoolPaths) -> None:
-    """Close what dead processes left open in this directory."""
+def _recover(paths: SpoolPaths, exporters: list[Exporter]) -> None:
+    """Close what dead processes left open in this directory, and have it sent."""
     try:
-        for found in recover(paths):
-            if found.problem:
-                swallowed("recovery", found.problem)
+        recovered = recover(paths)
     except CirronOtelError as error:
         swallowed("recovery", error)
+        return
+    for found in recovered:
+        if found.problem:
+            swallowed("recovery", found.problem)
+    if any(found.name for found in recovered):
+        for exporter in exporters:
+            exporter.look_again()
 
 
 # --- exporters ------------------------------------------------------------------------------------

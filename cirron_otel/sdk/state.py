@@ -1,6 +1,7 @@
 """What the hot path asks of the process: one object, read by slots.
 
-The composition root (`profiler`) and the span processor set it; nothing here is ever locked.
+Whoever opens and ends a session sets it (`session`, `runtime`, `profiler`, and `forks` in a child);
+nothing here is ever locked.
 """
 
 from __future__ import annotations

@@ -224,5 +224,6 @@ def _forget_deliveries(paths: SpoolPaths) -> None:
         return
     for prefix in known_owners(paths) - present - {None}:
         if not lock_path(paths, prefix).exists() and not journal_path(paths, prefix).exists():
-            for path in paths.state.glob(f"*-*-{prefix}.json"):
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the next recovery tries again
+                for path in paths.state.glob(f"*-*-{prefix}.json"):
+                    path.unlink(missing_ok=True)

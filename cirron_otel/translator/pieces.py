@@ -150,7 +150,6 @@ mark_int = IntAttribute(EVENT_TAG, semconv.MARK_VALUE)
 span_users = UserAttributes(Span)
 event_users = UserAttributes(Span.Event)
 span_texts = AttributesText(Span)
-event_texts = AttributesText(Span.Event)
 
 
 def _double_prefix() -> bytes:

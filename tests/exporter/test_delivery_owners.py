@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,22 @@ def test_processes_send_their_own_and_the_dead_s_only(tmp_path: Path) -> None:
     assert sorted(server.accepted) == sorted([*ids["a"], *ids["b"], *dead.sealed])
     for name, own in ids.items():
         assert {server.senders[each] for each in own} == {name}
+
+
+def test_what_is_recovered_meanwhile_is_sent_when_it_is_told_to_look(tmp_path: Path) -> None:
+    with CirronServer().running() as server:
+        target = cirron_target(server.url)
+        delivery = Process(tmp_path).delivery(target, replace(QUICK, sweep=3600.0))
+        delivery.start()
+        # It looks for the dead at its start, and again in an hour.
+        until(lambda: delivery._sweep_at > delivery._clock() + 3000 and delivery._is_idle)
+        dead = Process(tmp_path)
+        leave_cursor(dead, target.key)
+        left = dead.seal()
+        dead.owner.release()
+        delivery.look_again()
+        until(lambda: server.accepted == [left])
+        assert delivery.finish(30)
 
 
 def test_many_dead_owners_are_claimed_a_few_at_a_time(tmp_path: Path) -> None:
