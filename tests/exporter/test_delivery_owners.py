@@ -80,10 +80,10 @@ def test_what_is_recovered_meanwhile_is_sent_when_it_is_told_to_look(tmp_path: P
         until(lambda: delivery._sweep_at > delivery._clock() + 3000 and delivery._is_idle)
         dead = Process(tmp_path)
         leave_cursor(dead, target.key)
-        left = dead.seal()
+        dead.seal()
         dead.owner.release()
         delivery.look_again()
-        until(lambda: server.accepted == [left])
+        until(lambda: server.accepted == dead.sealed)
         assert delivery.finish(30)
 
 
