@@ -35,9 +35,11 @@ class CirronSpanProcessor(ForeignSpanProcessor):
         with active.lock:
             running = active.profiler
             if running is not None:
+                # One that is off says that nothing is to be recorded.
+                self.is_on = running.runtime is not None
                 if running.runtime is not None:
                     self.foreign = running.runtime.processor.foreign
-                return  # one that is off says that nothing is to be recorded
+                return
             try:
                 resolved = resolve(options)
                 joining = Joining(parent, link, None, self)
@@ -45,6 +47,8 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 active.profiler = self._profiler
             except Exception as error:
                 swallowed("profile", error)
+            # Nobody would take what it keeps where there is no session.
+            self.is_on = self._profiler is not None and self._profiler.enabled
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """A span begins."""

@@ -111,7 +111,8 @@ class Collector:
         self.marks_lost = 0
         """Marks whose scope was dropped, or whose value turned out to be none."""
         self.overhead_ns = 0
-        """The SDK's own time inside the scopes that have ended directly below no other scope."""
+        """The SDK's own time inside the scopes that have ended: the session's, and that of the
+        scopes directly below it, which holds that of everything inside them."""
 
     def collect(self, *, is_last: bool = False) -> Collected:
         """Everything recorded since the last time; `is_last` closes what is still open, too.

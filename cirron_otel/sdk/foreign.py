@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from .rows import SpanRow
 from .span_rows import event_record, flags_of, link_record, otel_fields, recorded_above
 from .state import CONTEXT, SCOPE_KEY, SEEN, SPAN_KEY, state
 from .traces import SAMPLED
+
+_TAKEN = "_cirron_otel_taken"
+"""The attribute that an ended span gets: a provider may have two processors of ours."""
 
 
 @dataclass(slots=True)
@@ -67,8 +71,10 @@ class ForeignSpans:
     def end(self, span: ReadableSpan) -> None:
         """A span has ended."""
         own = span.get_span_context()
-        if isinstance(span, RecordedSpan) or own is None:
+        if isinstance(span, RecordedSpan) or own is None or hasattr(span, _TAKEN):
             return
+        with contextlib.suppress(AttributeError):
+            setattr(span, _TAKEN, True)
         begun = self.open.pop((own.trace_id, own.span_id), None)
         if begun is None:
             if state.session._start:

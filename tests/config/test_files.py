@@ -125,9 +125,14 @@ class TestFiles:
 
     def test_unknown_keys_are_ignored(self, place: Place) -> None:
         place.write_project("profiling: {bogus: 1, 5: 6, load_max_bytes: 3}")
-        found = place.resolve({"bogus": 1}, config={"bogus": object(), 7: 8})
+        found = place.resolve(config={"bogus": object(), 7: 8}, instance={"load_max_bytes": 3})
         assert found == place.resolve()
         assert found.problems == ()
+
+    def test_an_unknown_keyword_of_profile_is_reported(self, place: Place) -> None:
+        found = place.resolve({"flush_intervall": 9, "flush_interval": 2})
+        assert found.config == place.resolve({"flush_interval": 2}).config
+        assert found.problems == ("flush_intervall= of profile() is no option; it is ignored",)
 
     @pytest.mark.parametrize(
         ("name", "value"),

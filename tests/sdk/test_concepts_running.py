@@ -283,6 +283,31 @@ class TestErrors:
         ours = [record for record in caplog.records if record.name.startswith("cirron_otel")]
         assert [record.levelno for record in ours] == [logging.WARNING]
 
+    def test_what_is_wrong_with_the_options_is_logged_once_each(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with (
+            caplog.at_level(logging.DEBUG, "cirron_otel"),
+            opened(tmp_path, flush_interval=-1, join="x", provider="none") as profiler,
+        ):
+            health = profiler.health()
+        assert health["enabled"]
+        assert health["swallowed_errors"] == {"configuration": 2, "provider": 1}
+        told = [record.getMessage() for record in caplog.records]
+        for what in ("flush_interval= of profile()", "join= of profile()", "provider= is a str"):
+            assert [message.count(what) for message in told if what in message] == [1]
+
+    def test_health_has_the_same_keys_where_no_session_is(self, tmp_path: Path) -> None:
+        def keys(health: dict[str, Any]) -> dict[str, Any]:
+            nested = ("queue", "drops", "recorded", "flush")
+            return {key: list(health[key]) if key in nested else None for key in health}
+
+        with opened(tmp_path) as profiler:
+            running = profiler.health()
+        off = ci.profile(enabled=False)
+        assert keys(off.health()) == keys(running)
+        off.shutdown()
+
     def test_the_users_own_exceptions_go_through_untouched(self, tmp_path: Path) -> None:
         raised = ValueError("the user's")
 

@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -95,6 +96,32 @@ def test_a_handler_set_behind_ours(tmp_path: Path) -> None:
     returncode, out, err = leave(tmp_path, "late goes on", signal.SIGTERM)
     assert (returncode, out) == (0, ["handled SIGTERM"]), err
     check(tmp_path)
+
+
+CHAINED = """
+import signal, sys
+import cirron_otel as ci
+
+def chain(number, frame):
+    before(number, frame)
+
+signal.signal(signal.SIGTERM, lambda *_: print("the first one"))
+ci.profile(frameworks=[], output_dir=sys.argv[1])
+before = signal.getsignal(signal.SIGTERM)
+signal.signal(signal.SIGTERM, chain)
+ci.shutdown()
+signal.raise_signal(signal.SIGTERM)
+print("goes on")
+"""
+
+
+def test_a_handler_that_chains_to_ours_when_the_session_is_over(tmp_path: Path) -> None:
+    """Ours cannot be taken out from below it, and passes on to the one before."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHAINED, tmp_path], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "the first one\ngoes on\n"), done.stderr
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceSt
 from opentelemetry.trace.status import Status, StatusCode
 
 import cirron_otel as ci
+from cirron_otel import CirronSpanProcessor
+from cirron_otel.sdk.buffers import registry
 from cirron_otel.sdk.scope import MAX_DEPTH, NOWHERE
 from cirron_otel.sdk.state import state
 
@@ -283,6 +285,52 @@ def test_stock_processors_and_exporters_get_scopes(
         assert found.one(name)["id"][:16] == f"{spans[name].context.span_id:016x}"
         assert found.trace_id(found.one(name)) == f"{spans[name].context.trace_id:032x}"
     provider.shutdown()
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_processors_behind_ours_are_flushed_where_no_session_is_open(
+    tmp_path: Path, is_over: bool
+) -> None:
+    provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(CirronSpanProcessor(output_dir=tmp_path, enabled=is_over))
+    provider.add_span_processor(BatchSpanProcessor(memory, schedule_delay_millis=3_600_000))
+    if is_over:
+        ci.shutdown()
+    provider.get_tracer("lib").start_span("late").end()
+    try:
+        assert provider.force_flush()
+        assert [span.name for span in memory.get_finished_spans()] == ["late"]
+    finally:
+        provider.shutdown()
+        state.recording = True
+
+
+def test_two_processors_of_ours_record_a_span_once(
+    directory: Path, provider: TracerProvider
+) -> None:
+    provider.add_span_processor(CirronSpanProcessor())
+    with ci.scope("outer"), provider.get_tracer("lib").start_as_current_span("inner"):
+        pass
+    ci.flush()
+    found = recorded(directory)
+    written = [span["name"] for batch in found.batches for span in batch["spans"]]
+    assert sorted(written) == ["inner", "outer"]
+    assert found.one("inner")["parent_id"] == found.one("outer")["id"]
+
+
+def test_a_processor_that_is_off_keeps_nothing(tmp_path: Path) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    processor = CirronSpanProcessor(output_dir=tmp_path, enabled=False)
+    provider.add_span_processor(processor)
+    try:
+        open_one = provider.get_tracer("lib").start_span("open")
+        provider.get_tracer("lib").start_span("ended").end()
+        assert not processor.foreign.open
+        assert not any(buffers.foreign for buffers in registry)
+        open_one.end()
+    finally:
+        provider.shutdown()
+        state.recording = True
 
 
 def test_a_tracers_spans_and_scopes_stand_in_one_tree(
