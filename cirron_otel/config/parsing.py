@@ -190,13 +190,16 @@ def names() -> Parser:
     return Parser("list[str] or None", "names with commas between them, or a list of them", parse)
 
 
+_NOTHING = tuple((word,) for word in ("none", "off", "false", "no", "0"))
+
+
 def some_of(*words: str, auto: bool = False) -> Parser:
     """Some of the words; `none` alone for not one, with `auto` `auto` alone for itself."""
     alone = ("auto", "none") if auto else ("none",)
 
     def parse(value: object) -> tuple[str, ...]:
         found = _words(value)
-        if found == ("none",) or (not found and not isinstance(value, str)):
+        if found in _NOTHING or (not found and not isinstance(value, str)):
             return ()
         if not found or not (set(found) <= set(words) or (auto and found == ("auto",))):
             raise ValueError

@@ -54,7 +54,8 @@ def resolve(
     `given` are the keyword arguments of `profile()`, `config` its `config=`, `instance` those of
     `Cirron()`; NOT_GIVEN and, but for options that know it, None stand for what was not given.
     `path` names a project file, which is then not searched for. `environ`, `cwd` and `home` are
-    the process's own where they are None. A wrong value is passed over for the next place.
+    the process's own where they are None. A wrong value is passed over for the next place; where it
+    says where batches go, they go nowhere.
     """
     environ = os.environ if environ is None else environ
     # A deleted working directory has no name: what is relative stays so.
@@ -73,13 +74,34 @@ def resolve(
     sources = [found for name, read in attempts if (found := _tried(name, read, problems))]
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
+    wrong: set[str] = set()
     for option in OPTIONS:
-        values[option.name], places[option.name] = _value(option, sources, problems)
+        values[option.name], places[option.name], is_wrong = _value(option, sources, problems)
+        if is_wrong:
+            wrong.add(option.name)
+    _keep_home(values, wrong, problems)
     values["output_dir"] = _absolute(str(values["output_dir"]), cwd, home)
     resolved = Config(**values)
     if is_sdk_disabled(environ):
         resolved, places["enabled"] = replace(resolved, enabled=False), SDK_DISABLED
     return Resolved(resolved, tuple(problems), places)
+
+
+_DESTINATION = frozenset({"api_endpoint", "ingest_path"})
+
+
+def _keep_home(values: dict[str, Any], wrong: set[str], problems: list[str]) -> None:
+    """Send nothing where it was said wrongly where to: the default is not where it was meant for.
+
+    A private endpoint with a typing error would else have its key and its batches sent to the
+    public platform.
+    """
+    if wrong & _DESTINATION and values["api_key"] is not None:
+        values["api_key"] = None
+        problems.append("nothing is sent to Cirron: where to is said wrongly; mend it")
+    if "exporters" in wrong:
+        values["exporters"] = ()
+        problems.append("nothing is exported: exporters is said wrongly; mend it")
 
 
 def is_sdk_disabled(environ: Mapping[str, str]) -> bool:
@@ -146,8 +168,8 @@ def _tried(name: str, read: Callable[[], Source | None], problems: list[str]) ->
     return None
 
 
-def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tuple[Any, str]:
-    """The value of `option`, and where it stood."""
+def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tuple[Any, str, bool]:
+    """The value of `option`, where it stood, and whether a wrong one was passed over for it."""
     wrong: list[str] = []
     value, place = option.default, DEFAULT
     for source in sources:
@@ -165,7 +187,7 @@ def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tu
             wrong.append(f"{source.place(option)} is {_shown(option, found)}")
     used = f"{DEFAULT}, {_shown(option, value)}," if place == DEFAULT else place
     problems += [f"{each}: expected {option.parser.expected}; {used} is used" for each in wrong]
-    return value, place
+    return value, place, bool(wrong)
 
 
 def _misplaced(option: Option, source: Source) -> str:

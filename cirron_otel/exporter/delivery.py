@@ -114,6 +114,13 @@ class Delivery:
             self._sweep_at = self._clock()
             self._changed.notify_all()
 
+    def hurry(self, timeout: float) -> None:
+        """Say that `finish` comes, and give up in `timeout` seconds; it does not wait."""
+        if os.getpid() == self._pid:
+            with self._changed:
+                self._deadline = self._clock() + timeout
+                self._changed.notify_all()
+
     def finish(self, timeout: float) -> bool:
         """Send what is left, for `timeout` seconds at most; whether the target has all of it.
 
@@ -123,9 +130,7 @@ class Delivery:
         """
         if os.getpid() != self._pid:
             return False
-        with self._changed:
-            self._deadline = self._clock() + timeout
-            self._changed.notify_all()
+        self.hurry(timeout)
         if self._thread.is_alive():
             self._thread.join(timeout)
             if self._thread.is_alive():

@@ -42,6 +42,9 @@ class Exporter(Protocol):
     def look_again(self) -> None:
         """Batches of dead processes were recovered."""
 
+    def hurry(self, timeout: float) -> None:
+        """Say that `finish` comes, with that time from now; it does not wait."""
+
     def finish(self, timeout: float) -> bool:
         """Send what is left, within `timeout` seconds."""
 
@@ -129,6 +132,8 @@ class Pipeline:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(max(deadline - time.monotonic(), 0.1))
         is_sending = self.mode == NORMAL
+        for exporter in self.exporters:  # all at once: one that is away costs the others no time
+            exporter.hurry(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
         for exporter in self.exporters:
             left = max(deadline - time.monotonic(), 0.0) if is_sending else 0.0
             done = exporter.finish(left) and is_sending and done
@@ -179,6 +184,8 @@ class Pipeline:
             except BaseException as error:
                 # SystemExit, too: nothing but the end of the session ends this thread.
                 self._died(f"{type(error).__name__}: {error}")
+        while self._asked:  # who asked while this thread ended
+            self._asked.popleft().set()
 
     def _wait(self) -> None:
         """Until the interval is over, or somebody asks."""

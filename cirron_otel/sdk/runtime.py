@@ -133,15 +133,17 @@ class Runtime:
         if self.is_over:
             return True
         self.is_over = True
-        self.entered.leave()
-        self.processor.is_on = False
-        done = self.pipeline.shutdown(timeout)
-        self._tell_end()
-        state.special = False
-        buf.pressure.wake = buf.pressure.first = _nothing
-        costs.configure(cpu_time=False, memory_peak=False)
-        logs.restore()
-        self.owner.release()
+        try:
+            self.entered.leave()
+            self.processor.is_on = False
+            done = self.pipeline.shutdown(timeout)
+            self._tell_end()
+        finally:
+            state.special = False
+            buf.pressure.wake = buf.pressure.first = _nothing
+            costs.configure(cpu_time=False, memory_peak=False)
+            logs.restore()
+            self.owner.release()
         return done
 
     def _tell_end(self) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cirron_otel.config import Config, Export, exports_of
+from cirron_otel.config.resolve import resolve
 
 OTLP, HTTP, STREAM = Export.OTLP, Export.CIRRON_HTTP, Export.EVENT_STREAM
 KEY = Config(api_key="k")
@@ -57,3 +58,24 @@ def test_cirron_without_a_key_is_reported() -> None:
     assert found.problems == (
         "exporters names cirron, and there is no api_key: set CIRRON_API_KEY",
     )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"CIRRON_API_ENDPOINT": "https:/traces.example"},
+        {"CIRRON_API_ENDPOINT": ""} | {"CIRRON_INGEST_PATH": "traces here"},
+    ],
+)
+def test_a_key_does_not_go_elsewhere_when_its_endpoint_is_wrong(variables: dict[str, str]) -> None:
+    resolved = resolve(environ={"CIRRON_API_KEY": "secret", **variables})
+    assert resolved.config.api_key is None
+    assert exports_of(resolved.config, {}).targets == ()
+    assert any("nothing is sent to Cirron" in problem for problem in resolved.problems)
+    assert not any("secret" in problem for problem in resolved.problems)
+
+
+@pytest.mark.parametrize("said", ["off", "false", "spool", "jaeger"])
+def test_nothing_is_exported_where_the_exporters_are_wrong(said: str) -> None:
+    environ = {"CIRRON_EXPORTERS": said, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"}
+    assert exports_of(resolve(environ=environ).config, environ).targets == ()
