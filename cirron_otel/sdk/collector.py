@@ -114,14 +114,16 @@ class Collector:
         """The SDK's own time inside the scopes that have ended: the session's, and that of the
         scopes directly below it, which holds that of everything inside them."""
 
-    def collect(self, *, is_last: bool = False) -> Collected:
+    def collect(self, *, is_last: bool = False, is_portion: bool = False) -> Collected:
         """Everything recorded since the last time; `is_last` closes what is still open, too.
+
+        `is_portion`: only the oldest of it, as much as is put together at once.
 
         Where it raises, or its thread dies in it, `resume` goes on with what was taken.
         """
         try:
             if self._taken is None:
-                self._taken = self._take(is_last)
+                self._taken = self._take(is_last, is_portion)
             self._change = self._unchanged()
             found = self.latest = self._put_together(self._taken, self._change)
         except Exception:
@@ -210,9 +212,9 @@ class Collector:
 
     # --- taking ---------------------------------------------------------------------------------
 
-    def _take(self, is_last: bool) -> Taken:
+    def _take(self, is_last: bool, is_portion: bool) -> Taken:
         taking = self._taking
-        taking.take_scopes()
+        taking.take_scopes(is_portion=is_portion)
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
         for scope in (*self._open, *taking.scopes):

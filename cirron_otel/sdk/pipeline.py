@@ -21,6 +21,7 @@ from .clock import wall_now
 from .collector import Collected, Collector
 from .errors import swallowed
 from .sealer import Sealer
+from .taking import PORTION, waiting
 
 DEATHS = 3
 DEATHS_WITHIN_S = 60.0
@@ -208,29 +209,40 @@ class Pipeline:
     def _tick(self) -> None:
         begun = time.monotonic()
         self.before_each()
-        found = self._collected()
+        self._work_off()
+        found = self._collected(is_last=self._is_last)
         if self._is_last:
             self.sealer.finish()
-        for sink in self._sinks:
-            try:
-                sink(found)
-            except Exception as error:
-                swallowed("output", error)
-        found.forget()
+        self._show(found)
         took = time.monotonic() - begun
         self.flushes += 1
         self.flush_seconds += took
         self.longest_flush = max(self.longest_flush, took)
         self.last_flush_ns = wall_now()
 
-    def _collected(self) -> Collected:
+    def _work_off(self) -> None:
+        """Seal a backlog a portion at a time, for as long as it takes to come to its end."""
+        rounds = 2 * waiting() // PORTION
+        while rounds > 0 and waiting() > PORTION:
+            self._show(self._collected(is_portion=True))
+            rounds -= 1
+
+    def _show(self, found: Collected) -> None:
+        for sink in self._sinks:
+            try:
+                sink(found)
+            except Exception as error:
+                swallowed("output", error)
+        found.forget()
+
+    def _collected(self, *, is_last: bool = False, is_portion: bool = False) -> Collected:
         """What was recorded until now, sealed; first what an earlier flush was broken off at."""
         try:
             left = self.collector.resume()
             if left is not None:
                 self.sealer.seal(left, self.collector)
                 left.forget()
-            found = self.collector.collect(is_last=self._is_last)
+            found = self.collector.collect(is_last=is_last, is_portion=is_portion)
         except Exception as error:
             swallowed("collect", error)
             raise

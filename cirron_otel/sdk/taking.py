@@ -17,6 +17,9 @@ from .buffers import MarkEntry
 from .foreign import Ended
 from .scope import Scope
 
+PORTION = 16_384
+"""Scopes that are taken at once where many wait: what is made of them stands in memory."""
+_FEW = 512
 _AT_ONCE = 4096
 """Entries moved in one call: for so long, about 0.2 ms, no other thread runs."""
 
@@ -58,24 +61,38 @@ class Taking:
         self.scopes: list[Scope] = []
         self.foreign: list[Ended] = []
         self.marks: list[MarkEntry] = []
+        self._is_portion = False
 
-    def take_scopes(self) -> None:
-        """Take the scopes begun so far.
+    def take_scopes(self, *, is_portion: bool = False) -> None:
+        """Take the scopes begun so far, or about a portion of them, the oldest first.
 
         The marks are taken when it is known which of them have ended: those have all of theirs.
         """
+        self._is_portion = is_portion
         _move(buf.kept, self.scopes)
+        until = _portion_end() if is_portion else None
         for buffers in tuple(buf.registry):
-            _move(buffers.scopes, self.scopes)
+            if until is None:
+                _move(buffers.scopes, self.scopes)
+            else:
+                _move_begun(buffers.scopes, self.scopes, until)
 
     def take_others(self) -> None:
-        """Take the marks made so far, and the spans of others that have ended."""
+        """Take the spans of others that have ended, and the marks made so far; where a portion of
+        the scopes was taken, the marks up to the end of the last of them.
+        """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
+        until = 0
+        if self._is_portion:
+            until = max((scope._end for scope in self.scopes), default=0)
         for buffers in tuple(buf.registry):
             is_dead = buffers.dead
             before = len(self.marks)
-            _move(buffers.marks, self.marks)
+            if self._is_portion:
+                _move_until(buffers.marks, self.marks, until)
+            else:
+                _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
             if is_dead and not (buffers.scopes or buffers.marks or buffers.foreign):
                 buf.forget(buffers)
@@ -109,6 +126,22 @@ class Taking:
         self.marks.clear()
 
 
+def waiting() -> int:
+    """Scopes, or marks if they are more, that stand in the buffers."""
+    alive = tuple(buf.registry)
+    return max(sum(len(b.scopes) for b in alive), sum(len(b.marks) for b in alive))
+
+
+def _portion_end() -> int | None:
+    """Up to which start scopes are taken for a portion: threads may be far apart."""
+    each = PORTION // max(len(buf.registry), 1)
+    ends = []
+    for buffers in tuple(buf.registry):
+        with contextlib.suppress(IndexError):
+            ends.append(buffers.scopes[each]._start)
+    return min(ends, default=None)
+
+
 def _move(some: deque[Any], taken: list[Any]) -> None:
     """Move what stands in a deque now; producers may pop there, too, when it is full."""
     entries = iter(some.popleft, None)
@@ -117,3 +150,23 @@ def _move(some: deque[Any], taken: list[Any]) -> None:
         while left > 0:
             taken.extend(islice(entries, min(left, _AT_ONCE)))
             left -= _AT_ONCE
+
+
+def _move_begun(some: deque[Any], taken: list[Any], until: int) -> None:
+    """Move scopes that were begun up to the time `until`."""
+    with contextlib.suppress(IndexError):
+        while some[0]._start <= until:
+            taken.extend(islice(iter(some.popleft, None), 1))
+
+
+def _move_until(some: deque[Any], taken: list[Any], until: int) -> None:
+    """Move marks made up to the time `until`, and a portion at least."""
+    left = len(some)
+    least = PORTION
+    entries = iter(some.popleft, None)
+    with contextlib.suppress(IndexError):
+        while left > 0 and (least > 0 or some[0][3] <= until):
+            at_once = min(left, _FEW)
+            taken.extend(islice(entries, at_once))
+            left -= at_once
+            least -= at_once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import cirron_otel as ci
 from cirron_otel import exactjson
 from cirron_otel.pipeline.codec import batch_bytes
+from cirron_otel.sdk import taking
 from cirron_otel.sdk.batch_text import Text, batch_text
 from cirron_otel.sdk.errors import errors
 from cirron_otel.sdk.plain import plain
@@ -195,3 +197,42 @@ def test_ten_thousand_marks_of_an_open_scope_are_all_named_at_its_end(
     (span,), _ = session.rows()
     assert span.mark_ids[:-1] == ids
     assert len(set(ids)) == 10_000
+
+
+def test_a_backlog_is_taken_in_portions_the_oldest_first(
+    session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "PORTION", 10)
+    monkeypatch.setattr(taking, "_FEW", 2)
+
+    def work(own: str) -> None:
+        with ci.scope(own):
+            for number in range(40):
+                with ci.scope("step", number):
+                    ci.mark("loss", number)
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    work("main")
+    told = []
+    while taking.waiting() > 10:
+        before = taking.waiting()
+        found = session.collector.collect(is_portion=True)
+        told.append([batch.rows() for batch in found.batches])
+        assert taking.waiting() < before
+    assert len(told) > 3
+    told.append([batch.rows() for batch in session.collect().batches])
+    spans = [row for some in told for rows, _ in some for row in rows]
+    marks = [row for some in told for _, rows in some for row in rows]
+    assert len({span.id for span in spans}) == len(spans) == 4 * 41
+    users = {mark.id for mark in marks if mark.name == "loss"}
+    own = {mark.id for mark in marks} - users
+    listed = [mark_id for span in spans for mark_id in span.mark_ids]
+    assert len(users) == 4 * 40
+    assert sorted(listed) == sorted(users | own)
+    for some in told:
+        for rows, others in some:
+            assert rows == sorted(rows, key=lambda row: (row.end_ns, row.id))
+            assert others == sorted(others, key=lambda row: (row.ts_ns, row.id))

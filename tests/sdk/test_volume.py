@@ -103,8 +103,9 @@ def check(directory: Path, said: dict[str, Any]) -> Seen:
 
 @pytest.mark.slow
 def test_eight_threads_of_100_000_scopes_and_tasks(tmp_path: Path) -> None:
-    said = made(tmp_path, threads=8, tasks=200, rounds=50_000)
+    said = made(tmp_path, threads=8, tasks=200, rounds=50_000, spool_max_bytes=4_000_000_000)
     assert said["scopes"] > 800_000
+    assert said["health"]["drops"]["batches_evicted"] == 0
     check(tmp_path, said)
 
 
