@@ -102,6 +102,8 @@ def _label(node: TreeNode, parent: TreeNode | None) -> Text:
         if node.index is not None:
             label.append(f" {printable(node.index)}", "bold")
         label.append(f"  {duration(node.duration_ns)}", "cyan")
+        if node.error is not None:
+            label.append(f"  ✗ {_short(printable(node.error))}", "red")
     else:
         label.append(f"(not recorded) {printable(node.id or '')}", "yellow")
     if parent is None and node.start_ns is not None:

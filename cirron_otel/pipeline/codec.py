@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from .. import exactjson
 from ..ids import digest
-from ..model import Batch
 from ..spool.check import Problem, check_batch
 from ..translator.encode import SEGMENTED, Options
 from ..translator.fast_encode import fast_encode, typed_batch
@@ -71,12 +69,3 @@ def pushable(message: bytes) -> bytes:
     """A message as backends take it: ids of a wrong length, or zero, replaced by derived ones."""
     traces = TracesData.FromString(message)
     return traces.SerializeToString() if regular(traces.resource_spans) else message
-
-
-def batch_bytes(batch: dict[str, Any]) -> bytes:
-    """A batch as this package writes it: byte for byte the same for the same content."""
-    try:
-        data = msgspec.json.encode(msgspec.convert(batch, Batch, strict=True))
-    except (msgspec.ValidationError, UnicodeError, OverflowError, TypeError):
-        return exactjson.dumps(batch)
-    return data if exactjson.equal(exactjson.loads(data), batch) else exactjson.dumps(batch)

@@ -17,13 +17,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ..errors import InputError, TargetError, UsageError
 from ..ids import digest
 from ..otlp.files import Message, read_messages
+from ..spool.canonical import batch_bytes
 from ..spool.findings import Finding
 from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
 from ..spool.writer import name_of
 from ..translator.decode import Decoded
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from ..translator.translate import FromOtlp
-from .codec import batch_bytes
 from .formats import STANDARD, Kind, Place, source_place, target_place
 from .light import LightBatch, light
 from .report import Report

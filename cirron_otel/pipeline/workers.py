@@ -19,11 +19,12 @@ from .. import exactjson
 from ..errors import CirronOtelError
 from ..otlp.json_codec import json_losses, traces_to_json
 from ..otlp.wire import encode_varint
+from ..spool.canonical import batch_bytes
 from ..spool.check import check_batch
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.encode import Options, file_name
-from .codec import Encoded, NoBatchError, batch_bytes, encode, pushable
+from .codec import Encoded, NoBatchError, encode, pushable
 from .light import light
 from .select import Selection
 from .sessions import SessionIndex

@@ -1,6 +1,6 @@
 """The records of a batch in the making: the model's fields, typed for speed.
 
-The field order is `model`'s, so a batch encodes to the bytes that `pipeline.codec.batch_bytes`
+The field order is `model`'s, so a batch encodes to the bytes that `spool.canonical.batch_bytes`
 would give it.
 """
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from .. import exactjson
 from ..errors import InputError
 
+_ERROR = 2
 MAX_TEXT = 500
 """Longer names and values are cut: rows are for showing, never for converting."""
 
@@ -27,6 +28,16 @@ class SpanRow(Struct):
     rank: int | None = None
     thread_id: int | None = None
     mark_ids: list[str] = []
+    otel: Any = None
+
+    @property
+    def error(self) -> str | None:
+        """What the span's status says where it is an error."""
+        status = self.otel.get("status") if isinstance(self.otel, dict) else None
+        if not isinstance(status, dict) or status.get("code") != _ERROR:
+            return None
+        message = status.get("message")
+        return message if isinstance(message, str) and message else "error"
 
 
 class MarkRow(Struct):

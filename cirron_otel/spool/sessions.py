@@ -19,7 +19,9 @@ CREATE TABLE member (no INTEGER PRIMARY KEY, session INTEGER);
 """
 _CLOSED = """
 INSERT INTO session (key, state, pid, start_ns, end_ns)
-SELECT id, 'closed', pid, min(start_ns), max(end_ns) FROM span
+SELECT id, CASE WHEN max(error LIKE 'incomplete:%') THEN 'incomplete' ELSE 'closed' END, pid,
+    min(start_ns), max(end_ns)
+FROM span
 WHERE parent IS NULL AND name = ? AND id IS NOT NULL GROUP BY id
 """
 _OPEN = """

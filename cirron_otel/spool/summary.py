@@ -14,7 +14,7 @@ from .index import SpoolIndex, id_of
 from .reader import SpoolReader
 from .sessions import assign_sessions
 
-State = Literal["closed", "open", "none"]
+State = Literal["closed", "incomplete", "open", "none"]
 _MAX_LISTED = 1000
 
 
@@ -25,7 +25,8 @@ class SessionSummary:
     id: str | None
     """None for what stands in no session: then these are the leavings of one process."""
     state: State
-    """`closed` where the session's own span was recorded, `open` where it was not (yet)."""
+    """`closed` where the session's own span was recorded, `incomplete` where a recovery did so,
+    `open` where it was not (yet)."""
     start_ns: int | None = None
     end_ns: int | None = None
     """Of the spans in it: where it is open, only so far."""

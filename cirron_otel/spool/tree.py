@@ -59,6 +59,8 @@ class TreeNode:
     pid: int | None = None
     thread_id: int | None = None
     session: str | None = None
+    error: str | None = None
+    """What its status says where it failed, or was closed as incomplete."""
     marks: list[MarkNode] = field(default_factory=list)
     marks_left_out: int = 0
     snapshots: int = 0
@@ -118,7 +120,7 @@ def build_trees(
 
 _NODE = """
 SELECT span.no, span.id, name, idx, span.start_ns, span.end_ns, rank, span.pid, thread_id,
-    session.key
+    session.key, span.error
 FROM span LEFT JOIN member ON member.no = span.no LEFT JOIN session ON session.no = member.session
 """
 _BY_NUMBER = _NODE + " WHERE span.no = ?"
@@ -204,7 +206,19 @@ class _Builder:
                 yield TreeNode(id_of(parent), recorded=False, session=session_id), parent
 
     def _nodes(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[TreeNode, bytes | None]]:
-        for number, key, name, index, start_ns, end_ns, rank, pid, thread_id, session in rows:
+        for (
+            number,
+            key,
+            name,
+            index,
+            start_ns,
+            end_ns,
+            rank,
+            pid,
+            thread_id,
+            session,
+            error,
+        ) in rows:
             if number in self.seen:
                 continue
             self.seen.add(number)
@@ -218,6 +232,7 @@ class _Builder:
                 pid=pid,
                 thread_id=thread_id,
                 session=None if session is None else id_of(session),
+                error=error,
             )
             yield node, key
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import cirron_otel as ci
 from cirron_otel import exactjson
-from cirron_otel.pipeline.codec import batch_bytes
 from cirron_otel.sdk import taking
 from cirron_otel.sdk.batch_text import Text, batch_text
 from cirron_otel.sdk.errors import errors
 from cirron_otel.sdk.plain import plain
+from cirron_otel.spool.canonical import batch_bytes
 from cirron_otel.spool.check import check_batch
 from tests.sdk.conftest import OpenSession
 

@@ -1,0 +1,42 @@
+"""What `spool ls` and `spool show` say of scopes that failed, and of those that never ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from .conftest import Run, environment
+
+KILLED = """
+import os, signal
+import cirron_otel as ci
+ci.profile(frameworks=[], output_dir="run", flush_interval=3600)
+try:
+    with ci.scope("backward"):
+        raise ValueError("loss is nan")
+except ValueError:
+    pass
+with ci.scope("epoch", 7):
+    ci.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_failed_and_incomplete_scopes_are_marked(run: Run, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], cwd=tmp_path, env=environment(), check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert run("spool", "recover", "run").returncode == 0
+    assert " incomplete " in run("spool", "ls", "run").stdout
+    shown = run("spool", "show", "run").stdout
+    (backward,) = [line for line in shown.splitlines() if "backward" in line]
+    (epoch,) = [line for line in shown.splitlines() if "epoch 7" in line]
+    assert "✗ ValueError: loss is nan" in backward
+    assert "✗ incomplete: the process" in epoch
+    tree = json.loads(run("spool", "show", "run", "--json").stdout)
+    assert '"error": "ValueError: loss is nan"' in json.dumps(tree)
+    assert list((tmp_path / "run" / "state").glob("journal-*")) == []
