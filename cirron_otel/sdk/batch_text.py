@@ -60,7 +60,7 @@ class Text:
         self.count = 0
         """Records in it."""
         self.lost = 0
-        """Records that could not be said, since `clear` was called first."""
+        """Records that could not be said; whoever reads it sets it back."""
 
     def add(self, rows: list[Any]) -> None:
         """Append records. What the fast encoder refuses (lone surrogates, big integers) goes the

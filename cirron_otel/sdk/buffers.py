@@ -54,8 +54,8 @@ class Pressure:
     def __init__(self) -> None:
         self.wake = _nothing
         self.first = _nothing
-        """Called where ids run out, and by marks outside of every session: a forked child opens
-        its own session there."""
+        """Called where ids run out, and by marks outside of every session: there a pipeline looks
+        whether its flush thread lives, and a forked child opens its own session."""
 
 
 def _nothing() -> None:

@@ -149,7 +149,8 @@ class Collector:
         default = default_trace(taken.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(taken, default), key=span_order)
         found = Collected()
-        wanted = self._journalled - ({self._origin.session_id} if not taken.is_last else set())
+        # What is open still is not among the ended: mostly nothing is left to look for.
+        wanted = self._journalled - {scope.id for scope in taken.open}
         found.batches, found.closed, ids = self._assembly.put_together(
             taken.ended, taken.marks, foreign, default, change,
             lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted,

@@ -80,7 +80,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         "spool_bytes": _size(runtime),
         "flush_mode": pipeline.mode,
         "flush_restart_count": pipeline.restarts,
-        "transport": [target.get("target") for target in targets] or "spool",
+        "transport": [target.get("target") for target in targets] or sealer.kind,
         "installed_hooks": [],
         "platform_context": runtime.config.platform_context,
         "session_id": runtime.origin.session_id,

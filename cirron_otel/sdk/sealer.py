@@ -54,6 +54,9 @@ class Names:
 class Sealer:
     """Writes what the collector found: the journal first, then the batches."""
 
+    kind: str | None = "spool"
+    """Where batches go at the least."""
+
     def __init__(
         self,
         owner: Owner,
@@ -74,7 +77,6 @@ class Sealer:
         """Records of batches that could not be written, and for which there was no room left."""
         self.is_whole = True
         """False where the session ended before all of it was written."""
-        self.last_error = ""
 
     @property
     def waiting(self) -> int:
@@ -121,7 +123,6 @@ class Sealer:
             try:
                 self._writer.write(batch.data, batch.name)
             except CirronOtelError as error:
-                self.last_error = str(error)
                 swallowed("spool", error)
                 self._drop(PENDING_BYTES)
                 return
@@ -169,6 +170,8 @@ class Unwritten(Sealer):
     """Where no spool was asked for (`output` without `spool`, and nothing exported): nothing is
     written, and no directory made.
     """
+
+    kind = None
 
     def seal(self, found: Collected, collector: Collector) -> None:  # noqa: ARG002
         """What was found is shown to the sinks and to `trace()`, and forgotten."""

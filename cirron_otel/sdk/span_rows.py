@@ -23,7 +23,6 @@ from .scope import NOWHERE, Scope
 from .traces import Trace
 
 _KNOWN = 0x100
-_NO_MARKS: list[str] = []
 _MAX_BITS = 12_000
 """Of an integer: Python makes no text of many more digits."""
 _INT64 = 2**63
