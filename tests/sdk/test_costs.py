@@ -93,7 +93,7 @@ def test_without_a_new_peak_it_is_the_higher_end(measured: OpenSession) -> None:
     highest = bytearray(2 * BLOCK)
     del highest
     with Scope("holds") as holds:
-        block = bytearray(b"x") * (BLOCK // 2)
+        block = bytearray(b"x") * BLOCK
     with Scope("frees") as frees:
         del block
     with Scope("idle") as idle:
@@ -102,7 +102,7 @@ def test_without_a_new_peak_it_is_the_higher_end(measured: OpenSession) -> None:
     assert small is not None
     for scope in (holds, frees):
         assert scope.more.memory_peak_bytes is not None
-        assert scope.more.memory_peak_bytes > small + BLOCK // 4
+        assert scope.more.memory_peak_bytes > small + BLOCK // 2
 
 
 def test_without_proc_memory_stays_unknown(measured: OpenSession, tmp_path: Path) -> None:
