@@ -2,15 +2,27 @@
 PYTHON ?= python3
 # How many test processes run side by side.
 WORKERS ?= 2
+# TORCH=no: PyTorch is not installed, and what needs it is left out.
+TORCH ?= yes
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+TORCH_STAMP := .venv/.torch
+TORCH_VERSION = $(shell sed -n 's/^torch==//p' constraints.txt)
+
+ifeq ($(TORCH),no)
+ENVIRONMENT := $(STAMP)
+else
+ENVIRONMENT := $(TORCH_STAMP)
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv backends test demo bench lint format clean
+.PHONY: help venv torch torch-oldest backends test demo bench lint format clean
 
 help:
-	@echo "make venv      the environment with everything that development needs: .venv"
+	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
+	@echo "make torch     PyTorch and what trains with it, added to .venv (demo, test and bench do it)"
+	@echo "make torch-oldest  the oldest PyTorch that is supported, in an environment of its own"
 	@echo "make demo      convert a recorded spool, and show the tree and the numbers"
 	@echo "make test      linters, types, layers and all tests"
 	@echo "make bench     spans a second and peak memory"
@@ -18,6 +30,7 @@ help:
 	@echo "make lint      what 'make test' runs before the tests"
 	@echo "make format    format the code, and repair what ruff can"
 	@echo "make clean     remove .venv and what tools left here (the built backends are kept)"
+	@echo "With TORCH=no, demo, test and bench do without PyTorch."
 
 venv: $(STAMP)
 
@@ -31,10 +44,27 @@ $(STAMP): pyproject.toml constraints.txt
 	  -e '.[otlp]' --group dev
 	@touch $@
 
+torch: $(TORCH_STAMP)
+
+# A build of the same version that is there already, e.g. one for the CPU, is left alone.
+$(TORCH_STAMP): $(STAMP)
+	@found=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("torch"))' \
+	  2>/dev/null); quiet=--quiet; \
+	if [ "$${found%%+*}" != "$(TORCH_VERSION)" ]; then \
+	  quiet=; \
+	  echo "make torch: PyTorch $(TORCH_VERSION), and what trains with it, is added to .venv: on Linux, with"; \
+	  echo "CUDA's libraries, about 3 GB to fetch and 5.6 GB on disk. To go without: TORCH=no behind make."; \
+	fi; \
+	$(BIN)/python -m pip install $$quiet -c constraints.txt --group torch
+	@touch $@
+
+torch-oldest: $(STAMP)
+	@$(BIN)/python -m tests.torch.environments
+
 backends:
 	$(PYTHON) -m tests.backends.build
 
-test: venv
+test: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.backends.build --optional
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
@@ -49,10 +79,10 @@ format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-demo: venv
+demo: $(ENVIRONMENT)
 	@$(BIN)/cirron-otel demo
 
-bench: venv
+bench: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.bench
 
 clean:

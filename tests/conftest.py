@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,14 @@ from hypothesis import settings
 
 from tests.backends import run
 from tests.backends.build import BACKENDS, missing
+from tests.environments import EnvironmentUnavailableError
 from tests.recorder import record
 from tests.recorder.record import Recording
 
 REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
+TESTS = Path(__file__).parent
+OF_TORCH = {"instrumentation", "snapshot", "torch"}
+"""The directories whose tests import torch."""
 BACKEND_FIXTURES = {"jaeger", "otelcol_file", "otelcol_split"}
 
 # What the caller has set for OpenTelemetry or for Cirron must not decide how a test ends, and
@@ -46,6 +51,42 @@ def leave_out(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def need_torch() -> None:
+    """Leave the running test out where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        leave_out("torch is not installed: run `make torch`")
+
+
+class _WithoutTorch(pytest.File):
+    """Stands for a file of tests that cannot be imported: one test, which is left out."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield _LeftOut.from_parent(self, name="torch")
+
+
+class _LeftOut(pytest.Item):
+    def runtest(self) -> None:
+        need_torch()
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Collector | None:
+    """Without torch, a file of tests that import it is not imported, but not passed over either."""
+    if importlib.util.find_spec("torch") is None and _is_of_torch(module_path):
+        return _WithoutTorch.from_parent(parent, path=module_path)
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _is_of_torch(item.path):
+        item.add_marker("torch")
+
+
+def _is_of_torch(path: Path) -> bool:
+    return path.relative_to(TESTS).parts[0] in OF_TORCH
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that asks for a backend or for the recordings."""
     for item in items:
@@ -58,7 +99,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out a test of real backends where one is not there, or is not what the pins say."""
+    """Leave out what needs torch or real backends where they are not there, or not as pinned."""
+    if item.get_closest_marker("torch") is not None:
+        need_torch()
     if item.get_closest_marker("backends") is not None:
         reasons = [reason for name in BACKENDS if (reason := missing(name))]
         if reasons:
@@ -100,6 +143,6 @@ def recorded_spools(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str,
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             recordings: list[Recording] = record.record_all(shared / "recordings")
-        except record.EnvironmentUnavailableError as error:
+        except EnvironmentUnavailableError as error:
             leave_out(str(error))
     return [(recording.name, recording.directory) for recording in recordings]

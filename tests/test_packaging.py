@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Callable
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
@@ -100,8 +101,19 @@ def asked_for() -> list[Requirement]:
     return [Requirement(line) for line in [*lines, *PROJECT["dependency-groups"]["dev"]]]
 
 
-def test_everything_that_make_venv_installs_is_pinned_as_it_is() -> None:
-    todo, seen = asked_for(), {}
+def asked_for_with_torch() -> list[Requirement]:
+    extra = PROJECT["project"]["optional-dependencies"]["torch"]
+    return [Requirement(line) for line in [*extra, *PROJECT["dependency-groups"]["torch"]]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "at_least"),
+    [(asked_for, 40), pytest.param(asked_for_with_torch, 50, marks=pytest.mark.torch)],
+)
+def test_everything_that_make_installs_is_pinned_as_it_is(
+    asked: Callable[[], list[Requirement]], at_least: int
+) -> None:
+    todo, seen = asked(), {}
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
@@ -117,18 +129,20 @@ def test_everything_that_make_venv_installs_is_pinned_as_it_is() -> None:
             ):
                 further.marker = None
                 todo.append(further)
-    assert len(seen) > 40
+    assert len(seen) >= at_least
     assert {name: pins().get(name) for name in seen} == seen
 
 
 def test_the_pins_allow_what_the_project_asks_for() -> None:
-    for requirement in [*asked_for(), *map(Requirement, PROJECT["build-system"]["requires"])]:
+    build = map(Requirement, PROJECT["build-system"]["requires"])
+    for requirement in [*asked_for(), *asked_for_with_torch(), *build]:
         pinned = pins()[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pinned, prereleases=True), requirement
 
 
 def test_ci_runs_the_command_of_the_readme() -> None:
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
+    commands = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert commands[-2:] == ["make torch-oldest", "make test"]
     assert "make test" in (ROOT / "README.md").read_text()
 
 
@@ -148,7 +162,10 @@ def test_ci_fails_where_go_is_missing(tmp_path: Path) -> None:
     assert result.stderr.startswith(".ci/run: Go is not found on the PATH: install Go")
 
 
-@pytest.mark.parametrize("target", ["venv", "backends", "test", "demo", "bench", "lint", "clean"])
+TARGETS = ["venv", "torch", "torch-oldest", "backends", "test", "demo", "bench", "lint", "clean"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_knows_its_targets(target: str) -> None:
     result = subprocess.run(
         ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False
@@ -169,3 +186,44 @@ def test_make_venv_says_which_python_it_needs(tmp_path: Path) -> None:
     )
     assert result.returncode == 2
     assert "make venv: Python 3.11 or newer is needed" in result.stderr
+
+
+@pytest.mark.parametrize("target", ["test", "demo", "bench"])
+def test_make_does_without_torch_where_it_is_told_so(target: str, tmp_path: Path) -> None:
+    stamp = f"TORCH_STAMP={tmp_path}/stamp"
+    for choice, expected in (("TORCH=yes", 1), ("TORCH=no", 0)):
+        result = subprocess.run(
+            ["make", "--dry-run", target, choice, stamp],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert result.stdout.count("--group torch") == expected
+
+
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [("", True), ("2.6.0", True), (pins()["torch"], False), (f"{pins()['torch']}+cpu", False)],
+)
+def test_make_torch_says_how_large_it_is_before_it_fetches(
+    there: str, says: bool, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo "{there}" || echo "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "installed").touch()
+    result = subprocess.run(
+        ["make", "--silent", "torch", f"BIN={tmp_path}",
+         f"STAMP={tmp_path}/installed", f"TORCH_STAMP={tmp_path}/torch",
+         "--old-file=pyproject.toml", "--old-file=constraints.txt"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    *said, installed = result.stdout.splitlines()
+    assert ("3 GB to fetch" in " ".join(said)) == says
+    assert "-m pip install" in installed
+    assert ("--quiet" in installed) != says
+    assert (tmp_path / "torch").exists()

@@ -127,6 +127,17 @@ class Config:
     frameworks: tuple[str, ...] | None = _option(
         None, names(), "the frameworks that are hooked; `auto`: all that are there; `none`: not one"
     )
+    workers: bool = _option(
+        False, BOOLEAN, "trace the workers of a DataLoader, too: fetch and collate, a tree each"
+    )
+    cuda_timing: bool = _option(
+        True, BOOLEAN, "measure `gpu_ns` of the phases of a step, by events on the device's stream"
+    )
+    cuda_memory: bool = _option(
+        False,
+        BOOLEAN,
+        "measure the allocator's peaks per step; it resets torch's own peak statistics",
+    )
     snapshots: str | None = _option(
         "stats",
         optional(one_of("stats", "sampled", "full")),
@@ -135,6 +146,12 @@ class Config:
     )
     sample_rate: float = _option(
         0.01, number(0, 1), "the share of epochs whose tensors `sampled` keeps"
+    )
+    otlp_snapshots: str = _option(
+        "summary",
+        one_of("summary", "full"),
+        "what this process sends of snapshots over OTLP: one for all weights of an epoch and one"
+        " for all gradients, or all of them",
     )
     trace_layout: str = _option(
         "segmented",

@@ -14,6 +14,7 @@ from .batch_target import MisconfiguredError, Receipt, SealedBatch
 from .config import OtlpConfig, target_key
 from .otlp import Pusher, PushError, PushResult, RefusedError, UnreachableError
 from .sampled import sampled_part
+from .summary import summarised
 
 _GROUP_BYTES = 2_000_000
 _MOST_PARTIAL = 4
@@ -39,11 +40,17 @@ class OtlpTarget:
 
     blobs = None
 
-    def __init__(self, config: OtlpConfig, options: Options) -> None:
-        """Raise MissingExtraError, and UsageError where a certificate or header is unusable."""
+    def __init__(
+        self, config: OtlpConfig, options: Options, *, whole_snapshots: bool = True
+    ) -> None:
+        """Raise MissingExtraError, and UsageError where a certificate or header is unusable.
+
+        `whole_snapshots=False` sends a summary of each span's snapshots in their place.
+        """
         self.key = target_key(config)
         self.shown = config.shown_endpoint
         self._options = options
+        self._whole_snapshots = whole_snapshots
         self._stop = threading.Event()
         self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
         self._rest: dict[str, tuple[bytes, ...]] = {}
@@ -84,6 +91,8 @@ class OtlpTarget:
     def _encoded(self, batch: SealedBatch) -> bytes:
         try:
             data = sampled_part(batch.data)
+            if data is not None and not self._whole_snapshots:
+                data = summarised(data)
             return b"" if data is None else encode_own(data, batch.name, self._options)
         except InputError as error:
             raise RefusedError(f"{batch.name} cannot be said in OTLP: {error}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.trace import TracerProvider
 
 from ..config import Config
+from ..instrumentation.installing import Instrumentation
 from ..sdk.errors import swallowed
 from ..sdk.exits import Exits
 from ..sdk.health import disabled_health, health_of
@@ -32,6 +33,8 @@ class Profiler:
         self.runtime = runtime
         """What runs the session; None where there is none."""
         self.exits: Exits | None = None
+        self.instrumentation: Instrumentation | None = None
+        """The hooks into frameworks."""
         self.config = config
         self.cirron = cirron
 
@@ -60,7 +63,7 @@ class Profiler:
     @property
     def installed_hooks(self) -> list[str]:
         """The frameworks that are hooked."""
-        return []
+        return self.instrumentation.installed if self.instrumentation is not None else []
 
     @property
     def platform_context(self) -> dict[str, str]:
@@ -78,7 +81,7 @@ class Profiler:
             return False
         try:
             limit = _seconds(timeout, self.config.shutdown_timeout)
-            return runtime.pipeline.flush(limit)
+            return runtime.flush(limit)
         except Exception as error:
             swallowed("flush", error)
             return False
@@ -98,6 +101,8 @@ class Profiler:
         try:
             limit = _seconds(timeout, self.config.shutdown_timeout)
             forget(self)
+            if self.instrumentation is not None:
+                self.instrumentation.remove()
             done = runtime.shutdown(limit)
         except Exception as error:
             swallowed("shutdown", error)

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..config.resolve import Resolved
+from ..instrumentation.installing import Instrumentation
 from ..sdk import forks
 from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
     from .cirron import Cirron
 
 
-def open_profiler(cirron: Cirron, resolved: Resolved, joining: Joining) -> Profiler:
-    """A profiler whose session is open, or one that is off. Nothing is raised."""
+def open_profiler(
+    cirron: Cirron,
+    resolved: Resolved,
+    joining: Joining,
+    instrumentation: Instrumentation | None = None,
+) -> Profiler:
+    """A profiler whose session is open, or one that is off. Nothing is raised.
+
+    `instrumentation`: hooks that are there already, a forking parent's.
+    """
     config = resolved.config
     errors.reset()
     for problem in resolved.problems:
@@ -34,6 +43,11 @@ def open_profiler(cirron: Cirron, resolved: Resolved, joining: Joining) -> Profi
         swallowed("profile", error)
         return Profiler(None, config, cirron)
     profiler = Profiler(runtime, config, cirron)
+    if instrumentation is None:
+        instrumentation = Instrumentation(config)
+        instrumentation.install()
+    profiler.instrumentation = instrumentation
+    runtime.look_after = instrumentation.look_after
     try:
         _prepare_exits(profiler, resolved)
     except Exception as error:
@@ -75,12 +89,15 @@ def _after_fork(parent: Profiler, resolved: Resolved) -> None:
         parent.exits.remove()
     context = runtime.origin.session.get_span_context()
     runtime.abandon()
+    hooks = parent.instrumentation
+    if hooks is not None:
+        hooks.renew()
     active.profiler, active.last = None, None
     cirron = parent.cirron
 
     def revive() -> None:
         with active.lock:
             if active.profiler is None:
-                active.profiler = open_profiler(cirron, resolved, Joining(link=context))
+                active.profiler = open_profiler(cirron, resolved, Joining(link=context), hooks)
 
     forks.revive_later(revive)

@@ -11,7 +11,7 @@ from .batch_text import BatchText, Text, batch_text
 from .buffers import MarkEntry
 from .clock import ANCHOR
 from .mark_rows import ids_of, mark_rows, sort_marks
-from .rows import MarkRow, SpanRow
+from .rows import MarkRow, SnapshotRow, SpanRow
 from .scope import Scope
 from .scope_rows import scope_rows, span_order
 from .taking import Change
@@ -20,6 +20,7 @@ from .traces import Trace
 MAX_SPANS = 8_000
 """Spans of one batch; more go into further batches of the same flush."""
 MAX_MARKS = 32_000
+MAX_SNAPSHOTS = 4_000
 _SLICE = 256
 _time = itemgetter(3)
 
@@ -33,7 +34,7 @@ class Assembly:
     def __init__(self, common: tuple[int, int, int], session: Scope, naming: Naming) -> None:
         """`common` as in `scope_rows`."""
         self._common, self._session, self._naming = common, session, naming
-        self._spans, self._marks = Text(), Text()
+        self._spans, self._marks, self._snapshots = Text(), Text(), Text()
 
     def put_together(
         self,
@@ -44,16 +45,18 @@ class Assembly:
         change: Change,
         otel_of: Callable[[dict[Scope, list[str]], bool], tuple[dict[str, Any], dict[str, Any]]],
         wanted: set[str],
+        snapshots: list[SnapshotRow],
     ) -> tuple[list[BatchText], list[SpanRow], dict[Scope, list[str]]]:
         """The batches; the records of spans that are `wanted` or that an earlier batch refers to;
         the ids of marks whose scope is not among `ended`, by scope.
 
-        `ended` and `foreign` stand in canonical order. `otel_of` gives the `otel` of the first
-        batch and of those behind it, by the scopes that have marks and whether there are several.
+        `ended`, `foreign` and `snapshots` stand in canonical order. `otel_of` gives the `otel` of
+        the first batch and of those behind it, by the scopes that have marks and whether there are
+        several.
         """
-        self._spans.clear()
-        self._marks.clear()
-        self._spans.lost = self._marks.lost = 0
+        for text in (self._spans, self._marks, self._snapshots):
+            text.clear()
+            text.lost = 0
         entries = sorted(entries, key=_time)
         ids, mark_ids = ids_of(entries, self._session)
         is_split = len(ended) + len(foreign) >= MAX_SPANS or len(entries) >= MAX_MARKS - MAX_SPANS
@@ -76,9 +79,10 @@ class Assembly:
             at = end
         rows = maker.add([], [], None)
         closed += [row for row in rows if row.id in wanted or row.id in seen]
-        maker.finish()
+        maker.finish(snapshots)
         change.spans_lost += self._spans.lost
         change.marks_lost += self._marks.lost
+        change.snapshots_lost += self._snapshots.lost
         return maker.batches, closed, ids
 
 
@@ -144,14 +148,21 @@ class _Making:
         batch_id, created_ns = assembly._naming()
         otel = self._otel if not self.batches else self._brief
         self.batches.append(
-            batch_text(assembly._spans, assembly._marks, otel, batch_id, created_ns)
+            batch_text(
+                assembly._spans, assembly._marks, otel, batch_id, created_ns, assembly._snapshots
+            )
         )
 
-    def finish(self) -> None:
-        """Close the last batch, if there is anything to say."""
+    def finish(self, snapshots: list[SnapshotRow]) -> None:
+        """Add the snapshots, and close the last batch, if there is anything to say."""
         assembly = self._assembly
+        for start in range(0, len(snapshots), _SLICE):
+            if assembly._snapshots.count >= MAX_SNAPSHOTS:
+                self._close()
+            assembly._snapshots.add(snapshots[start : start + _SLICE])
         is_news = not self.batches and ("running" in self._otel or "segments" in self._otel)
-        if assembly._spans.count or assembly._marks.count or is_news:
+        has_any = assembly._spans.count or assembly._marks.count or assembly._snapshots.count
+        if has_any or is_news:
             self._close()
 
 

@@ -38,6 +38,7 @@ class BatchText:
     data: bytes
     span_count: int
     mark_count: int
+    snapshot_count: int = 0
 
     def rows(self) -> tuple[list[SpanRow], list[MarkRow]]:
         """Its records again, for those who show them."""
@@ -108,10 +109,16 @@ def _text_of(row: Any) -> bytes:
 
 
 def batch_text(
-    spans: Text, marks: Text, otel: dict[str, Any], batch_id: str, created_ns: int
+    spans: Text,
+    marks: Text,
+    otel: dict[str, Any],
+    batch_id: str,
+    created_ns: int,
+    snapshots: Text | None = None,
 ) -> BatchText:
-    """The batch of two lists, which are empty afterwards."""
-    with spans.view() as some, marks.view() as others:
+    """The batch of these lists, which are empty afterwards."""
+    snapshots = snapshots or _no_text
+    with spans.view() as some, marks.view() as others, snapshots.view() as last:
         data = b"".join(
             (
                 b'{"schema_version":1,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":'
@@ -119,10 +126,16 @@ def batch_text(
                 some or b"[",
                 b'],"marks":',
                 others or b"[",
-                b'],"snapshots":[],"otel":%b}' % bytes(as_raw(otel)),
+                b'],"snapshots":',
+                last or b"[",
+                b'],"otel":%b}' % bytes(as_raw(otel)),
             )
         )
-    made = BatchText(batch_id, created_ns, data, spans.count, marks.count)
+    made = BatchText(batch_id, created_ns, data, spans.count, marks.count, snapshots.count)
     spans.clear()
     marks.clear()
+    snapshots.clear()
     return made
+
+
+_no_text = Text()

@@ -20,14 +20,17 @@ from .clock import now, wall, wall_now
 from .errors import swallowed
 from .foreign import ForeignSpans, foreign_row
 from .plain import text_of
-from .rows import SpanRow
+from .rows import SnapshotRow, SpanRow
 from .scope import NOWHERE, Scope
 from .scope_rows import span_order
+from .snapshots import Snapshots
 from .span_rows import recorded_above, span_row
 from .taking import Change, Taken, Taking
 from .traces import UNIT_DEPTH, Segments, Trace
 
 INCOMPLETE = "incomplete: the session ended before this scope did"
+snapshot_order = attrgetter("ts_ns", "id")
+"""The canonical order of snapshots."""
 MOST_ATTEMPTS = 2
 """So often one tries to make batches of what was taken: it may be what that fails at."""
 
@@ -80,6 +83,7 @@ class Collector:
         thinner: Any = None,
         recent: Any = None,
         naming: Naming | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         """`overhead_every`: every how many scopes the SDK's own time becomes a mark; 0 for none.
 
@@ -91,6 +95,7 @@ class Collector:
         self._assembly = Assembly(common, origin.session, naming or random_name(wall_now))
         self._thinner = thinner
         self._recent = recent
+        self._snapshots = snapshots
         self._taking = Taking()
         self._taken: Taken | None = None
         self._change = Change()
@@ -104,12 +109,14 @@ class Collector:
         self._announced: set[Scope] = set()
         self._journalled: set[str] = set()
         self._scopes = 0
-        self.spans = self.marks = 0
+        self.spans = self.marks = self.snapshots = 0
         """Records put into batches so far."""
         self.spans_lost = 0
         """Scopes of which no record could be made."""
         self.marks_lost = 0
         """Marks whose scope was dropped, or whose value turned out to be none."""
+        self.snapshots_lost = 0
+        """Snapshots whose scope was dropped, or of which no record could be made."""
         self.overhead_ns = 0
         """The SDK's own time inside the scopes that have ended: the session's, and that of the
         scopes directly below it, which holds that of everything inside them."""
@@ -151,9 +158,10 @@ class Collector:
         found = Collected()
         # What is open still is not among the ended: mostly nothing is left to look for.
         wanted = self._journalled - {scope.id for scope in taken.open}
+        snapshots = self._snapshot_rows(taken, change)
         found.batches, found.closed, ids = self._assembly.put_together(
             taken.ended, taken.marks, foreign, default, change,
-            lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted,
+            lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted, snapshots,
         )  # fmt: skip
         for scope, some in ids.items():
             if scope in taken.open or scope in taken.late:
@@ -162,13 +170,14 @@ class Collector:
         self._tell_open(taken, found)
         change.spans += sum(batch.span_count for batch in found.batches)
         change.marks += sum(batch.mark_count for batch in found.batches)
+        change.snapshots += sum(batch.snapshot_count for batch in found.batches)
         return found
 
     def _unchanged(self) -> Change:
         return Change(
             {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
-            self._announced, [], self._scopes, self.spans, self.marks, self.spans_lost,
-            self.marks_lost, self.overhead_ns,
+            self._announced, [], self._scopes, self.spans, self.marks, self.snapshots,
+            self.spans_lost, self.marks_lost, self.snapshots_lost, self.overhead_ns,
         )  # fmt: skip
 
     def _note(self, found: Collected) -> None:
@@ -184,8 +193,9 @@ class Collector:
         while segments and segments[0] in change.segments:
             del segments[0]
         self._scopes, self.overhead_ns = change.scopes, change.overhead_ns
-        self.spans, self.marks = change.spans, change.marks
+        self.spans, self.marks, self.snapshots = change.spans, change.marks, change.snapshots
         self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
+        self.snapshots_lost = change.snapshots_lost
         self._taking.clear()
         self._taken, self._attempts = None, 0
         found.is_noted = True
@@ -203,6 +213,7 @@ class Collector:
         ended = taken.ended if taken is not None else [s for s in taking.scopes if s._end]
         self.spans_lost += len(ended) + len(taking.foreign)
         self.marks_lost += len(taken.marks if taken is not None else taking.marks)
+        self.snapshots_lost += sum(each.size for each in taking.snapshots)
         self._open = {scope: seen for scope, seen in self._open.items() if not scope._end}
         taking.clear()
 
@@ -227,11 +238,13 @@ class Collector:
             ended += self._close_all(still)
             still = {}
         taking.take_others()
+        if self._snapshots is not None:
+            self._snapshots.hand_over(taking.snapshots)
         late = taking.late(ended)
         marks = taking.marks
         if self._thinner is not None:
             ended, marks = self._thinner.sift(ended, marks, is_last)
-        return Taken(ended, taking.foreign, marks, still, late, is_last)
+        return Taken(ended, taking.foreign, marks, still, late, is_last, taking.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
         """End what is open; the session last."""
@@ -259,6 +272,18 @@ class Collector:
                     row.attrs = {"incomplete": True} | row.attrs
                 rows.append(row)
         return [row for row in rows if row is not None]
+
+    def _snapshot_rows(self, taken: Taken, change: Change) -> list[SnapshotRow]:
+        rows: list[SnapshotRow] = []
+        for each in taken.snapshots:
+            try:
+                some = each.rows()
+            except Exception as error:
+                swallowed("snapshot", error)
+                some = []
+            rows += some
+            change.snapshots_lost += each.size - len(some)
+        return sorted(rows, key=snapshot_order)
 
     def _foreign_row(self, span: Any, begun: Any, default: Trace) -> SpanRow | None:
         try:
@@ -310,6 +335,11 @@ class Collector:
             and scope._id
             and (is_split or scope in taken.open or scope in taken.late)
             and scope._trace.trace_id != default.trace_id
+        }
+        outside |= {
+            each.scope.id or "": each.scope._trace.trace_id.hex()
+            for each in taken.snapshots  # their scope ended earlier, perhaps
+            if each.scope._id and each.scope._trace.trace_id != default.trace_id
         }
         if outside:
             otel["traces"] = brief["traces"] = outside

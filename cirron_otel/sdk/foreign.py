@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Span
 
 from .buffers import limits, local
-from .clock import wall_now
+from .clock import ANCHOR, wall_now
 from .otel_span import RecordedSpan
 from .plain import plain_attributes, text_of
 from .rows import SpanRow
@@ -81,6 +81,9 @@ class ForeignSpans:
                 begun = Begun(span, state.session, None, threading.get_ident())
             else:
                 return
+        inside = begun.scope._inside
+        if inside is not None and span.start_time and span.end_time:
+            inside.append((span.start_time - ANCHOR, span.end_time - ANCHOR))
         buffers = local.b
         if len(buffers.foreign) >= limits.scopes:
             self.dropped += 1

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
-_QUEUE = ("scopes", "marks", "batches")
+_QUEUE = ("scopes", "marks", "snapshots", "batches")
 _DROPS = (
     "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",
     "marks_buffer_full", "marks_without_value_or_scope", "spans_spool_unwritable",
-    "marks_spool_unwritable", "batches_evicted", "scopes_thinned",
+    "marks_spool_unwritable", "snapshots_without_record", "snapshots_spool_unwritable",
+    "snapshot_files", "batches_evicted", "scopes_thinned",
 )  # fmt: skip
-_RECORDED = ("spans", "marks", "batches")
+_RECORDED = ("spans", "marks", "snapshots", "batches")
+_SNAPSHOTS = {"count": 0, "seconds": 0.0, "longest_seconds": 0.0, "files": 0, "file_bytes": 0}
 
 
 def dropped() -> tuple[int, int, int]:
@@ -54,6 +56,7 @@ def disabled_health() -> dict[str, Any]:
         "recorded": dict.fromkeys(_RECORDED, 0),
         "flush": {"count": 0, "last_ns": 0, "seconds": 0.0, "longest_seconds": 0.0,
                   "is_alive": False},
+        "snapshots": dict(_SNAPSHOTS),
         "overhead_ns": 0,
         "uptime_seconds": 0.0,
         "targets": [],
@@ -66,6 +69,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
     scopes, marks, deep = map(sub, dropped(), runtime.dropped_before)
     foreign = collector.foreign_dropped
     evicted = runtime.writer.drops
+    taken = runtime.snapshots
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}
     return {
@@ -87,6 +91,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         "queue": {
             "scopes": sum(len(b.scopes) for b in tuple(buf.registry)),
             "marks": sum(len(b.marks) for b in tuple(buf.registry)),
+            "snapshots": taken.waiting if taken is not None else 0,
             "batches": sealer.waiting,
         },
         "drops": {
@@ -98,12 +103,16 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "marks_without_value_or_scope": collector.marks_lost,
             "spans_spool_unwritable": sealer.dropped_spans,
             "marks_spool_unwritable": sealer.dropped_marks,
+            "snapshots_without_record": collector.snapshots_lost + (taken.lost if taken else 0),
+            "snapshots_spool_unwritable": sealer.dropped_snapshots,
+            "snapshot_files": taken.files_dropped if taken is not None else 0,
             "batches_evicted": evicted.batches,
             "scopes_thinned": runtime.thinner.thinned if runtime.thinner is not None else 0,
         },
         "recorded": {
             "spans": collector.spans,
             "marks": collector.marks,
+            "snapshots": collector.snapshots,
             "batches": sealer.batches,
         },
         "flush": {
@@ -113,6 +122,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "longest_seconds": pipeline.longest_flush,
             "is_alive": pipeline.is_alive,
         },
+        "snapshots": taken.told() if taken is not None else dict(_SNAPSHOTS),
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,

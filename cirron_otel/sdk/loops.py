@@ -10,7 +10,9 @@ from opentelemetry.context.context import Context
 from .buffers import local, pressure
 from .clock import now
 from .errors import swallowed
+from .phase import LOOP_KEY, Fetched
 from .scope import MAX_DEPTH, NOWHERE, Scope
+from .snapshots import epoch_ended
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
 
@@ -57,6 +59,15 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     # Fetching runs the user's code, outside of the scope, except where there is none to run.
     restores = type(iterable) not in _PLAIN
     is_bare = not base.keys() - {SPAN_KEY, SCOPE_KEY}
+    is_epoch = type(name) is str and name == EPOCH
+    inside = parent._inside
+    fetching = base
+    batch: Any = None
+    if restores and state.fetched:
+        # Who fetches may look: what it records of the fetch belongs to the pass that comes.
+        batch = Fetched(name)
+        fetching = Context({**base, LOOP_KEY: batch})
+        _set(fetching)
     new, clock = Scope.__new__, now
     scope: Any = None
     index = 0
@@ -100,6 +111,8 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
                         if state.special:
                             scope._tell_start(base)
                         scope._start = start = clock()
+                        if batch is not None and batch.scope is not None:
+                            batch.join(scope)
                         buffers.put(scope)
                         parent._overhead += start - begun
             except Exception as error:
@@ -112,17 +125,24 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
             try:
                 begun = clock()
                 if restores:
-                    _set(base)
+                    _set(fetching)
                 if state.special:
                     scope._tell_end(begun)
                 elif not scope._end:
                     scope._end = begun
+                if inside is not None:
+                    inside.ended(scope, begun)
+                if is_epoch:
+                    epoch_ended(scope)
+                    begun = 0
             except Exception as error:
                 begun = 0
                 _leave(scope, base, error)
             index += 1
     finally:
         _leave(scope, base)
+        if batch is not None:
+            batch.over(base)
 
 
 def _meet_session() -> None:
@@ -162,6 +182,8 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
                 scope._tell_end(end)
             else:
                 scope._end = end
+            if type(scope._name) is str and scope._name == EPOCH:
+                epoch_ended(scope)
         if _get().get(SCOPE_KEY) is scope:
             _set(base)
     except Exception as error:

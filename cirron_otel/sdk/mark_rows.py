@@ -14,7 +14,7 @@ from .mark import POINT
 from .plain import NONE
 from .rows import MarkRow
 from .scope import NOWHERE, Scope
-from .span_rows import is_sayable, mark_row
+from .span_rows import is_sayable, mark_row, recorded_above
 from .taking import Change
 
 ROOT = "root"
@@ -42,7 +42,10 @@ def ids_of(
     for entry, half in zip(entries, halves, strict=False):
         scope = entry[0]
         if scope is not last:
-            last, low = scope, scope._trace.low
+            last = scope
+            if not scope._id and scope._inside is not None:
+                scope = recorded_above(scope)  # a step that turned out to be none
+            low = scope._trace.low
             span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster so
             if scope is NOWHERE:
                 span_id, low = ROOT, session._trace.low

@@ -48,6 +48,21 @@ class MarkRow(Struct, gc=False):
     value_nonfinite: str | UnsetType = UNSET
 
 
+class SnapshotRow(Struct, gc=False):
+    """`model.Snapshot`."""
+
+    id: str
+    span_id: str
+    tensor_name: str
+    shape: list[int]
+    dtype: str
+    mode: str
+    stats: dict[str, Any] | None
+    blob_uri: str | None
+    ts_ns: int
+    attrs: dict[str, Any]
+
+
 encoder = msgspec.json.Encoder()
 encode = encoder.encode
 

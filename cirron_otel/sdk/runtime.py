@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ from .scope import NOWHERE
 from .sealer import Names, Sealer, Unwritten
 from .session import Entered, open_session, sampling
 from .sinks import sinks_of
+from .snapshots import Snapshots, snapshots_of
 from .span_processor import ForeignSpanProcessor, Observers, processor_of
 from .state import state
 from .thinning import Thinner, note_references
@@ -56,6 +57,10 @@ class Joining:
     """The provider to work in; None: the application's, else one of ours that becomes global."""
     processor: ForeignSpanProcessor | None = None
     """Our processor, where the application has added it itself."""
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -81,15 +86,19 @@ class Runtime:
     thinner: Thinner | None
     origin: Origin
     joined: Joined
+    snapshots: Snapshots | None
     started: float = field(default_factory=time.monotonic)
     dropped_before: tuple[int, int, int] = field(default_factory=dropped)
     """What sessions before this one dropped: the counts are the process's."""
     is_over: bool = False
+    look_after: Callable[[], None] = _nothing
+    """Called once a flush, on its thread, for the hooks into frameworks."""
 
     def before_flush(self) -> None:
         """What the flush thread looks after, once a flush."""
         self.observe()
         self.origin.segments.look_again()
+        self.look_after()
 
     def observe(self) -> None:
         """Tell other processors of scopes from here on, if there are any."""
@@ -128,15 +137,24 @@ class Runtime:
             scope._end = end
         self.observers.end(scope)
 
+    def flush(self, timeout: float) -> bool:
+        """Seal what was recorded until now; whether it is in the spool within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        if self.snapshots is not None:
+            self.snapshots.wait(timeout)
+        return self.pipeline.flush(max(deadline - time.monotonic(), 0.0))
+
     def shutdown(self, timeout: float) -> bool:
         """End the session: everything sealed, and sent within `timeout` seconds where it can be."""
         if self.is_over:
             return True
         self.is_over = True
+        deadline = time.monotonic() + timeout
         try:
             self.entered.leave()
             self.processor.is_on = False
-            done = self.pipeline.shutdown(timeout)
+            is_whole = self.snapshots is None or self.snapshots.finish(timeout)
+            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and is_whole
             self._tell_end()
         finally:
             state.special = False
@@ -157,6 +175,8 @@ class Runtime:
         self.is_over = True
         self.processor.is_on = False
         self.entered.leave()
+        if self.snapshots is not None:
+            self.snapshots.close()
         state.special = False
         for exporter in self.pipeline.exporters:
             exporter.finish(0.0)
@@ -177,12 +197,10 @@ class Runtime:
         self.is_over = True
         self.processor.is_on = False
         self.pipeline.abandon()
+        if self.snapshots is not None:
+            self.snapshots.abandon()
         self.owner.abandon()
         state.special = False
-
-
-def _nothing() -> None:
-    pass
 
 
 def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) -> Runtime:
@@ -215,9 +233,12 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     exports = _exports(config, environ, provider if not is_own else None)
     is_spooled = "spool" in config.output or bool(exports)
     paths, owner = _place(config, is_spooled)
+    snapshots = None
+    if is_spooled:
+        snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
     collector = Collector(
         origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
-        naming=Names(owner),
+        naming=Names(owner), snapshots=snapshots,
     )  # fmt: skip
     writer = SpoolWriter(paths.root, config.spool_max_bytes)
     sealer = (Sealer if is_spooled else Unwritten)(
@@ -231,10 +252,12 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     runtime = Runtime(
         config, environ, identity, resource, provider, is_own, processor,
         Observers(provider, processor), collector, sealer, pipeline, owner, paths, writer,
-        recent, entered, thinner, origin, joined,
+        recent, entered, thinner, origin, joined, snapshots,
     )  # fmt: skip
     try:
         _attach(runtime, joining)
+        if snapshots is not None:
+            snapshots.open()
         pipeline.exporters = deliveries_of(exports, runtime)
         if is_spooled:
             pipeline.before_first = lambda: _recover(paths, pipeline.exporters)
@@ -359,7 +382,11 @@ def _target(target: Export, runtime: Runtime) -> Any:
 
         service = str(runtime.resource.attributes.get("service.name", "cirron"))
         options = Options(config.trace_layout, service)
-        return OtlpTarget(OtlpConfig.from_env(runtime.environ), options)
+        return OtlpTarget(
+            OtlpConfig.from_env(runtime.environ),
+            options,
+            whole_snapshots=config.otlp_snapshots == "full",
+        )
     if target is Export.EVENT_STREAM:
         from ..exporter.event_stream import EventStreamTarget
 

@@ -49,6 +49,9 @@ class Scope(RecordedSpan):
 
     __slots__ = ()
 
+    _inside: Any = None
+    """Of a step that an instrumentation made: collects when something directly below it ran."""
+
     def __init__(self, name: str, index: int | None = None, **attrs: Any) -> None:
         self._name = name
         self._index = index
@@ -119,6 +122,8 @@ class Scope(RecordedSpan):
                 self._end = end
             above = self._above
             above._overhead += now() - end
+            if above._inside is not None:
+                above._inside.ended(self, end)
             if above._end:
                 self._left_late(above)
         except Exception as problem:

@@ -31,11 +31,14 @@ class Sealed(NamedTuple):
     data: bytes
     spans: int
     marks: int
+    snapshots: int
 
 
 def _sealed(batch: BatchText) -> Sealed:
     name = file_name(batch.created_ns, batch.batch_id)
-    return Sealed(name, batch.data, batch.span_count, batch.mark_count)
+    return Sealed(
+        name, batch.data, batch.span_count, batch.mark_count, batch.snapshot_count
+    )  # fmt: skip
 
 
 class Names:
@@ -73,7 +76,7 @@ class Sealer:
         self._unsealed: list[SpanRow] = []
         """Records of scopes that were journalled as open, in batches that wait."""
         self.batches = 0
-        self.dropped_spans = self.dropped_marks = 0
+        self.dropped_spans = self.dropped_marks = self.dropped_snapshots = 0
         """Records of batches that could not be written, and for which there was no room left."""
         self.is_whole = True
         """False where the session ended before all of it was written."""
@@ -138,6 +141,7 @@ class Sealer:
             left -= len(batch.data)
             self.dropped_spans += batch.spans
             self.dropped_marks += batch.marks
+            self.dropped_snapshots += batch.snapshots
 
     def _write_journal(
         self, found: Collected, collector: Collector, next_batch: str | None

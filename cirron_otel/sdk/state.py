@@ -38,8 +38,8 @@ INSTRUMENTATION_SCOPE = InstrumentationScope(sc.SCOPE_NAME, SDK_VERSION)
 class State:
     """The process as the hot path sees it."""
 
-    __slots__ = ("observe_end", "observe_start", "recording", "resource", "segments", "session",
-                 "special")  # fmt: skip
+    __slots__ = ("fetched", "observe_end", "observe_start", "recording", "resource", "segments",
+                 "session", "special")  # fmt: skip
 
     session: Scope
     """The session that is open; a stand-in without identity where none is."""
@@ -50,6 +50,8 @@ class State:
         """Whether scopes and marks are recorded at all."""
         self.special = False
         """Whether somebody wants to be told of every start and end."""
+        self.fetched = False
+        """Whether an instrumentation records what loops fetch."""
         self.observe_start: Callable[[Any, Any], None] = _ignore
         self.observe_end: Callable[[Any, Any], None] = _ignore
         self.segments = None

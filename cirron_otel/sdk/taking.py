@@ -36,6 +36,8 @@ class Taken:
     late: dict[Scope, None]
     """Scopes begun since, on which something of this hangs; they stay in the buffers."""
     is_last: bool
+    snapshots: list[Any] = field(default_factory=list)
+    """Snapshots whose records can be made: `snapshots.Taken`."""
 
 
 @dataclass(slots=True)
@@ -49,8 +51,10 @@ class Change:
     scopes: int = 0
     spans: int = 0
     marks: int = 0
+    snapshots: int = 0
     spans_lost: int = 0
     marks_lost: int = 0
+    snapshots_lost: int = 0
     overhead_ns: int = 0
 
 
@@ -61,6 +65,7 @@ class Taking:
         self.scopes: list[Scope] = []
         self.foreign: list[Ended] = []
         self.marks: list[MarkEntry] = []
+        self.snapshots: list[Any] = []
         self._is_portion = False
 
     def take_scopes(self, *, is_portion: bool = False) -> None:
@@ -124,6 +129,7 @@ class Taking:
         self.scopes.clear()
         self.foreign.clear()
         self.marks.clear()
+        self.snapshots.clear()
 
 
 def waiting() -> int:

@@ -1,7 +1,7 @@
-"""`make bench`: what conversion and the SDK cost beside their floors, as ratios within one run.
+"""`make bench`: what conversion, the SDK and the torch hooks cost, as ratios within one run.
 
-Medians of repeated blocks. `conversion` or `sdk` runs that section alone. `--big` converts spools
-of 1 GB and of 4 GB as well, for their memory.
+Medians of repeated blocks. A section's name runs that section alone. `--big` converts spools of
+1 GB and of 4 GB as well, for their memory.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import sdk, workload
+from . import sdk, snapshots, torch_cost, workload
 
 BLOCKS = 7
+SECTIONS = ("conversion", "sdk", "torch", "snapshots")
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
@@ -243,14 +244,19 @@ def conversion(is_big: bool) -> None:
 def main() -> None:
     """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("section", nargs="?", choices=["conversion", "sdk"], help="this one alone")
+    parser.add_argument("section", nargs="?", choices=SECTIONS, help="this one alone")
     parser.add_argument("--big", action="store_true", help="1 GB and 4 GB, for memory")
-    parser.add_argument("--tiny", action="store_true", help="the SDK's section, only to see it run")
+    parser.add_argument("--tiny", action="store_true", help="all but conversion, to see it run")
     arguments = parser.parse_args()
-    if arguments.section != "sdk":
+    chosen = SECTIONS if arguments.section is None else (arguments.section,)
+    if "conversion" in chosen:
         conversion(arguments.big)
-    if arguments.section != "conversion":
+    if "sdk" in chosen:
         sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
+    if "torch" in chosen:
+        torch_cost.section(torch_cost.TINY if arguments.tiny else torch_cost.Sizes())
+    if "snapshots" in chosen:
+        snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
 
 
 if __name__ == "__main__":

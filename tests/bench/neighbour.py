@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.recorder.record import EnvironmentUnavailableError, environment
+from tests.environments import EnvironmentUnavailableError
+from tests.recorder.record import environment
 
 VERSION = "0.3.0"
 

@@ -24,6 +24,7 @@ import pytest
 from cirron_otel.cli.demo import RECORDING
 from tests.cli.conftest import environment
 from tests.cli.server import OtlpServer
+from tests.conftest import need_torch
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -135,6 +136,8 @@ def run_block(block: Block, directory: Path, server: OtlpServer) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_what_is_written_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
+    if re.search("^import torch$", document.read_text(), re.MULTILINE):
+        need_torch()
     shutil.copytree(RECORDING, tmp_path / ".cirron")
     for block in blocks(document):
         before = len(server.requests)

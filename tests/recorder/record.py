@@ -1,22 +1,17 @@
 """Record spools on the spot with the real cirron-sdk, each version in an environment of its own.
 
-The environments are kept in `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/recorder/<version>/` and made
-again only when their pins or this Python have changed. cirron-sdk never enters the environment of
-the tests: it is a neighbour whose files are read.
+cirron-sdk never enters the environment of the tests: it is a neighbour whose files are read.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.environments import Environment
 
 HERE = Path(__file__).parent
 CONSTRAINTS = HERE / "constraints.txt"
@@ -38,10 +33,6 @@ SCRIPTS = {
 
 class RecorderError(Exception):
     """A recording script did not do what it should; the message ends with its last output."""
-
-
-class EnvironmentUnavailableError(RecorderError):
-    """The environment of cirron-sdk cannot be made here, e.g. without a network."""
 
 
 @dataclass(frozen=True)
@@ -115,32 +106,8 @@ def _environment_of_the_script(directory: Path) -> dict[str, str]:
 
 
 def environment(version: str) -> Path:
-    """The Python interpreter that has that version of cirron-sdk, made if it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "cirron-otel" / "recorder" / version
-    pins = CONSTRAINTS.read_bytes() + f"{version} {sys.version}".encode()
-    wanted = hashlib.sha256(pins).hexdigest()
-    python, stamp = home / "bin" / "python", home / "pins"
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(home.with_name(f"{version}.lock")):
-        if not (python.exists() and stamp.exists() and stamp.read_text() == wanted):
-            shutil.rmtree(home, ignore_errors=True)
-            _run([sys.executable, "-m", "venv", str(home)], version)
-            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            _run([*pip, "-c", str(CONSTRAINTS), f"cirron-sdk=={version}"], version)
-            stamp.write_text(wanted)
-    return python
+    """The Python interpreter that has that version of cirron-sdk, made if it is not there.
 
-
-def _run(command: list[str], version: str) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise EnvironmentUnavailableError(f"cirron-sdk {version} cannot be installed: {reason}")
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    Raises EnvironmentUnavailableError of tests.environments.
+    """
+    return Environment(f"recorder/{version}", CONSTRAINTS, (f"cirron-sdk=={version}",)).make()

@@ -17,7 +17,8 @@ import pytest
 
 import cirron_otel as ci
 from tests.conftest import leave_out
-from tests.recorder.record import EnvironmentUnavailableError, environment
+from tests.environments import EnvironmentUnavailableError
+from tests.recorder.record import environment
 from tests.sdk.spool_trees import OVERHEAD, SESSION, Node, Spool, read_spool
 
 PROGRAMS = Path(__file__).parent / "programs" / "drop_in"

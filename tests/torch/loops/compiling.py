@@ -339,10 +339,9 @@ cirron.session
       data_load
       forward{function=train_step}
         backward
-        optimizer_step
 """)
 def compiled_train_step(ci: Any) -> list[float]:
-    """The whole step is a compiled function; its backward and optimizer step lie in it."""
+    """The whole step is a compiled function: its backward lies in it, its optimizer step is not told."""
     _begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)

@@ -349,6 +349,7 @@ cirron.session
       forward
       loss
       backward
+        recompute
       optimizer_step
     step[1]
       data_load
@@ -361,6 +362,7 @@ cirron.session
       forward
       loss
       backward
+        recompute
       optimizer_step
 """)
 def error_in_recomputation(ci: Any) -> list[float]:

@@ -137,7 +137,7 @@ cirron.session
         forward
         loss
         backward
-        log
+      log
       micro_step[1]
         data_load
         forward

@@ -1,0 +1,1 @@
+"""Hooks into frameworks: they are imported only where a program uses them."""

@@ -1,0 +1,133 @@
+"""Loops without a loader: a step is made of what came before, when an optimizer steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...sdk.phase import STEPS, Phase, begin
+from ...sdk.state import CONTEXT
+from .iteration import Iteration, new_step
+from .kinds import BACKWARD, FORWARD, LOSS, TRANSFER
+
+if TYPE_CHECKING:
+    from .tracker import Tracker
+
+_MOST = 64
+"""Phases that wait for an optimizer's step; of more, the oldest belong to none."""
+_KINDS = FORWARD | LOSS | BACKWARD | TRANSFER
+_get = CONTEXT.get
+
+
+class Bare:
+    """The phases of one thread outside of every pass."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._waiting: list[tuple[Phase, int]] = []
+        self.iteration: Iteration | None = None
+        """The step that was made last; a further optimizer may step in it."""
+        self._above: Any = None
+        self._steps = 0
+
+    def takes(self, phase: Phase, kind: int) -> bool:
+        """Whether a phase that is over waits for an optimizer's step."""
+        tracker = self._tracker
+        passes = tracker.passes
+        if (
+            not kind & _KINDS
+            or passes.training is not None
+            or passes.evaluation is not None
+            or not tracker.shared.owns_step
+            or _is_in_step(phase)
+        ):
+            return False
+        waiting = self._waiting
+        if kind != BACKWARD and not waiting and not tracker.shared.is_grad_enabled():
+            return False
+        if waiting and waiting[-1][0]._above is not phase._above:
+            self.release()
+        elif len(waiting) >= _MOST:
+            tracker.settle(waiting.pop(0)[0])
+        waiting.append((phase, kind))
+        return True
+
+    def step(self, optimizer: Any) -> Iteration | None:
+        """The step that `optimizer` steps in; None where there is to be none."""
+        tracker = self._tracker
+        passes = tracker.passes
+        if passes.training is not None or passes.evaluation is not None:
+            return None
+        if not tracker.shared.owns_step:
+            self.release()
+            return None
+        last = self.iteration
+        context = _get()
+        above: Any = self._waiting[0][0]._above if self._waiting else tracker.current(context)
+        if _is_in_step(above, itself=True):
+            self.release()
+            return None
+        if last is None or id(optimizer) in last.optimizers or last.step._above is not above:
+            self.close(waiting=False)
+            last = self.iteration = self._make(above, context)
+        groups = _groups(self._waiting)
+        self._waiting = []
+        if len(groups) > 1:
+            last.held += [phase for group in groups for phase in group]
+            last.split(passes.micro_of, groups)
+        for phase in groups[0] if len(groups) == 1 else ():
+            phase.move(last.step)
+            last.add(phase, 0)
+        last.release()
+        last.stepped(optimizer)
+        return last
+
+    def _make(self, above: Any, context: Any) -> Iteration:
+        if above is not self._above:
+            self._above, self._steps = above, 0
+        step = new_step()
+        begin(step, "step", self._steps, None, above, context, self._tracker.now())
+        self._steps += 1
+        if self._waiting:
+            first = self._waiting[0][0]
+            step._start, step._trace = first._start, first._trace
+        return Iteration(step, self._tracker.settle, self._tracker.shared.memory)
+
+    def release(self) -> None:
+        """What waits belongs to no step."""
+        waiting, self._waiting = self._waiting, []
+        for phase, _ in waiting:
+            self._tracker.settle(phase)
+
+    def close(self, *, waiting: bool = True) -> None:
+        """The last step is over; what waits (if `waiting`) belongs to none."""
+        last, self.iteration = self.iteration, None
+        if last is not None:
+            last.close(self._tracker.passes.micro_of)
+            self._tracker.shared.step_over(True)
+        if waiting:
+            self.release()
+
+
+def _groups(waiting: list[tuple[Phase, int]]) -> list[list[Phase]]:
+    """Cut before every forward that follows a backward."""
+    groups: list[list[Phase]] = []
+    was_backward = True
+    for phase, kind in waiting:
+        if was_backward and kind != BACKWARD:
+            groups.append([])
+            was_backward = False
+        if not groups:
+            groups.append([])
+        groups[-1].append(phase)
+        was_backward = was_backward or kind == BACKWARD
+    return groups
+
+
+def _is_in_step(scope: Any, *, itself: bool = False) -> bool:
+    """Whether a scope by hand around it is a step."""
+    above = scope if itself else scope._above
+    while above._depth:
+        if above._name in STEPS:
+            return True
+        above = above._above
+    return False

@@ -1,0 +1,181 @@
+"""Compiled functions: a call of one is a `forward`, unless it turns out to be something else.
+
+Compiled *modules* are modules: their call is met there. Here it is the way into compiled code that
+is watched, whoever called `torch.compile`, and when.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from types import CodeType, ModuleType
+from typing import Any
+
+from ...sdk.errors import swallowed
+from ...sdk.state import state
+from ..patches import Patches
+from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, OPTIMIZER, RECOMPUTE, TRANSFER
+from .optimizers import open_step
+from .tracker import Tracker, Trackers
+
+_FAR = 10_000
+_PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
+
+
+class Compiled:
+    """Replaces what switches compiled code on and off around every call from outside."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+        self._functions: dict[int, tuple[Any, Any]] = {}
+        """By the id of a callback: the callback, and what was compiled."""
+
+    def install(self, patches: Patches, eval_frame: Any) -> None:
+        """`eval_frame` is `torch._dynamo.eval_frame`. Raises AttributeError where it changed."""
+        trackers, original = self._trackers, eval_frame._maybe_set_eval_frame
+        get_frame = sys._getframe
+
+        def _maybe_set_eval_frame(callback: Any) -> Any:
+            tracker = trackers.t
+            if state.recording:
+                if tracker.compiled is not None:
+                    if tracker.compiled.frame == id(get_frame(1)):
+                        self._leave(tracker, get_frame(1))
+                elif callback is not None and callback is not False and not tracker.inside & _PARTS:
+                    self._enter(tracker, callback, get_frame(1))
+            return original(callback)
+
+        patches.replace(eval_frame, "_maybe_set_eval_frame", _maybe_set_eval_frame)
+        leave_alone()
+
+    def _enter(self, tracker: Tracker, callback: Any, frame: Any) -> None:
+        try:
+            known = self._functions.get(id(callback))
+            if known is None:
+                function = frame.f_locals.get("fn")
+                known = self._functions[id(callback)] = (callback, function)
+            function = known[1]
+            owner = getattr(function, "__self__", None)
+            was_forward = False
+            if hasattr(owner, "param_groups"):
+                phase, kind = open_step(tracker, owner), OPTIMIZER
+                tracker.stepped += 1
+            else:
+                kind = FORWARD | COMPILED
+                was_forward = tracker.was_forward
+                tracker.passes.called(owner)
+                name = getattr(function, "__name__", None) or type(function).__name__
+                phase = tracker.enter(kind, {"function": name})
+            if phase is not None:
+                tracker.compiled = call = Call(phase, kind, id(frame), _version(tracker))
+                call.backwards = tracker.backwards
+                call.may_be_loss = kind != OPTIMIZER and was_forward and owner is None
+        except Exception as error:
+            swallowed("torch", error)
+
+    def _leave(self, tracker: Tracker, frame: Any) -> None:
+        call, tracker.compiled = tracker.compiled, None
+        try:
+            error = sys.exc_info()[1]
+            is_step = False
+            if call.version is not None and error is None:
+                is_step = _version(tracker) != call.version
+            if is_step and tracker.backwards != call.backwards:
+                # A whole step: its forward and its optimizer's step cannot be told apart.
+                tracker.exit(call.phase, FORWARD)
+                if tracker.iteration is not None:
+                    tracker.iteration.stepped(call)
+                    tracker.iteration.release()
+            elif is_step:
+                tracker.turn(call.phase)
+            elif call.may_be_loss and _is_scalar(frame.f_locals.get("result")):
+                tracker.drop(call.phase)
+            else:
+                tracker.exit(call.phase, call.kind & ~COMPILED, error)
+        except Exception as problem:
+            swallowed("torch", problem)
+
+
+def leave_alone() -> None:
+    """Keep dynamo from compiling our functions where it meets them after a graph break.
+
+    They would run as if always within a compilation. Called inside of one, they are seen through.
+    """
+    from torch._C._dynamo import eval_frame  # noqa: PLC0415
+
+    if hasattr(eval_frame, "skip_code"):
+        skip = eval_frame.skip_code
+    else:
+        # from torch 2.7 on
+        action = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+
+        def skip(code: CodeType) -> None:
+            eval_frame.set_code_exec_strategy(code, strategy)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("cirron_otel.sdk") or name.startswith("cirron_otel.instrumentation"):
+            for code in _codes_of(module):
+                skip(code)
+
+
+def _codes_of(module: ModuleType) -> Iterator[CodeType]:
+    """The code of a module's functions and methods, and of the functions that these make."""
+    for value in list(vars(module).values()):
+        for each in [value, *vars(value).values()] if isinstance(value, type) else [value]:
+            function = getattr(each, "__func__", getattr(each, "fget", each))
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                yield from _nested(code)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+class Call:
+    """A call of a compiled function that is open."""
+
+    __slots__ = ("backwards", "frame", "kind", "may_be_loss", "phase", "version")
+
+    def __init__(self, phase: Any, kind: int, frame: int, version: int | None) -> None:
+        self.phase, self.kind, self.frame = phase, kind, frame
+        self.version = version if kind & COMPILED else None
+        """Of a trained parameter before the call: who changes it is an optimizer."""
+        self.backwards = 0
+        """How many backwards there were before."""
+        self.may_be_loss = False
+        """Whether a model was called before: what gives one number then is the loss."""
+
+
+def _is_scalar(result: Any) -> bool:
+    return getattr(result, "ndim", None) == 0
+
+
+def _version(tracker: Tracker) -> int | None:
+    shared = tracker.shared
+    parameter = None if shared.parameter is None else shared.parameter()
+    if parameter is None:
+        shared.seeks_parameter = True
+        return None
+    return int(parameter._version)
+
+
+def find_parameter(tensors: Any) -> Any:
+    """A weak reference to a parameter that gradients of `tensors` reach; None if there is none."""
+    tensor = tensors[0] if isinstance(tensors, (tuple, list)) else tensors
+    node = getattr(tensor, "grad_fn", None)
+    for _ in range(_FAR):
+        if node is None:
+            return None
+        if hasattr(node, "variable"):
+            return weakref.ref(node.variable)
+        nodes = [each for each, _ in node.next_functions if each is not None]
+        node = next((each for each in nodes if hasattr(each, "variable")), None) or (
+            nodes[0] if nodes else None
+        )
+    return None

@@ -1,0 +1,101 @@
+"""Torch's hooks, put together: installed once, removed once."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ...sdk.errors import swallowed
+from ..owners import owners
+from ..patches import Patches
+from .autograd import Autograd, Checkpoints
+from .compiled import Compiled
+from .loaders import Accelerate, Loaders
+from .modules import Modules
+from .optimizers import Optimizers, Scaler
+from .shared import Shared
+from .tracker import Trackers
+from .transfers import Transfers
+
+logger = logging.getLogger("cirron_otel")
+
+
+class TorchInstrumentation:
+    """The hooks of one session; torch is imported by making it."""
+
+    def __init__(self) -> None:
+        self.shared = Shared()
+        self.patches = Patches()
+        self.trackers = Trackers(self.shared)
+        self._optimizers = Optimizers(self.trackers)
+        self._modules = Modules(self.trackers, self.shared, self.patches)
+        self._compiled = Compiled(self.trackers)
+
+    def install(self, *, clock: Any = None, devices: frozenset[str] = frozenset()) -> None:
+        """Hook what there is. What this torch does not have is left out, with one warning.
+
+        `clock` is a device's (see `clock`), `devices` are the types of devices that a copy to is
+        recorded. Raises nothing.
+        """
+        self.shared.clock = clock
+        trackers, patches = self.trackers, self.patches
+        parts: list[tuple[str, Callable[[], None]]] = [
+            ("data_load", lambda: Loaders(trackers).install(patches)),
+            ("forward", self._modules.install),
+            ("backward", lambda: Autograd(trackers).install(patches)),
+            ("recompute", lambda: Checkpoints(trackers).install(patches)),
+            ("optimizer_step", self._optimizers.install),
+            ("skipped", lambda: Scaler(trackers).install(patches)),
+        ]
+        if devices:
+            parts.append(("h2d", lambda: Transfers(trackers, devices).install(patches)))
+        for name, install in parts:
+            self._try(name, install)
+
+    def own(self) -> None:
+        """Look again which names are torch's."""
+        self.shared.owns_epoch = owners.owns("epoch", "torch")
+        self.shared.owns_step = owners.owns("step", "torch")
+
+    def later(self) -> dict[str, Callable[[Any], None]]:
+        """What is hooked when a module is imported, by the module's name."""
+        trackers, patches = self.trackers, self.patches
+        return {
+            "torch._dynamo.eval_frame": lambda module: self._try(
+                "compiled functions", lambda: self._compiled.install(patches, module)
+            ),
+            "accelerate.data_loader": lambda module: self._try(
+                "accelerate", lambda: Accelerate(trackers).install(patches, module)
+            ),
+        }
+
+    def _try(self, name: str, install: Callable[[], None]) -> None:
+        try:
+            install()
+        except Exception as error:
+            swallowed(f"torch: {name}", error)
+            version = getattr(sys.modules.get("torch"), "__version__", "?")
+            logger.warning(
+                "cirron-otel: torch %s is not as expected (%s: %s): %s is not recorded",
+                version, type(error).__name__, error, name,
+            )  # fmt: skip
+
+    def renew(self) -> None:
+        """In a forked child: one thread, which is in no loop of the parent's."""
+        self.shared.trackers.clear()
+        self.trackers.renew()
+        self.shared.clock = None  # a device is not a forked child's
+
+    def remove(self) -> None:
+        """Take every hook off, and finish what is open. Raises nothing."""
+        try:
+            self.patches.undo()
+            self._optimizers.remove()
+            for tracker in tuple(self.shared.trackers):
+                tracker.finish()
+            if self.shared.clock is not None:
+                self.shared.clock.close()
+        except Exception as error:
+            swallowed("torch", error)

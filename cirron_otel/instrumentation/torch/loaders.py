@@ -1,0 +1,103 @@
+"""`data_load`: the fetch of a batch, by what every iterator of a DataLoader inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...sdk.errors import swallowed
+from ...sdk.state import state
+from ..patches import Patches
+from .kinds import LOAD, NO_FETCH
+from .tracker import Tracker, Trackers
+
+
+class Loaders:
+    """Replaces `__next__` on the class, so that iterators stay what they are."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches) -> None:
+        """Raises AttributeError where torch has no such class any more."""
+        from torch.utils.data import dataloader  # noqa: PLC0415
+
+        trackers = self._trackers
+        original = dataloader._BaseDataLoaderIter.__next__
+
+        def __next__(self: Any) -> Any:  # noqa: N807
+            tracker = trackers.t
+            if tracker.inside & NO_FETCH or not state.recording:
+                return original(self)
+            return fetch(tracker, self, original)
+
+        patches.replace(dataloader._BaseDataLoaderIter, "__next__", __next__)
+
+
+def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> Any:
+    """What `original(iterator)` gives, as the `data_load` of a step."""
+    load = None
+    try:
+        if tracker.inside:
+            tracker.settle_down()
+        load = tracker.passes.before_fetch(iterator)
+        tracker.was_forward = False
+    except Exception as error:
+        swallowed("torch", error)
+    if load is None:
+        return original(iterator)
+    try:
+        batch = original(iterator)
+    except StopIteration:
+        tracker.exhausted(iterator, load)
+        raise
+    except BaseException as error:
+        tracker.exit(load, LOAD, error)
+        raise
+    tracker.exit(load, LOAD)
+    return batch
+
+
+class Ahead(Iterator[Any]):
+    """An iterator that fetches ahead, as the loop sees it: what it hands out is a batch."""
+
+    def __init__(self, trackers: Trackers, inner: Any) -> None:
+        self._trackers = trackers
+        self._inner = inner
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        tracker = self._trackers.t
+        if tracker.inside & NO_FETCH or not state.recording:
+            return next(self._inner)
+        return fetch(tracker, self, _next_of)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a generator has besides, e.g. `close`."""
+        return getattr(self._inner, name)
+
+
+def _next_of(ahead: Ahead) -> Any:
+    return next(ahead._inner)
+
+
+class Accelerate:
+    """Accelerate's loaders fetch one batch ahead of the loop; their `__iter__` is a generator."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches, module: Any) -> None:
+        """`module` is `accelerate.data_loader`."""
+        for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+            owner = getattr(module, name, None)
+            if owner is not None:
+                self._wrap(patches, owner)
+
+    def _wrap(self, patches: Patches, owner: Any) -> None:
+        trackers, original = self._trackers, owner.__iter__
+
+        def __iter__(self: Any) -> Any:  # noqa: N807
+            return Ahead(trackers, original(self))
+
+        patches.replace(owner, "__iter__", __iter__)

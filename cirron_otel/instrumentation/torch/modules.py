@@ -1,0 +1,225 @@
+"""`forward` and `loss`: the outermost call of a module.
+
+Hooks on every module cost a microsecond a call of each, and hooks on a model would be pickled and
+copied with it. So the *class* of a model gets a `__call__` that looks whether the call is an
+outermost one. Which classes these are is found out while one step or two are watched: for so long
+`torch.nn.Module.__call__` itself is replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ...sdk.clock import now
+from ...sdk.errors import swallowed
+from ...sdk.state import state
+from ..patches import Patches
+from .kinds import BACKWARD, FORWARD, LOSS, NO_FORWARD, PARTIAL
+from .shared import Shared
+from .tracker import Tracker, Trackers
+
+_WATCHED_STEPS = 2
+_WATCHED_CALLS = 64
+"""Outermost calls, outside of steps, after which it is enough, too."""
+
+
+class Modules:
+    """Finds the models, and opens their scopes."""
+
+    def __init__(self, trackers: Trackers, shared: Shared, patches: Patches) -> None:
+        import torch  # noqa: PLC0415
+
+        self._trackers, self._shared, self._patches = trackers, shared, patches
+        self._torch = torch
+        self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
+        self._base = torch.nn.Module
+        self._known: dict[int, tuple[Any, int, dict[str, Any]]] = {}
+        """By the id of a module: a weak reference to it, its kind, its scope's attributes."""
+        self._classes: set[tuple[type, str]] = set()
+        self._steps = self._calls = 0
+        self._watches = False
+
+    def install(self) -> None:
+        """Begin to look for models."""
+        self._shared.discover = self.watch
+        self._shared.step_over = self.step_over
+        self.watch()
+
+    def watch(self) -> None:
+        """Look for models in the next steps."""
+        self._steps, self._calls = _WATCHED_STEPS, _WATCHED_CALLS
+        if not self._watches:
+            self._watches = True
+            self._replace(self._base, "__call__")
+
+    def step_over(self, was_forward: bool) -> None:
+        """A step has ended: when enough of them were watched, no other module pays for it.
+
+        `was_forward`: a model was called in it, as far as is known.
+        """
+        if self._shared.clock is not None:
+            self._shared.clock.poll()
+        if not was_forward:
+            return
+        self._steps -= 1
+        if self._steps <= 0 and self._watches:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._watches = False
+        self._classes.discard((self._base, "__call__"))
+        self._patches.undo(self._base, "__call__")
+
+    # --- the replaced methods -------------------------------------------------------------------
+
+    def _adopt(self, owner: type, name: str) -> None:
+        """Replace a method of a model's class."""
+        if (owner, name) not in self._classes:
+            self._replace(owner, name)
+
+    def _replace(self, owner: type, name: str) -> None:
+        self._classes.add((owner, name))
+        own = vars(owner).get(name)
+        self._patches.replace(owner, name, self._method(owner, name, own))
+
+    def _method(self, owner: type, name: str, own: Callable[..., Any] | None) -> Any:
+        trackers, enter, base = self._trackers, self.enter, self._base
+        is_compiling = self._torch.compiler.is_compiling
+
+        if own is not None:
+            call: Callable[..., Any] = own
+        else:
+            # Looked up when it is called: somebody else may replace it, too.
+            def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+                return getattr(super(owner, self), name)(*args, **kwargs)
+
+            if name == "__call__" and getattr(owner, name) is base.__call__:
+
+                def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+                    return base.__call__(self, *args, **kwargs)
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return call(self, *args, **kwargs)
+            tracker = trackers.t
+            inside = tracker.inside
+            if (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
+                return call(self, *args, **kwargs)
+            entered = enter(tracker, self)
+            if entered is None:
+                return call(self, *args, **kwargs)
+            phase, kind = entered
+            if phase is None:
+                try:
+                    return call(self, *args, **kwargs)
+                finally:
+                    tracker.partial_until = now()
+            try:
+                result = call(self, *args, **kwargs)
+            except BaseException as error:
+                tracker.exit(phase, kind, error)
+                raise
+            tracker.exit(phase, kind)
+            return result
+
+        method.__name__ = method.__qualname__ = name
+        return method
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def enter(self, tracker: Tracker, module: Any) -> tuple[Any, int] | None:
+        """Open the scope of a module's outermost call; None where it is to have none.
+
+        Without a phase: it is called inside of a model that was met while it ran.
+        """
+        try:
+            if tracker.inside & PARTIAL:
+                if _around(module, self._base) is tracker.partial:
+                    return None, PARTIAL
+                tracker.interrupt()
+            if tracker.compiled is not None or self._is_on_devices_thread(tracker):
+                return None
+            known = self._known.get(id(module))
+            if known is None:
+                known = self._meet(tracker, module)
+                if known is None:
+                    return None
+            _, kind, attrs = known
+            if tracker.stepping is not None and not tracker.stepping.has_closure:
+                tracker.fail_step()
+            if kind == LOSS:
+                if not tracker.was_forward:
+                    return None
+            else:
+                if self._shared.is_grad_enabled() and module.training:
+                    self._shared.trained.add(module)
+                tracker.passes.called(module)
+            phase = tracker.enter(kind, attrs.copy())
+            return None if phase is None else (phase, kind)
+        except Exception as error:
+            swallowed("torch", error)
+            return None
+
+    def _is_on_devices_thread(self, tracker: Tracker) -> bool:
+        """Whether autograd runs this, on a thread of its own."""
+        return not tracker.inside & BACKWARD and self._graph_task() != -1
+
+    def _meet(self, tracker: Tracker, module: Any) -> tuple[Any, int, dict[str, Any]] | None:
+        """A module that is called for the first time, outermost as far as was seen."""
+        if self._watches and tracker.iteration is None and tracker.bare.iteration is None:
+            self._calls -= 1
+            if self._calls <= 0:
+                self._rest()
+        around = _around(module, self._base)
+        if around is not None:
+            # Its `forward` was called without `__call__`, and is running.
+            self._adopt(type(around), "forward")
+            self._remember(around)
+            self._shared.trained.add(around)
+            tracker.passes.called(around)
+            name = type(around).__name__
+            tracker.partial, tracker.partial_until = around, 0
+            if tracker.enter(FORWARD | PARTIAL, {"module": name}) is None:
+                tracker.partial = None
+            return None
+        self._adopt(type(module), "__call__")
+        return self._remember(module)
+
+    def _remember(self, module: Any) -> tuple[Any, int, dict[str, Any]]:
+        key, known = id(module), self._known
+        reference = weakref.ref(module, lambda _: known.pop(key, None))
+        kind = FORWARD if _is_model(module) else LOSS
+        shown = module
+        while type(shown).__name__ == "OptimizedModule" and hasattr(shown, "_orig_mod"):
+            shown = shown._orig_mod
+        if kind == FORWARD and self._shared.parameter is None:
+            self._shared.parameter = _first_trained(module)
+        known[key] = made = (reference, kind, {"module": type(shown).__name__})
+        return made
+
+
+def _is_model(module: Any) -> bool:
+    return next(iter(module.parameters()), None) is not None
+
+
+def _first_trained(module: Any) -> Any:
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            return weakref.ref(parameter)
+    return None
+
+
+def _around(module: Any, base: type) -> Any:
+    """The outermost module whose `forward` is running around this call, if there is one."""
+    frame: Any = sys._getframe(3)
+    found = None
+    while frame is not None:
+        if frame.f_code.co_name == "forward":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, base) and owner is not module:
+                found = owner
+        frame = frame.f_back
+    return found

@@ -1,0 +1,185 @@
+"""`optimizer_step`, by torch's global hooks, and what GradScaler leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...sdk.errors import swallowed
+from ...sdk.state import state
+from ..patches import Patches
+from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
+from .tracker import Tracker, Trackers
+
+
+class Optimizers:
+    """The hooks of every optimizer."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        """Register the hooks."""
+        from torch.compiler import is_compiling  # noqa: PLC0415
+        from torch.optim.optimizer import (  # noqa: PLC0415
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        trackers = self._trackers
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not is_compiling() and state.recording:
+                has_closure = len(args) > 1 or kwargs.get("closure") is not None
+                begin_step(trackers.t, optimizer, has_closure)
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_compiling():
+                end_step(trackers.t, optimizer)
+
+        self._handles = [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks off again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+class Stepping:
+    """An optimizer's step that is open."""
+
+    __slots__ = ("depth", "has_closure", "optimizer", "phase")
+
+    def __init__(self, phase: Any, optimizer: Any, has_closure: bool) -> None:
+        self.phase, self.optimizer, self.has_closure = phase, id(optimizer), has_closure
+        self.depth = 1
+
+
+def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
+    """An optimizer begins to step."""
+    try:
+        if tracker.inside & LOAD:
+            return
+        if tracker.inside & PARTIAL:
+            tracker.interrupt()
+        tracker.stepped += 1
+        stepping = tracker.stepping
+        if stepping is not None:
+            if tracker.inside & OPTIMIZER:
+                # A wrapper around another optimizer, or the step of a class that it extends.
+                stepping.depth += stepping.optimizer == id(optimizer)
+                return
+            tracker.fail_step()
+        phase = open_step(tracker, optimizer)
+        if phase is not None:
+            tracker.stepping = Stepping(phase, optimizer, has_closure)
+    except Exception as error:
+        swallowed("torch", error)
+
+
+def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None) -> Any:
+    """The scope of a step, in the right place."""
+    if attrs is None:
+        attrs = {"optimizer": type(optimizer).__name__}
+    left = tracker.passes.step_left(optimizer)
+    if left is not None:
+        return tracker.enter(OPTIMIZER, attrs, left)
+    if not tracker.inside & BACKWARD:
+        tracker.trains()
+    iteration = tracker.iteration
+    if iteration is not None:
+        if tracker.inside & BACKWARD:
+            iteration.was_stepped = True
+        else:
+            iteration.stepped(optimizer)
+            if iteration.is_held and not iteration.micros:
+                iteration.release()
+        return tracker.enter(OPTIMIZER, attrs)
+    bare = None if tracker.inside & BACKWARD else tracker.bare.step(optimizer)
+    return tracker.enter(OPTIMIZER, attrs, bare.step if bare is not None else None)
+
+
+def end_step(tracker: Tracker, optimizer: Any) -> None:
+    """It has stepped."""
+    stepping = tracker.stepping
+    if stepping is not None and stepping.optimizer == id(optimizer):
+        stepping.depth -= 1
+        if not stepping.depth:
+            tracker.stepping = None
+            tracker.was_forward = tracker.iteration is not None
+            tracker.exit(stepping.phase, OPTIMIZER)
+
+
+class Scaler:
+    """GradScaler leaves out the steps whose gradients are not finite."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches) -> None:
+        """Raises AttributeError where torch has none."""
+        from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415
+
+        trackers, original = self._trackers, GradScaler.step
+
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            tracker = trackers.t
+            before = tracker.stepped
+            result = original(self, optimizer, *args, **kwargs)
+            if state.recording and self.is_enabled():
+                if tracker.stepped == before:
+                    skip(tracker, optimizer)
+                else:
+                    look(tracker, self, optimizer)
+            return result
+
+        patches.replace(GradScaler, "step", step)
+
+
+def skip(tracker: Tracker, optimizer: Any) -> None:
+    """An optimizer would have stepped, and was not called."""
+    try:
+        tracker.trains()
+        iteration = tracker.iteration
+        if iteration is not None:
+            iteration.stepped(optimizer)
+        else:
+            iteration = tracker.bare.step(optimizer)
+        if iteration is not None:
+            mark_skipped(iteration.step)
+    except Exception as error:
+        swallowed("torch", error)
+
+
+def look(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
+    """A fused optimizer is called in any case, and leaves the step out by itself."""
+    try:
+        iteration = tracker.iteration or tracker.bare.iteration
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if iteration is None or not found or not _is_fused(optimizer):
+            return
+        clock = tracker.shared.clock
+        step = iteration.step
+        for value in found.values():
+            if value.device.type == "cpu":
+                if value.item():
+                    mark_skipped(step)
+            elif clock is not None:
+                clock.read(step, value, mark_skipped)
+    except Exception as error:
+        swallowed("torch", error)
+
+
+def _is_fused(optimizer: Any) -> bool:
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def mark_skipped(step: Any) -> None:
+    """Say on a step that its optimizer's step was left out."""
+    if step._attrs is None:
+        step._attrs = {}
+    step._attrs["skipped"] = True

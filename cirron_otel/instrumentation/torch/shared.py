@@ -1,0 +1,44 @@
+"""What the trackers of all threads have in common."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+
+class Shared:
+    """One instrumentation's; torch is imported."""
+
+    def __init__(self) -> None:
+        import torch  # noqa: PLC0415 - only where it is wanted
+
+        self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self.owns_epoch = self.owns_step = True
+        """Whether the names are torch's, and no other framework's."""
+        self.clock: Any = None
+        """A device's; None without one."""
+        self.memory: Any = None
+        """Reads the device's memory at the ends of a step; None where it does not."""
+        self.trained: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Models that were called in training and with gradients on."""
+        self.parameter: Any = None
+        """A weak reference to a parameter that is trained."""
+        self.seeks_parameter = False
+        """Whether one is wanted, for want of a model."""
+        self.trackers: set[Any] = set()
+        """Every living thread's."""
+        self.discover: Callable[[], None] = _nothing
+        """Look for models in what comes next."""
+        self.step_over: Callable[[bool], None] = _ignore
+        """A step is over; whether a model was called in it."""
+        self.epoch_ended: Callable[[Any], None] = _ignore
+        """An epoch is over: its scope."""
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore(_: Any) -> None:
+    pass

@@ -1,0 +1,302 @@
+"""What one thread's training is doing: the phases that are open, and where they hang.
+
+Phases nest by the rule of docs/torch.md: inside one of its own kind it is a part of that, a scope
+by hand of the same name comes first, and what is directly in a step is the step's to decide about.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ...sdk.buffers import pressure
+from ...sdk.clock import now
+from ...sdk.errors import swallowed
+from ...sdk.phase import STEPS, Fetched, Phase, Whole, begin, enter, leave
+from ...sdk.scope import NOWHERE
+from ...sdk.state import CONTEXT, SCOPE_KEY, state
+from .bare import Bare
+from .iteration import Iteration
+from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED
+from .passes import Passes
+
+if TYPE_CHECKING:
+    from .shared import Shared
+
+_get = CONTEXT.get
+
+
+class Tracker:
+    """One thread's. Its methods raise nothing."""
+
+    now = staticmethod(now)
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.inside = 0
+        """The kinds of phases that are open, as bits."""
+        self.open: Phase | None = None
+        """The innermost of them."""
+        self.iteration: Iteration | None = None
+        """The step of a loader's pass that is open."""
+        self.batch: Fetched | None = None
+        """What is fetched now belongs to the next item of a loop by hand."""
+        self.backward: Phase | None = None
+        """The backward that is open, for what is computed again on other threads."""
+        self.stepping: Any = None
+        """The optimizer's step that is open."""
+        self.was_forward = False
+        """Whether a model was called since the last fetch, and since the last optimizer step."""
+        self.partial: Any = None
+        """The model whose `forward` was met while it ran."""
+        self.partial_until = 0
+        """The end of its last inner call that was seen."""
+        self.compiled: Any = None
+        """The call of a compiled function that is open."""
+        self.backwards = 0
+        """Backwards begun so far."""
+        self.stepped = 0
+        """Optimizer steps begun so far."""
+        self.passes = Passes(self)
+        self.bare = Bare(self)
+
+    def current(self, context: Any) -> Any:
+        """The scope that is open in a context."""
+        return context.get(SCOPE_KEY) or state.session
+
+    def enter(self, kind: int, attrs: dict[str, Any] | None, above: Any = None) -> Phase | None:
+        """Open a phase, below `above` or where it belongs; None where there is to be none."""
+        try:
+            if not state.recording:
+                return None
+            begun = now()
+            if state.session is NOWHERE:
+                # A forked child opens its session now, or turns out to be a loader's worker.
+                pressure.first()
+                if not state.recording:
+                    return None
+            context = _get()
+            current: Any = context.get(SCOPE_KEY) or state.session
+            iteration = self.iteration
+            is_fixed = above is not None
+            if above is not None:
+                current = above
+            elif iteration is not None and current is iteration.step:
+                if iteration.micro is not None:
+                    current, is_fixed = iteration.micro, True
+            elif current is not self.open and self._is_by_hand(current, NAMES[kind & PLAIN]):
+                self._note(kind & PLAIN)
+                return None
+            phase = Phase.__new__(Phase)
+            name = NAMES[kind & PLAIN]
+            begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed)
+            enter(phase, context)
+            phase._before = self.inside
+            self.inside |= kind
+            self.open = phase
+            if kind & TIMED and self.shared.clock is not None:
+                self.shared.clock.begin(phase)
+            return phase
+        except Exception as error:
+            swallowed("torch", error)
+            return None
+
+    def exit(
+        self, phase: Phase, kind: int, error: BaseException | None = None, until: int = 0
+    ) -> None:
+        """Close a phase that `enter` opened, now or as of `until`."""
+        try:
+            if phase._until:
+                return
+            if phase._stamps is not None:
+                self.shared.clock.end(phase)
+            leave(phase, error)
+            phase._until = until or phase._until
+            self.inside = phase._before
+            if error is not None:
+                kind = 0  # nothing follows from what failed
+            elif kind == FORWARD:
+                self.was_forward = True
+            above: Any = phase._above
+            iteration = self.iteration
+            self.open = None
+            if iteration is not None and (above is iteration.step or above is iteration.micro):
+                iteration.add(phase, kind)
+            else:
+                self._place(phase, kind, above)
+            above._overhead += now() - phase._until
+        except Exception as problem:
+            swallowed("torch", problem)
+
+    def _place(self, phase: Phase, kind: int, above: Any) -> None:
+        """Say when a phase that does not lie in the open step may be finished."""
+        others = self.passes.evaluation
+        bare = self.bare.iteration
+        if type(above) is Phase:
+            self.open = above
+            self._note(kind)
+            self.settle(phase)
+        elif others is not None and above is others.scope:
+            self.passes.keep(phase)
+        elif kind == LOAD and self.batch is not None:
+            self.batch.add(phase)
+        elif bare is not None and above is bare.step:
+            bare.add(phase, kind)
+        elif self.passes.takes(phase, kind):
+            pass  # it belongs to a step that was over but for this
+        elif not self.bare.takes(phase, kind):
+            self._note(kind)
+            self.settle(phase)
+
+    def drop(self, phase: Phase) -> None:
+        """Close a phase that turned out to be none."""
+        try:
+            leave(phase)
+            self.inside = phase._before
+            self.open = phase._above if type(phase._above) is Phase else None
+            phase.drop()
+            phase.finish()
+        except Exception as error:
+            swallowed("torch", error)
+
+    def settle(self, phase: Phase) -> None:
+        """Finish a phase as soon as the device's time of it is known."""
+        if phase._stamps is None:
+            phase.finish()
+        else:
+            self.shared.clock.settle(phase)
+
+    def _note(self, kind: int) -> None:
+        """Something ran that does not lie directly in the step: it counts all the same."""
+        if self.iteration is not None:
+            if kind == BACKWARD:
+                self.iteration.was_backward = True
+            elif kind == OPTIMIZER:
+                self.iteration.was_stepped = True
+            elif kind == FORWARD:
+                self.iteration.called = True
+        if kind == FORWARD:
+            self.was_forward = True
+
+    def _is_by_hand(self, current: Any, name: str) -> bool:
+        """Whether a scope by hand, inside the step, has the phase's name.
+
+        On the way it is seen whether the step itself is made by hand, inside of ours.
+        """
+        iteration = self.iteration
+        is_step = False
+        above = current
+        while above._depth:
+            if iteration is not None and above is iteration.step:
+                if is_step:
+                    self.passes.yield_step()
+                return False
+            if not isinstance(above, Phase):
+                if above._name == name:
+                    return True
+                is_step = is_step or above._name in STEPS
+            elif isinstance(above, Whole):
+                return False
+            above = above._above
+        return False
+
+    def interrupt(self) -> None:
+        """What was taken for a forward until now is over: something else begins."""
+        while self.open is not None and self.inside & PARTIAL:
+            phase, until = self.open, self.partial_until
+            self.partial, self.partial_until = None, 0
+            self.exit(phase, FORWARD, until=until)
+
+    def turn(self, phase: Phase, error: BaseException | None = None) -> None:
+        """Close what was opened as a forward, and was an optimizer's step."""
+        try:
+            phase._name, phase._until = NAMES[OPTIMIZER], 0
+            leave(phase, error)
+            self.inside, self.open = phase._before, None
+            self.passes.trains()
+            above: Any = phase._above
+            iteration = self.iteration
+            if iteration is None or (above is not iteration.step and above is not iteration.micro):
+                iteration = self.bare.step(self)
+            else:
+                iteration.stepped(self)
+                if iteration.is_held and not iteration.micros:
+                    iteration.release()
+            if iteration is None:
+                self.settle(phase)
+            else:
+                phase.move(iteration.step)
+                iteration.add(phase, OPTIMIZER)
+        except Exception as problem:
+            swallowed("torch", problem)
+
+    def trains(self) -> None:
+        """A backward or an optimizer's step begins."""
+        try:
+            self.passes.trains()
+        except Exception as error:
+            swallowed("torch", error)
+
+    def exhausted(self, iterator: Any, load: Phase) -> None:
+        """A fetch found nothing: the pass is over."""
+        self.drop(load)
+        try:
+            self.passes.undo_fetch(load)
+            self.passes.exhausted(iterator)
+        except Exception as error:
+            swallowed("torch", error)
+
+    def settle_down(self) -> None:
+        """A batch is fetched: what is open still was left by an exception."""
+        self.fail_step()
+        while self.open is not None and self.inside:
+            before = self.inside
+            self.exit(self.open, 0, RuntimeError("left by an exception"))
+            if self.inside == before:
+                break
+        self.inside = 0
+
+    def fail_step(self) -> None:
+        """An optimizer's step that was begun never ended: it raised."""
+        stepping, self.stepping = self.stepping, None
+        if stepping is not None:
+            self.exit(stepping.phase, OPTIMIZER, RuntimeError("the optimizer's step raised"))
+
+    def finish(self) -> None:
+        """The session ends: nothing is held any more."""
+        try:
+            if self.open is not None:
+                self.open._until = self.open._until or now()
+            self.passes.end_all()
+            self.bare.close()
+        except Exception as error:
+            swallowed("torch", error)
+
+
+class Trackers(threading.local):
+    """The calling thread's tracker, as `t`."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.t = Tracker(shared)
+        self._sentinel = _Sentinel(self.t)
+        shared.trackers.add(self.t)
+
+    def renew(self) -> None:
+        """The calling thread is in no loop."""
+        self._sentinel._tracker = self.t = Tracker(self._shared)
+        self._shared.trackers.add(self.t)
+
+
+class _Sentinel:
+    """Dies with its thread."""
+
+    __slots__ = ("_tracker",)
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    def __del__(self) -> None:
+        tracker = self._tracker
+        tracker.shared.trackers.discard(tracker)
+        tracker.finish()

@@ -1,0 +1,124 @@
+"""Measuring large tensors in the host's memory: two passes, in portions that stay in the cache.
+
+Nothing is kept but a portion, as doubles: sums are those of numpy in float64, whatever the dtype.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+from .statistics import BINS, NUDGE, Moments, exponent_of
+from .tensors import pieces
+
+PORTION = 1 << 20
+"""Elements of a portion: 17 MB of buffers, which mostly stay in a cache; smaller portions cost
+more where several threads share one, and wait for each other."""
+
+
+class Serial:
+    """Measures tensors one after the other, in buffers that it keeps."""
+
+    def __init__(self, portion: int = PORTION) -> None:
+        """`portion` in elements."""
+        torch = sys.modules["torch"]
+        self._torch = torch
+        self._portion = portion
+        self._values = torch.empty(portion, dtype=torch.float64, device="cpu")
+        self._shifted = torch.empty(portion, dtype=torch.float64, device="cpu")
+        self._bins = torch.empty(portion, dtype=torch.uint8, device="cpu")
+        whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+        floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        self._native = frozenset(whole + floats)
+        """The dtypes whose minimum and maximum torch finds itself."""
+
+    def measure(self, tensor: Any, zeros: int = 0) -> Moments:
+        """The moments of a dense tensor, and of `zeros` more elements that are 0."""
+        moments = Moments()
+        if zeros:
+            moments.low = moments.high = 0.0
+        self._find_range(tensor, moments)
+        if moments.low > moments.high:
+            return moments  # nothing is finite
+        self._sum_up(tensor, moments)
+        moments.add_zeros(zeros)
+        return moments
+
+    def _find_range(self, tensor: Any, moments: Moments) -> None:
+        aminmax = self._torch.aminmax
+        for piece in pieces(tensor, self._portion):
+            values = self._real(piece)
+            if values.dtype not in self._native:
+                values = self._doubles(values)
+            low, high = map(float, aminmax(values))
+            if not (math.isfinite(low) and math.isfinite(high)):
+                values = self._count_kinds(values, moments)
+                if not values.numel():
+                    continue
+                low, high = map(float, aminmax(values))
+            moments.low, moments.high = min(moments.low, low), max(moments.high, high)
+
+    def _count_kinds(self, values: Any, moments: Moments) -> Any:
+        """Count what is not finite, and give what is."""
+        torch = self._torch
+        values = values.reshape(-1)
+        infs = int((values == math.inf).sum())
+        neg_infs = int((values == -math.inf).sum())
+        finite = values[torch.isfinite(values)]
+        moments.infs += infs
+        moments.neg_infs += neg_infs
+        moments.nans += values.numel() - finite.numel() - infs - neg_infs
+        return finite
+
+    def _sum_up(self, tensor: Any, moments: Moments) -> None:
+        """Mean, squared deviations and histogram, now that the range is known."""
+        torch = self._torch
+        low, high = moments.low, moments.high
+        moments.exponent = exponent_of(max(-low, high))
+        scale = 2.0**-moments.exponent
+        low, high = low * scale, high * scale
+        per_width = NUDGE * BINS / (high - low) if low < high else 0.0
+        counts = torch.zeros(BINS, dtype=torch.int64, device="cpu")
+        has_others = bool(moments.not_finite)
+        for piece in pieces(tensor, self._portion):
+            values = self._real(piece)
+            if has_others:
+                values = values.reshape(-1)
+                values = values[torch.isfinite(values)]
+            count = values.numel()
+            if not count:
+                continue
+            doubles = self._doubles(values)
+            if scale != 1.0:
+                doubles.mul_(scale)
+            mean = float(doubles.sum()) / count
+            if per_width:
+                shifted = torch.sub(doubles, low, out=self._shifted[:count])
+                shifted.mul_(per_width).clamp_(0.0, BINS - 1.0)
+                bins = self._bins[:count].copy_(shifted)
+                counts += torch.bincount(bins, minlength=BINS)
+            else:
+                counts[0] += count
+            doubles.sub_(mean)
+            moments.add(count, mean, float(torch.dot(doubles, doubles)))
+        moments.counts = counts.tolist()
+
+    def _doubles(self, values: Any) -> Any:
+        """A portion in the buffer; it is overwritten by the next."""
+        buffer = self._values[: values.numel()]
+        buffer.view(values.shape).copy_(values)
+        return buffer
+
+    def _real(self, piece: Any) -> Any:
+        if piece.device.type != "cpu":
+            piece = piece.cpu()
+        return magnitudes(piece) if piece.dtype.is_complex else piece
+
+
+def magnitudes(values: Any) -> Any:
+    """The absolute values of complex numbers."""
+    torch = sys.modules["torch"]
+    if values.dtype is torch.complex32:
+        values = values.to(torch.complex64)
+    return values.abs()

@@ -1,0 +1,176 @@
+"""What is known of a tensor once it was measured, and its form in a snapshot record.
+
+The records' form, and how cirron-sdk says what is not finite: docs/spool-format.md, "Snapshots".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+BINS = 16
+NUDGE = 1 + 2.0**-50
+"""Bins are found by multiplying: what lies on an edge must not fall below it by a rounding."""
+LARGE = 2.0**400
+"""Above it, or below its inverse, squares leave the range of a double: measured scaled."""
+
+
+@dataclass(slots=True)
+class Moments:
+    """Sums over a tensor's finite elements, and how many of each kind the others are."""
+
+    count: int = 0
+    nans: int = 0
+    infs: int = 0
+    """Positive infinities."""
+    neg_infs: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    mean: float = 0.0
+    """Of the elements times 2**-exponent."""
+    squares: float = 0.0
+    """The sum of squared deviations from the mean, likewise scaled."""
+    exponent: int = 0
+    counts: list[int] = field(default_factory=lambda: [0] * BINS)
+
+    @property
+    def not_finite(self) -> int:
+        """How many elements are NaN or infinite."""
+        return self.nans + self.infs + self.neg_infs
+
+    def add(self, count: int, mean: float, squares: float) -> None:
+        """Take in more elements, scaled as these (Chan, Golub, LeVeque: updating formulae)."""
+        if not count:
+            return
+        total = self.count + count
+        delta = mean - self.mean
+        self.mean += delta * count / total
+        self.squares += squares + delta * delta * (self.count * count / total)
+        self.count = total
+
+    def add_zeros(self, zeros: int) -> None:
+        """Take in zeros. The range, and so the histogram, must hold 0 already."""
+        if zeros:
+            self.add(zeros, 0.0, 0.0)
+            scale = 2.0**-self.exponent
+            self.counts[bin_of(0.0, self.low * scale, self.high * scale)] += zeros
+
+
+def exponent_of(largest: float) -> int:
+    """By which power of two elements are divided, the largest being so large: mostly 0."""
+    if largest == 0 or 1 / LARGE < largest < LARGE:
+        return 0
+    # 2**-exponent must be a double, too.
+    return min(max(math.frexp(largest)[1], -900), 1000)
+
+
+def bin_of(value: float, low: float, high: float) -> int:
+    """The bin that a value falls into; the range must be one that `exponent_of` scaled."""
+    if not low < high:
+        return 0
+    return min(int((value - low) * (NUDGE * BINS / (high - low))), BINS - 1)
+
+
+def edges(low: float, high: float) -> list[float]:
+    """The 17 edges of the histogram, evenly from `low` to `high`.
+
+    Where the two are the same they go from `low` to `low + 1`, as cirron-sdk has them: all
+    elements are in the first bin then.
+    """
+    if low == high:
+        return [low + number / BINS for number in range(BINS + 1)]
+    if max(-low, high) > LARGE:  # the range, or 16 times it, may be no double
+        inner = edges(low / LARGE, high / LARGE)[1:BINS]
+        return [low] + [max(edge * LARGE, low) for edge in inner] + [high]
+    return [min(low + (high - low) * number / BINS, high) for number in range(BINS)] + [high]
+
+
+def statistics(moments: Moments) -> dict[str, Any] | None:
+    """The record's `stats`; None of no elements at all.
+
+    What is not finite is None there and named in `nonfinite`; where elements are not, `finite` has
+    the statistics of the others.
+    """
+    if not moments.count and not moments.not_finite:
+        return None
+    finite = _finite(moments)
+    if not moments.not_finite:
+        return _told(finite)
+    stats: dict[str, Any] = _told(_of_all(moments, finite))
+    named = stats.pop("nonfinite")
+    inner = {"count": moments.count} | (_told(finite) if moments.count else {})
+    return stats | {
+        "nonfinite_count": moments.not_finite, "finite": inner, "nonfinite": named
+    }  # fmt: skip
+
+
+def kinds(moments: Moments) -> dict[str, int]:
+    """The counts of what is not finite, by kind: attributes of the record."""
+    counts = {
+        "nan_count": moments.nans,
+        "posinf_count": moments.infs,
+        "neginf_count": moments.neg_infs,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _finite(moments: Moments) -> dict[str, Any]:
+    count, low, high = moments.count, moments.low, moments.high
+    if not count:
+        return {}
+    exponent, squares = moments.exponent, moments.squares
+    mean = min(max(_scaled(moments.mean, exponent), low), high)
+    if low == high:
+        mean, squares = low, 0.0  # what sums leave behind is rounding
+    norm = math.sqrt(squares + count * moments.mean * moments.mean)
+    return {
+        "mean": mean,
+        "std": _scaled(math.sqrt(squares / count), exponent),
+        "min": low,
+        "max": high,
+        "norm": _scaled(norm, exponent),
+        "histogram": {"bins": edges(low, high), "counts": moments.counts},
+    }
+
+
+def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
+    """What the statistics are if every element counts, as IEEE 754 has it."""
+    if moments.nans:
+        return dict.fromkeys(("mean", "std", "min", "max", "norm"), math.nan)
+    both = moments.infs and moments.neg_infs
+    infinite = math.inf if moments.infs else -math.inf
+    return {
+        "mean": math.nan if both else infinite,
+        "std": math.nan,
+        "min": -math.inf if moments.neg_infs else finite.get("min", math.inf),
+        "max": math.inf if moments.infs else finite.get("max", -math.inf),
+        "norm": math.inf,
+    }
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """With None for what JSON cannot say, and its name in `nonfinite`."""
+    named = {
+        key: "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        for key, value in values.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    told = values | dict.fromkeys(named)
+    return told | {"nonfinite": named} if named else told
+
+
+def _scaled(value: float, exponent: int) -> float:
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def moments_of(row: Sequence[float]) -> Moments:
+    """The moments that `batched.COLUMNS` say."""
+    count, nans, infs, neg_infs = map(int, row[:4])
+    low, high, mean, squares = row[4:8]
+    counts = [int(value) for value in row[9:]]
+    return Moments(count, nans, infs, neg_infs, low, high, mean, squares, int(row[8]), counts)

@@ -1,0 +1,124 @@
+"""The torch section runs and prints all that it is for; its sizes here say nothing about times."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench import torch_cost
+from tests.bench.sdk import ROOT
+from tests.conftest import leave_out, need_torch
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+CLOCKS = r"( +[+-]\d+\.\d){5}   ± \d+\.\d"
+RATIO = r": -?\d+\.\d+ \(bar "
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    need_torch()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "torch", "--tiny"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def _has_rows(printed: str, *rows: str) -> bool:
+    return all(re.search(rf"^  {row}", printed, re.MULTILINE) for row in rows)
+
+
+def test_every_figure_of_ours_is_printed(printed: str) -> None:
+    rows = ("the bare step itself", "cirron-otel" + CLOCKS, "cirron-otel, detail_every=10" + CLOCKS)
+    assert _has_rows(printed, *rows, "by hand" + CLOCKS), printed
+    assert _has_rows(printed, "cirron-otel / the step, wall, running" + RATIO + r"0\.01"), printed
+
+
+def test_ours_lost_nothing(printed: str) -> None:
+    lines = re.findall(r"lost by (cirron-otel|by hand).*: (.*)", printed)
+    assert len(lines) == 5  # a process of ours, or two, in each of the three tables
+    assert {lost for _, lost in lines} == {"nothing"}
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "bars"), [("cirron-sdk", ("0.35", "0.7", "0.35")), ("traceml-ai", ("0.4",))]
+)
+def test_a_neighbour_is_measured_in_the_same_run(
+    printed: str, neighbour: str, bars: tuple[str, ...]
+) -> None:
+    if f"without {neighbour}" in printed:
+        leave_out(f"{neighbour} cannot be installed here")
+    assert _has_rows(printed, neighbour + CLOCKS), printed
+    assert re.findall(rf"/ {neighbour}, .*\(bar ([\d.]+)", printed) == list(bars)
+
+
+def test_a_worker_trains_the_26_modules_and_records_their_steps(tmp_path: Path) -> None:
+    need_torch()
+    subject = torch_cost.Subject("by hand", torch_cost.BY_HAND)
+    work = {"width": 4, "batch": 2, "steps": 3}
+    worker = torch_cost.Worker(subject, {"work": work}, Path(sys.executable), tmp_path)
+    try:
+        worker.do("install")
+        block = worker.do("block", epochs=2)
+        worker.do("close")
+    finally:
+        worker.end()
+    assert set(block) == set(torch_cost.CLOCKS)
+    spans = [
+        span
+        for path in (tmp_path / ".cirron" / "spool").glob("*.json")
+        for span in json.loads(path.read_bytes())["spans"]
+    ]
+    names = [span["name"] for span in spans]
+    phases = ("data_load", "forward", "backward", "optimizer_step")
+    assert [names.count(name) for name in ("epoch", "step", *phases)] == [2, *[6] * 5]
+
+
+def test_the_mlp_has_26_modules() -> None:
+    need_torch()
+    from tests.bench.torch_worker import Training, Work
+
+    assert len(list(Training(Work(4, 2, 3)).model.modules())) == 26
+
+
+def test_a_worker_that_dies_is_not_waited_for_and_its_words_are_shown(tmp_path: Path) -> None:
+    need_torch()
+    subject = torch_cost.Subject("bare", torch_cost.BARE)
+    worker = torch_cost.Worker(subject, {"work": {}}, Path(sys.executable), tmp_path)
+    with pytest.raises(RuntimeError, match=r"(?s)bare did not answer 'block'.*missing 3 required"):
+        worker.do("block", epochs=1)
+    worker.end()
+
+
+def test_what_a_tool_added_is_beside_its_round_and_less_its_processs_luck() -> None:
+    def blocks(bare: float, tool: float) -> dict[str, torch_cost.Block]:
+        return {"bare": {"wall": bare}, "tool": {"wall": tool}}
+
+    before = [blocks(100, 105), blocks(200, 205), blocks(100, 130)]
+    after = [blocks(100, 125), blocks(150, 185)]
+    assert torch_cost.added_by("tool", "wall", before, after) == [20, 30]
+    assert torch_cost.added_by("bare", "wall", before, after) == [0, 0]
+
+
+@pytest.mark.parametrize(("cost", "above"), [(34.0, ""), (36.0, ", ABOVE")])
+def test_a_ratio_above_its_bar_says_so(
+    capsys: pytest.CaptureFixture[str], cost: float, above: str
+) -> None:
+    table = torch_cost.tables(torch_cost.TINY)[0]
+    added = {
+        label: {clock: [each] * 3 for clock in torch_cost.CLOCKS}
+        for label, each in (("bare", 0.0), ("cirron-otel", cost), ("cirron-sdk", 100.0))
+    }
+    torch_cost.report(table, added, dict.fromkeys(torch_cost.CLOCKS, 500.0), 3)
+    said = f"  cirron-otel / cirron-sdk, thread cpu: {cost / 100:.4f} (bar 0.35{above})\n"
+    assert said in capsys.readouterr().out

@@ -1,0 +1,374 @@
+"""The torch section of `make bench`: what a training step pays for being traced.
+
+Each tool has a process of its own, all alive at once; they train a block at a time, in an order
+shuffled anew each round. A tool's added time is its block less the bare process's of that round,
+less the same difference before any tool was installed: neither the machine's drift nor a process's
+luck with its memory is taken for a cost. Several generations of processes, their rounds pooled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.environments import EnvironmentUnavailableError
+from tests.torch.peers import PEERS, TRACEML
+
+from . import sdk
+
+PROGRAM = Path(__file__).with_name("torch_worker.py")
+CLOCKS = {
+    "step": "median step",
+    "wall": "wall",
+    "unqueued": "wall, running",
+    "thread": "thread cpu",
+    "process": "process cpu",
+}
+"""What a block reports, and its heading; all but the first are means of the block.
+
+`wall, running` is the wall time less what the training thread spent in the queue for a core, so
+that other work on the machine does not count; waiting for the interpreter's lock does.
+"""
+
+Block = dict[str, float]
+"""µs a step by each of CLOCKS."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    steps: int = 400
+    """Of an epoch: fewer records than wake our flush thread before its time."""
+    rounds: int = 5
+    """Of a generation, before and after the tools are installed."""
+    generations: int = 3
+    flushing_epochs: int = 8
+    """Of a block while everything flushes: long beside the tools' intervals of one second."""
+    long_steps: int = 40
+    long_repeats: int = 40
+    """How often each layer of the longer step is applied: 10 ms."""
+
+
+TINY = Sizes(10, 1, 1, 1, 2, 2)
+"""Enough to see that everything runs."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One row: a tool with its options."""
+
+    label: str
+    tool: str
+    """A key of SUBJECTS in torch_worker.py."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`label` adds at most `share` of what `beside` adds, or of the bare step itself."""
+
+    label: str
+    beside: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is measured together."""
+
+    title: str
+    subjects: tuple[Subject, ...]
+    work: dict[str, int]
+    clock: str
+    """The one of CLOCKS that the bars are about."""
+    bars: tuple[Bar, ...]
+    epochs: int = 1
+    """Of a block."""
+    is_held_back: bool = False
+    """Whether everything is flushed between the blocks, and nothing within them."""
+
+
+BARE, OURS, DETAIL, BY_HAND = "bare", "cirron-otel", "cirron-otel, detail_every=10", "by hand"
+CIRRON_SDK, TRACEML_AI = "cirron-sdk", "traceml-ai"
+_HELD_BACK = {"flush_interval": 3600.0}
+
+
+def tables(sizes: Sizes) -> list[Table]:
+    """All of it; the neighbours may be missing later."""
+    short = {"width": 64, "batch": 8, "steps": sizes.steps}
+    long = short | {"steps": sizes.long_steps, "repeats": sizes.long_repeats}
+    bare, ours = Subject(BARE, BARE), Subject(OURS, OURS)
+    alone = Table(
+        "the training thread alone, flushing held back",
+        (
+            bare,
+            *(Subject(tool, tool, _HELD_BACK) for tool in (OURS, BY_HAND, CIRRON_SDK)),
+        ),
+        short,
+        "thread",
+        (Bar(OURS, CIRRON_SDK, 0.35),),
+        is_held_back=True,
+    )
+    flushing = Table(
+        "everything on, and flushing",
+        (
+            bare,
+            ours,
+            Subject(DETAIL, OURS, {"detail_every": 10}),
+            Subject(CIRRON_SDK, CIRRON_SDK),
+            Subject(TRACEML_AI, TRACEML_AI),
+        ),
+        short,
+        "unqueued",
+        (
+            Bar(OURS, CIRRON_SDK, 0.7),
+            Bar(OURS, TRACEML_AI, 0.4),
+            Bar(DETAIL, CIRRON_SDK, 0.35),
+        ),
+        sizes.flushing_epochs,
+    )
+    longer = Table(
+        "a longer step, everything on", (bare, ours), long, "unqueued", (Bar(OURS, BARE, 0.01),)
+    )
+    return [alone, flushing, longer]
+
+
+class Worker:
+    """A process of torch_worker.py, started and not waited for."""
+
+    def __init__(
+        self, subject: Subject, options: dict[str, Any], python: Path, folder: Path
+    ) -> None:
+        self.label = subject.label
+        self._log = folder / "log"
+        environment = sdk.environment(str(folder)) | {
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        if subject.tool in PEERS:
+            del environment["PYTHONPATH"]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, PROGRAM, subject.tool, json.dumps(options)],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def do(self, command: str, **parameters: Any) -> dict[str, Any]:
+        """Its answer. Raises RuntimeError, with the end of its log, where it gives none."""
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"do": command, **parameters}), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            said = "\n".join(self.log().splitlines()[-20:])
+            raise RuntimeError(f"{self.label} did not answer {command!r}; it said:\n{said}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def log(self) -> str:
+        """What it printed."""
+        return self._log.read_text(errors="replace")
+
+    def end(self) -> None:
+        """Let it end, or kill it after a minute."""
+        try:
+            self._process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+@contextlib.contextmanager
+def _workers(table: Table, pythons: dict[str, Path]) -> Iterator[list[Worker]]:
+    """A generation: a process for each subject that is here, each in a directory of its own."""
+    with contextlib.ExitStack() as stack:
+        parent = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-bench-")))
+        workers = []
+        for number, subject in enumerate(table.subjects):
+            if subject.tool not in pythons:
+                continue
+            options = subject.options | {"work": table.work}
+            if subject.tool == TRACEML_AI:
+                options |= stack.enter_context(_aggregator(parent / "aggregator"))
+            folder = parent / str(number)
+            folder.mkdir()
+            workers.append(Worker(subject, options, pythons[subject.tool], folder))
+            stack.callback(workers[-1].end)
+        yield workers
+
+
+@contextlib.contextmanager
+def _aggregator(folder: Path) -> Iterator[dict[str, Any]]:
+    """traceml's other process, as for scripts that it does not launch; the options that name it."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [TRACEML.home / "bin" / "traceml", "serve", "--session-id", "bench"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--aggregator-port", str(port)],
+            cwd=folder,
+            env=sdk.environment(str(folder)),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        where = {"aggregator_host": "127.0.0.1", "aggregator_port": port}
+        yield where | {"session_id": "bench", "connect_timeout_sec": 60.0}
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+Added = dict[str, dict[str, list[float]]]
+"""By label and clock: µs added a step, one figure a round."""
+
+
+def measure(table: Table, sizes: Sizes, pythons: dict[str, Path]) -> tuple[Added, Block, list[str]]:
+    """What each adds, the bare step's medians, and a line on what each tool lost."""
+    added: Added = {}
+    bare: list[Block] = []
+    lines: list[str] = []
+    for generation in range(sizes.generations):
+        order = random.Random(generation)
+        with _workers(table, pythons) as workers:
+            _rounds(workers, 1, order)  # to warm them up
+            before = _rounds(workers, sizes.rounds, order)
+            for worker in workers:
+                worker.do("install")
+            _rounds(workers, 1, order, settles=table.is_held_back)
+            after = _rounds(workers, sizes.rounds, order, table.epochs, table.is_held_back)
+            lines = [line for worker in workers for line in _losses(worker)]
+        bare += [blocks[BARE] for blocks in after]
+        for worker in workers:
+            for clock in CLOCKS:
+                found = added.setdefault(worker.label, {}).setdefault(clock, [])
+                found += added_by(worker.label, clock, before, after)
+    medians = {clock: statistics.median(each[clock] for each in bare) for clock in CLOCKS}
+    return added, medians, lines
+
+
+def added_by(
+    label: str, clock: str, before: Sequence[dict[str, Block]], after: Sequence[dict[str, Block]]
+) -> list[float]:
+    """What it added in each round of `after`, which `before` preceded without any tool."""
+    luck = statistics.median(blocks[label][clock] - blocks[BARE][clock] for blocks in before)
+    return [blocks[label][clock] - blocks[BARE][clock] - luck for blocks in after]
+
+
+def _rounds(
+    workers: Sequence[Worker],
+    number: int,
+    order: random.Random,
+    epochs: int = 1,
+    settles: bool = False,
+) -> list[dict[str, Block]]:
+    """Rounds of a block each, by label."""
+    rounds = []
+    for _ in range(number):
+        blocks = {}
+        for worker in order.sample(workers, len(workers)):
+            blocks[worker.label] = worker.do("block", epochs=epochs)
+            if settles:
+                worker.do("settle")
+        rounds.append(blocks)
+    return rounds
+
+
+def _losses(worker: Worker) -> list[str]:
+    """End the tool; a line about what it dropped, where it counts that or says so."""
+    counts = worker.do("close")
+    said = worker.log().count("dropping step")
+    if said:
+        counts = {"step": said}
+    if not counts:
+        return []
+    lost = {name.removesuffix("_count"): count for name, count in counts.items() if count}
+    listed = ", ".join(f"{count} {name}" for name, count in lost.items()) or "nothing"
+    return [f"lost by {worker.label}, last processes: {listed}"]
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Half the width of the middle half, µs."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 2
+
+
+def report(table: Table, added: Added, bare: Block, rounds: int) -> None:
+    """The table."""
+    steps = table.work["steps"] * table.epochs
+    print(f"  {table.title}: µs added a step, medians of {rounds} rounds of {steps:,} steps")
+    headings = "".join(f"{heading:>15}" for heading in CLOCKS.values())
+    print(f"  {'':<30}{headings}   half the rounds of '{CLOCKS[table.clock]}'")
+    print(f"  {'the bare step itself':<30}" + "".join(f"{bare[clock]:15.1f}" for clock in CLOCKS))
+    for label, figures in added.items():
+        if label == BARE:
+            continue
+        medians = "".join(f"{statistics.median(figures[clock]):+15.1f}" for clock in CLOCKS)
+        print(f"  {label:<30}{medians}   ± {_spread(figures[table.clock]):.1f}")
+    for bar in table.bars:
+        if bar.beside in added and bar.label in added:
+            print(f"  {_verdict(table, bar, added, bare)}")
+
+
+def _verdict(table: Table, bar: Bar, added: Added, bare: Block) -> str:
+    """`cirron-otel / cirron-sdk, thread cpu: 0.210 (bar 0.35)`; it ends in ABOVE where it is."""
+    cost = statistics.median(added[bar.label][table.clock])
+    if bar.beside == BARE:
+        floor, beside = bare[table.clock], "the step"
+    else:
+        floor, beside = statistics.median(added[bar.beside][table.clock]), bar.beside
+    ratio = cost / floor if floor else float("inf")
+    above = ", ABOVE" if ratio > bar.share else ""
+    return f"{bar.label} / {beside}, {CLOCKS[table.clock]}: {ratio:.4f} (bar {bar.share:g}{above})"
+
+
+def _pythons() -> dict[str, Path]:
+    """The interpreter of each tool that is here, and a line about each that is not."""
+    own = Path(sys.executable)
+    found = {BARE: own, OURS: own, BY_HAND: own}
+    for name, environment in PEERS.items():
+        try:
+            found[name] = environment.make()
+        except EnvironmentUnavailableError as error:
+            print(f"  without {name}: {error}")
+    return found
+
+
+def section(sizes: Sizes = Sizes()) -> None:
+    """Run it and print it; without torch, say that it is left out."""
+    if importlib.util.find_spec("torch") is None:
+        print("torch: left out, for it is not installed (make torch)", flush=True)
+        return
+    print(f"torch, 26 modules, load {os.getloadavg()[0]:.1f} before it starts", flush=True)
+    pythons = _pythons()
+    for table in tables(sizes):
+        added, bare, lines = measure(table, sizes, pythons)
+        report(table, added, bare, sizes.rounds * sizes.generations)
+        for line in lines:
+            print(f"  {line}", flush=True)

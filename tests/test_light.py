@@ -1,0 +1,57 @@
+"""What is heavy is imported by whoever uses it, and by nobody else."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cirron_otel
+
+HEAVY = {
+    "torch", "numpy", "safetensors", "transformers", "lightning", "accelerate", "torchdata",
+    "grpc", "requests", "yaml", "sqlalchemy",
+}  # fmt: skip
+OF_TORCH = ("instrumentation", "snapshot")
+"""The packages that may import torch, where it is used."""
+
+
+def imported_by(code: str, cwd: Path | None = None) -> set[str]:
+    program = f"{code}\nimport sys; print(*(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split()) & HEAVY
+
+
+def test_the_probe_would_see_it() -> None:
+    assert imported_by("import yaml") == {"yaml"}
+
+
+@pytest.mark.parametrize("module", ["cirron_otel", "cirron_otel.cli", "cirron_otel.sdk.runtime"])
+def test_an_import_brings_in_nothing_heavy(module: str) -> None:
+    assert imported_by(f"import {module}") == set()
+
+
+@pytest.mark.parametrize("package", OF_TORCH)
+def test_the_packages_of_torch_import_it_where_they_use_it(package: str) -> None:
+    assert imported_by(f"import cirron_otel.{package}") == set()
+
+
+def test_a_run_without_torch_stays_without(tmp_path: Path) -> None:
+    code = "import cirron_otel as ci; ci.profile(frameworks=[]); ci.mark('a', 1); ci.shutdown()"
+    assert imported_by(code, tmp_path) == set()
+
+
+def test_no_module_outside_the_packages_of_torch_imports_it() -> None:
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(cirron_otel.__path__, "cirron_otel.")
+        if module.name.split(".")[1] not in OF_TORCH and not module.name.endswith("__main__")
+    ]
+    assert len(names) > 100
+    code = "import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)"
+    assert imported_by(code).isdisjoint({"torch", "safetensors", "transformers", "lightning"})

@@ -1,0 +1,137 @@
+"""docs/torch-conformance.md, as text."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+from .loops import Loop
+
+PAGE = Path(__file__).parents[2] / "docs" / "torch-conformance.md"
+OURS, SDK, TRACEML = "cirron-otel", "cirron-sdk", "traceml-ai"
+
+HEAD = """\
+# PyTorch: the trees of {count} loops
+
+[torch.md](torch.md) says what is recorded of a training loop. This page shows it: {count} loops as
+people write them, each with the tree that it must give, written by hand before the hooks were made
+(what was corrected since stands in the history), and what three tools make of the very same code. `python -m tests.torch.matrix` writes the page; the
+loops are in `tests/torch/loops/`. Made with torch {torch} on a CPU.
+
+## How it was judged
+
+**cirron-otel {ours}** is right if, in every rank, the tree is the expected one (names, numbers,
+order, status, and the attributes that it names), no scope reaches over its parent or its
+neighbours, the children of every step and its `unattributed_ns` come to its duration to the
+nanosecond, no mark is lost, the loop computes the same as without tracing, and nothing was logged,
+swallowed or dropped. `tests/torch/test_conformance.py` asks the same of every row: {right} of
+{count} are right.
+
+**cirron-sdk {sdk}** is judged by what it has scopes for. It counts as right, with what is
+otherwise named in the row, if only these differ: *`batch`* (its name for the steps of `ci.batches`), *step numbers* (they go on through the session),
+*`loss`* (a second `forward`), *`micro_step`* and *`eval`* (what hangs on them hangs on what is
+around), *`recompute`* (a `forward` or nothing) and *status*. Attributes and times are not looked
+at. An evaluation that is an `epoch` is wrong: it
+shifts the numbers of the epochs that train. A loop that cirron-sdk lets raise stands as such.
+{sdk_right} of {count} are right.
+
+**traceml-ai {traceml}** records a table of steps, not a tree: for each, time and number of calls of
+its phases. It was started with `traceml_ai.init(mode="auto")` beside its server. It finds no steps
+by itself: {bare} Where the loop's steps are made by a function of their own, `trace_step(model)`
+was then put around that, as its documentation says; the column shows how many steps were recorded,
+and calls where they are not one of each phase a step. *Not marked*: the steps are written out in
+the loop, and left as they are, so that nothing is recorded. It was not run with several ranks.
+"""
+
+
+def page(loops: dict[str, Loop], told: dict[str, Any]) -> str:
+    """The page that shows these results."""
+    results, versions = told["loops"], told["versions"]
+    text = "\n\n".join(" ".join(part.split("\n")) for part in HEAD.strip().split("\n\n"))
+    head = text.format(
+        count=len(loops),
+        torch=versions["torch"],
+        ours=versions[OURS],
+        sdk=versions[SDK],
+        traceml=versions[TRACEML],
+        right=sum(not results[name][OURS] for name in loops),
+        sdk_right=sum(results[name][SDK]["right"] for name in loops),
+        bare=_found_alone(results),
+    )
+    parts = [head, "## The loops"]
+    for group, members in itertools.groupby(loops.values(), lambda loop: loop.group):
+        parts += [f"### {group}", _table(list(members), results)]
+    parts += ["## The expected trees"]
+    parts += [_tree(loop, results[name]) for name, loop in loops.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(loops: list[Loop], results: dict[str, Any]) -> str:
+    title = (sys.modules[loops[0].run.__module__].__doc__ or "").strip().splitlines()[0]
+    rows = [
+        f"| [{loop.name}](#{loop.name}) | {_cell(loop.title)} | {_ours(results[loop.name][OURS])}"
+        f" | {_sdk(results[loop.name][SDK])} | {_traceml(results[loop.name][TRACEML])} |"
+        for loop in loops
+    ]
+    head = [title, "", f"| loop | what it is | {OURS} | {SDK} | {TRACEML} |"]
+    return "\n".join([*head, "| --- | --- | --- | --- | --- |", *rows])
+
+
+def _found_alone(results: dict[str, Any]) -> str:
+    """What it says of loops that are left as they are."""
+    ran = [result[TRACEML]["bare"] for result in results.values() if result[TRACEML]]
+    steps, with_steps = sum(r["steps"] for r in ran), sum(r["steps"] > 0 for r in ran)
+    if not steps:
+        return f"of the {len(ran)} loops of one rank as they stand it recorded no step."
+    return f"of {len(ran)} loops as they stand it recorded {steps} steps in {with_steps}."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").removesuffix(".")
+
+
+def _ours(wrong: list[str]) -> str:
+    return "**wrong**" if wrong else "right"
+
+
+def _sdk(result: dict[str, Any]) -> str:
+    if result.get("raised"):
+        return f"**raises** {_short(result['raised'])}"
+    notes = _cell("; ".join(result["notes"]))
+    if result["right"]:
+        return f"right, but {notes}" if notes else "right"
+    return f"**wrong**: {notes}"
+
+
+def _short(error: str) -> str:
+    """The first words of what was raised."""
+    words = _cell(error.strip().splitlines()[0]).replace("`", "")
+    return words if len(words) < 80 else f"{words[:76]} ..."
+
+
+def _traceml(result: dict[str, Any]) -> str:
+    if not result:
+        return "not run"
+    marked = result["marked"]
+    for run in (result["bare"], marked):
+        if run["error"]:
+            return f"**raises** {_short(run['error'])}"
+    if not marked["marked"]:
+        return f"{marked['steps']} steps" if marked["steps"] else "not marked"
+    told = f"{marked['steps']} of {marked['marked']} steps"
+    others = [f"{n} {phase}" for phase, n in marked["phases"].items() if n != marked["steps"]]
+    others += [f"no {p}" for p in ("fetch", "forward", "backward") if p not in marked["phases"]]
+    return f"{told}: {', '.join(others)}" if others else told
+
+
+def _tree(loop: Loop, result: dict[str, Any]) -> str:
+    """What is expected, and what cirron-sdk made of it if that is wrong."""
+    ranks = f" In each of {loop.ranks} ranks:" if loop.ranks > 1 else ""
+    text = f'<details id="{loop.name}"><summary>{loop.name}</summary>\n\n{loop.title}{ranks}\n\n'
+    text += f"```text\n{loop.tree.strip()}\n```\n"
+    told = result[SDK]
+    if told["tree"] and not told["right"]:
+        text += f"\n{SDK}:\n\n```text\n" + "\n".join(told["tree"]) + "\n```\n"
+    return f"{text}\n</details>"

@@ -1,0 +1,30 @@
+"""docs/torch-conformance.md says what was measured, of the loops as they are."""
+
+from __future__ import annotations
+
+from tests.torch.loops import every
+from tests.torch.matrix import OURS, SDK, TRACEML, digest, stored
+from tests.torch.matrix_page import PAGE, page
+
+AGAIN = "run `python -m tests.torch.matrix`"
+
+
+def test_the_page_is_up_to_date() -> None:
+    loops, told = every(), stored()
+    assert sorted(told["loops"]) == sorted(loops), AGAIN
+    changed = [name for name in loops if told["loops"][name]["digest"] != digest(loops[name])]
+    assert changed == [], AGAIN
+    assert PAGE.read_text() == page(loops, told), AGAIN
+
+
+def test_ours_has_no_wrong_row() -> None:
+    results = stored()["loops"]
+    assert len(results) >= 40
+    assert {name: result[OURS] for name, result in results.items() if result[OURS]} == {}
+
+
+def test_every_neighbour_was_asked() -> None:
+    for name, loop in every().items():
+        result = stored()["loops"][name]
+        assert result[SDK]["tree"] or result[SDK].get("raised"), name
+        assert bool(result[TRACEML]) is (loop.ranks == 1), name
