@@ -24,6 +24,8 @@ class Instrumentation:
         self._config = config
         self._imports = Imports()
         self._torch: Any = None
+        self.opens_worker: Any = None
+        """Opens the session of a DataLoader's worker (`torch.workers.Open`)."""
 
     @property
     def installed(self) -> list[str]:
@@ -47,10 +49,13 @@ class Instrumentation:
             swallowed("hooks", error)
 
     def _hook_torch(self) -> None:
-        from .torch.clock import clock_of, devices, memory_of  # noqa: PLC0415 - torch is there now
+        from .torch.cuda import clock_of, devices, memory_of  # noqa: PLC0415 - torch is there now
         from .torch.instrument import TorchInstrumentation  # noqa: PLC0415
+        from .torch.workers import Workers  # noqa: PLC0415
 
         made = TorchInstrumentation()
+        if self._config.workers and self.opens_worker is not None:
+            made.workers = Workers(lambda: self.opens_worker, self.remove)
         made.shared.epoch_ended = epoch_ended
         made.shared.memory = memory_of(self._config)
         for name in ("epoch", "step"):

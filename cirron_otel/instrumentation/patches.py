@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ..sdk.errors import swallowed
@@ -14,6 +15,9 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any]] = []
+        self._gone: dict[int, Any] = {}
+        """Originals by the ids of what stood in their place; `_kept` keeps the ids from others."""
+        self._kept: list[Any] = []
 
     def replace(self, owner: Any, name: str, made: Any) -> Any:
         """Let `owner.name` be `made`; returns what stood there, inherited or not.
@@ -25,6 +29,26 @@ class Patches:
         setattr(owner, name, made)
         self._done.append((owner, name, own, made))
         return seen
+
+    def mend(self, module: Any) -> None:
+        """Put the originals where `module` copied ours while it was imported. Raises nothing."""
+        originals = {id(made): own for _, _, own, made in self._done if own is not _ABSENT}
+        originals.update(self._gone)
+        names = vars(module)
+        for name, value in list(names.items()):
+            original = originals.get(id(value))
+            is_ours = any(each[0] is module and each[1] == name for each in self._done)
+            if original is not None and not is_ours:
+                names[name] = getattr(original, "__func__", original)
+
+    def mend_all(self, package: str) -> None:
+        """The same for every module of a package: at the end."""
+        for name, module in list(sys.modules.items()):
+            if name == package or name.startswith(f"{package}."):
+                try:
+                    self.mend(module)
+                except Exception as error:
+                    swallowed("unhook", error)
 
     def undo(self, owner: Any = None, name: str | None = None) -> None:
         """Put back everything, or what `owner.name` was. Raises nothing.
@@ -38,6 +62,9 @@ class Patches:
                 continue
             try:
                 _put_back(*each)
+                if each[2] is not _ABSENT and id(each[3]) not in self._gone:
+                    self._gone[id(each[3])] = each[2]
+                    self._kept.append(each[3])
             except Exception as error:
                 swallowed("unhook", error)
         self._done = kept[::-1]

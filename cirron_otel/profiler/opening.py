@@ -43,8 +43,10 @@ def open_profiler(
         swallowed("profile", error)
         return Profiler(None, config, cirron)
     profiler = Profiler(runtime, config, cirron)
-    if instrumentation is None:
-        instrumentation = Instrumentation(config)
+    is_new = instrumentation is None
+    instrumentation = instrumentation or Instrumentation(config)
+    instrumentation.opens_worker = _worker_opening(profiler)
+    if is_new:
         instrumentation.install()
     profiler.instrumentation = instrumentation
     runtime.look_after = instrumentation.look_after
@@ -53,6 +55,14 @@ def open_profiler(
     except Exception as error:
         swallowed("exit", error)
     return profiler
+
+
+def _worker_opening(profiler: Profiler) -> object:
+    from .workers import WorkerOpening  # noqa: PLC0415 - it opens a session, by this module
+
+    if profiler.session is None:
+        return None
+    return WorkerOpening(profiler.config, profiler.session.get_span_context())
 
 
 def _prepare_exits(profiler: Profiler, resolved: Resolved) -> None:

@@ -67,13 +67,23 @@ class Whole(Phase):
 class Step(Phase):
     """A scope that collects when something directly below it ran."""
 
-    __slots__ = ("_inside",)
+    __slots__ = ("_collected",)
 
-    _inside: Intervals
+    _collected: Intervals | None
+
+    @property
+    def inside(self) -> Intervals:
+        """What ran directly below it and was no phase of its instrumentation's."""
+        collected = self._collected
+        if collected is None:
+            collected = self._collected = Intervals()
+        return collected
+
+    _inside = inside  # what a scope below asks for
 
     def unattributed_ns(self, until: int) -> int:
         """The time between its start and `until` in which nothing directly below it ran, ns."""
-        return max(until - self._start - self._inside.within(self._start, until), 0)
+        return max(until - self._start - self.inside.within(self._start, until), 0)
 
 
 class Intervals:

@@ -80,8 +80,8 @@ class _Measuring:
     def run(self) -> Any:
         torch = self._torch
         found = torch.cat([self._ranges(bundle) for bundle in self._bundles])
-        empty = torch.tensor([0, 0, 0, 0, math.inf, -math.inf], **self._doubles)
-        by_piece = torch.cat([found, empty[None]])[self._pieces]
+        empty = self._sent([[0.0, 0.0, 0.0, 0.0, math.inf, -math.inf]])
+        by_piece = torch.cat([found, empty])[self._pieces]
         totals = by_piece[:, :, :4].sum(1)
         low, high = by_piece[:, :, 4].amin(1), by_piece[:, :, 5].amax(1)
         if self._has_zeros:
@@ -100,22 +100,21 @@ class _Measuring:
         ranges = torch.stack([low, high], 1)
         return torch.cat([totals, ranges, joined[:, :2], exponent[:, None], joined[:, 2:]], 1)
 
-    def _sent(self, numbers: list[int]) -> Any:
-        """Numbers on the device. Copying from ordinary memory would wait for it by default."""
+    def _sent(self, numbers: list[Any]) -> Any:
+        """Numbers on the device, integers or doubles; by default that would wait for the device."""
         torch = self._torch
-        told = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        is_whole = not numbers or isinstance(numbers[0], int) or isinstance(numbers[0][0], int)
+        kind = torch.int64 if is_whole else torch.float64
+        told = torch.tensor(numbers, dtype=kind, device="cpu")
         return told.to(self._device, non_blocking=True)
 
     def _places(self, owners: list[int], tensors: int) -> Any:
         """The numbers of each tensor's pieces, filled up with one past the last."""
-        torch = self._torch
         of: list[list[int]] = [[] for _ in range(tensors)]
         for number, owner in enumerate(owners):
             of[owner].append(number)
         most = max(map(len, of))
-        rows = [numbers + [len(owners)] * (most - len(numbers)) for numbers in of]
-        told = torch.tensor(rows, dtype=torch.int64, device="cpu")
-        return told.to(self._device, non_blocking=True)
+        return self._sent([numbers + [len(owners)] * (most - len(numbers)) for numbers in of])
 
     def _matrix(self, bundle: _Bundle) -> tuple[Any, Any]:
         """The pieces as doubles, a row each, and where the rows are elements of a piece.

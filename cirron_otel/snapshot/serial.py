@@ -84,6 +84,8 @@ class Serial:
         for piece in pieces(tensor, self._portion):
             values = self._real(piece)
             if has_others:
+                if values.dtype not in self._native:
+                    values = self._doubles(values)
                 values = values.reshape(-1)
                 values = values[torch.isfinite(values)]
             count = values.numel()

@@ -57,12 +57,14 @@ class Sizes:
     generations: int = 3
     flushing_epochs: int = 8
     """Of a block while everything flushes: long beside the tools' intervals of one second."""
-    long_steps: int = 40
+    long_steps: int = 10
+    long_rounds: int = 30
+    """Shorter blocks and more of them: one per cent is below what the machine drifts in a second."""
     long_repeats: int = 40
     """How often each layer of the longer step is applied: 10 ms."""
 
 
-TINY = Sizes(10, 1, 1, 1, 2, 2)
+TINY = Sizes(10, 1, 1, 1, 2, 1, 2)
 """Enough to see that everything runs."""
 
 
@@ -95,6 +97,8 @@ class Table:
     clock: str
     """The one of CLOCKS that the bars are about."""
     bars: tuple[Bar, ...]
+    rounds: int
+    """Of a generation, before and after the tools are installed."""
     epochs: int = 1
     """Of a block."""
     is_held_back: bool = False
@@ -120,6 +124,7 @@ def tables(sizes: Sizes) -> list[Table]:
         short,
         "thread",
         (Bar(OURS, CIRRON_SDK, 0.35),),
+        sizes.rounds,
         is_held_back=True,
     )
     flushing = Table(
@@ -138,10 +143,16 @@ def tables(sizes: Sizes) -> list[Table]:
             Bar(OURS, TRACEML_AI, 0.4),
             Bar(DETAIL, CIRRON_SDK, 0.35),
         ),
+        sizes.rounds,
         sizes.flushing_epochs,
     )
     longer = Table(
-        "a longer step, everything on", (bare, ours), long, "unqueued", (Bar(OURS, BARE, 0.01),)
+        "a longer step, everything on",
+        (bare, ours),
+        long,
+        "unqueued",
+        (Bar(OURS, BARE, 0.01),),
+        sizes.long_rounds,
     )
     return [alone, flushing, longer]
 
@@ -256,11 +267,11 @@ def measure(table: Table, sizes: Sizes, pythons: dict[str, Path]) -> tuple[Added
         order = random.Random(generation)
         with _workers(table, pythons) as workers:
             _rounds(workers, 1, order)  # to warm them up
-            before = _rounds(workers, sizes.rounds, order)
+            before = _rounds(workers, table.rounds, order)
             for worker in workers:
                 worker.do("install")
             _rounds(workers, 1, order, settles=table.is_held_back)
-            after = _rounds(workers, sizes.rounds, order, table.epochs, table.is_held_back)
+            after = _rounds(workers, table.rounds, order, table.epochs, table.is_held_back)
             lines = [line for worker in workers for line in _losses(worker)]
         bare += [blocks[BARE] for blocks in after]
         for worker in workers:
@@ -369,6 +380,6 @@ def section(sizes: Sizes = Sizes()) -> None:
     pythons = _pythons()
     for table in tables(sizes):
         added, bare, lines = measure(table, sizes, pythons)
-        report(table, added, bare, sizes.rounds * sizes.generations)
+        report(table, added, bare, table.rounds * sizes.generations)
         for line in lines:
             print(f"  {line}", flush=True)

@@ -168,7 +168,16 @@ def test_a_sparse_gradient_counts_each_row_once() -> None:
 
 
 def test_one_tensor_that_cannot_be_measured_leaves_the_others_alone() -> None:
-    odd = torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    class Odd(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if function in (torch.aminmax, torch.Tensor.to, torch._foreach_copy_):
+                raise RuntimeError("not implemented for odd ones")
+            return super().__torch_function__(function, types, args, kwargs)
+
+    odd = torch.ones(4).as_subclass(Odd)
     found = capture.take(holder(a=nn.Parameter(torch.ones(3)), odd=constant(odd)))
     told = {each.name: each for each in found.records()}
     assert told["a"].stats is not None

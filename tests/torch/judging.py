@@ -92,9 +92,9 @@ LENIENCE: dict[str, Callable[[Node], None]] = {
 }
 """What may be missing or otherwise where the rest is right: a note, and not wrong.
 
-What `ci.batches` makes may be called batch, steps may be counted through the session, a criterion may be a second forward, what hangs on a
-micro step or an evaluation may hang on what is around that, and a recomputation may be a forward
-or nothing.
+What `ci.batches` makes may be called batch, steps may be counted through the session, a criterion
+may be a second forward, what hangs on a micro step or an evaluation may hang on what is around
+that, and a recomputation may be a forward or nothing.
 """
 
 

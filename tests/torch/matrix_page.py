@@ -17,8 +17,9 @@ HEAD = """\
 
 [torch.md](torch.md) says what is recorded of a training loop. This page shows it: {count} loops as
 people write them, each with the tree that it must give, written by hand before the hooks were made
-(what was corrected since stands in the history), and what three tools make of the very same code. `python -m tests.torch.matrix` writes the page; the
-loops are in `tests/torch/loops/`. Made with torch {torch} on a CPU.
+(what was corrected since stands in the history), and what three tools make of the very same code.
+`python -m tests.torch.matrix` writes the page; the loops are in `tests/torch/loops/`. Made with
+torch {torch} on a CPU.
 
 ## How it was judged
 
@@ -30,7 +31,8 @@ swallowed or dropped. `tests/torch/test_conformance.py` asks the same of every r
 {count} are right.
 
 **cirron-sdk {sdk}** is judged by what it has scopes for. It counts as right, with what is
-otherwise named in the row, if only these differ: *`batch`* (its name for the steps of `ci.batches`), *step numbers* (they go on through the session),
+otherwise named in the row, if only these differ: *`batch`* (its name for the
+steps of `ci.batches`), *step numbers* (they go on through the session),
 *`loss`* (a second `forward`), *`micro_step`* and *`eval`* (what hangs on them hangs on what is
 around), *`recompute`* (a `forward` or nothing) and *status*. Attributes and times are not looked
 at. An evaluation that is an `epoch` is wrong: it

@@ -31,17 +31,26 @@ class Autograd:
         import torch  # noqa: PLC0415
 
         trackers = self._trackers
-        is_compiling = torch.compiler.is_compiling
+        is_compiling = torch.compiler.is_dynamo_compiling
         graph_task = torch._C._current_graph_task_id
+
+        def is_tracing() -> bool:
+            # A graph of the backward is made, while a model is compiled.
+            return torch._guards.TracingContext.try_get() is not None
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
             tracker = trackers.t
-            if tracker.inside & (BACKWARD | LOAD) or graph_task() != -1:
+            inside = tracker.inside
+            if inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
                 return original(*args, **kwargs)
-            phase = _enter(tracker)
+            if tracker.is_plain and not inside:
+                tracker.backwards += 1
+                phase = tracker.backward = tracker.enter_plain(BACKWARD, "backward", None)
+            else:
+                phase = _enter(tracker)
             if tracker.shared.seeks_parameter and args:
                 _seek(tracker, args[0])
             if phase is None:
@@ -53,7 +62,9 @@ class Autograd:
                 tracker.exit(phase, BACKWARD, error)
                 raise
             tracker.backward = None
-            tracker.exit(phase, BACKWARD)
+            if tracker.is_plain and tracker.iteration is not None:
+                tracker.iteration.was_backward = True
+            tracker.exit_plain(phase, BACKWARD)
             return result
 
         return backward

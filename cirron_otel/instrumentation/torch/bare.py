@@ -72,12 +72,10 @@ class Bare:
         groups = _groups(self._waiting)
         self._waiting = []
         if len(groups) > 1:
-            last.held += [phase for group in groups for phase in group]
             last.split(passes.micro_of, groups)
         for phase in groups[0] if len(groups) == 1 else ():
             phase.move(last.step)
-            last.add(phase, 0)
-        last.release()
+            last.add(phase)
         last.stepped(optimizer)
         return last
 
@@ -103,7 +101,8 @@ class Bare:
         last, self.iteration = self.iteration, None
         if last is not None:
             last.close(self._tracker.passes.micro_of)
-            self._tracker.shared.step_over(True)
+            if self._tracker.shared.attends:
+                self._tracker.shared.step_over(True)
         if waiting:
             self.release()
 

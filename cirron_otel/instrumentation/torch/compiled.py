@@ -16,6 +16,7 @@ from ...sdk.errors import swallowed
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, OPTIMIZER, RECOMPUTE, TRANSFER
+from .modules import Modules
 from .optimizers import open_step
 from .tracker import Tracker, Trackers
 
@@ -26,8 +27,9 @@ _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 class Compiled:
     """Replaces what switches compiled code on and off around every call from outside."""
 
-    def __init__(self, trackers: Trackers) -> None:
+    def __init__(self, trackers: Trackers, modules: Modules) -> None:
         self._trackers = trackers
+        self._modules = modules
         self._functions: dict[int, tuple[Any, Any]] = {}
         """By the id of a callback: the callback, and what was compiled."""
 
@@ -51,6 +53,7 @@ class Compiled:
 
     def _enter(self, tracker: Tracker, callback: Any, frame: Any) -> None:
         try:
+            self._modules.pause()
             known = self._functions.get(id(callback))
             if known is None:
                 function = frame.f_locals.get("fn")
@@ -77,6 +80,7 @@ class Compiled:
     def _leave(self, tracker: Tracker, frame: Any) -> None:
         call, tracker.compiled = tracker.compiled, None
         try:
+            self._modules.go_on()
             error = sys.exc_info()[1]
             is_step = False
             if call.version is not None and error is None:
@@ -86,7 +90,7 @@ class Compiled:
                 tracker.exit(call.phase, FORWARD)
                 if tracker.iteration is not None:
                     tracker.iteration.stepped(call)
-                    tracker.iteration.release()
+                    tracker.into(None)
             elif is_step:
                 tracker.turn(call.phase)
             elif call.may_be_loss and _is_scalar(frame.f_locals.get("result")):

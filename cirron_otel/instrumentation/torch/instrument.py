@@ -18,6 +18,7 @@ from .optimizers import Optimizers, Scaler
 from .shared import Shared
 from .tracker import Trackers
 from .transfers import Transfers
+from .workers import TORCHDATA, Workers
 
 logger = logging.getLogger("cirron_otel")
 
@@ -31,7 +32,9 @@ class TorchInstrumentation:
         self.trackers = Trackers(self.shared)
         self._optimizers = Optimizers(self.trackers)
         self._modules = Modules(self.trackers, self.shared, self.patches)
-        self._compiled = Compiled(self.trackers)
+        self._compiled = Compiled(self.trackers, self._modules)
+        self.workers: Workers | None = None
+        """Traces the processes of a DataLoader, where that is wanted."""
 
     def install(self, *, clock: Any = None, devices: frozenset[str] = frozenset()) -> None:
         """Hook what there is. What this torch does not have is left out, with one warning.
@@ -40,6 +43,8 @@ class TorchInstrumentation:
         recorded. Raises nothing.
         """
         self.shared.clock = clock
+        for tracker in tuple(self.shared.trackers):
+            tracker.clock = clock
         trackers, patches = self.trackers, self.patches
         parts: list[tuple[str, Callable[[], None]]] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
@@ -49,6 +54,9 @@ class TorchInstrumentation:
             ("optimizer_step", self._optimizers.install),
             ("skipped", lambda: Scaler(trackers).install(patches)),
         ]
+        if self.workers is not None:
+            workers = self.workers
+            parts.append(("workers", lambda: workers.install(patches)))
         if devices:
             parts.append(("h2d", lambda: Transfers(trackers, devices).install(patches)))
         for name, install in parts:
@@ -61,15 +69,21 @@ class TorchInstrumentation:
 
     def later(self) -> dict[str, Callable[[Any], None]]:
         """What is hooked when a module is imported, by the module's name."""
-        trackers, patches = self.trackers, self.patches
-        return {
+        trackers, patches, workers = self.trackers, self.patches, self.workers
+        found: dict[str, Callable[[Any], None]] = {
             "torch._dynamo.eval_frame": lambda module: self._try(
                 "compiled functions", lambda: self._compiled.install(patches, module)
             ),
+            "torch._dynamo.utils": patches.mend,
             "accelerate.data_loader": lambda module: self._try(
                 "accelerate", lambda: Accelerate(trackers).install(patches, module)
             ),
         }
+        if workers is not None:
+            found[TORCHDATA] = lambda module: self._try(
+                "torchdata's workers", lambda: workers.replace(patches, module)
+            )
+        return found
 
     def _try(self, name: str, install: Callable[[], None]) -> None:
         try:
@@ -92,6 +106,7 @@ class TorchInstrumentation:
         """Take every hook off, and finish what is open. Raises nothing."""
         try:
             self.patches.undo()
+            self.patches.mend_all("torch")
             self._optimizers.remove()
             for tracker in tuple(self.shared.trackers):
                 tracker.finish()

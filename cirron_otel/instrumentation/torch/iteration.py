@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...sdk.phase import Intervals, Phase, Step
-from .kinds import BACKWARD, FORWARD
+from ...sdk.phase import Phase, Step
+from ...sdk.state import state
+from .clock import span
 
 UNATTRIBUTED = "unattributed_ns"
 
@@ -16,125 +17,137 @@ UNATTRIBUTED = "unattributed_ns"
 def new_step() -> Step:
     """A step that is not open yet."""
     step = Step.__new__(Step)
-    step._inside = Intervals()
+    step._collected = None
     return step
 
 
 class Iteration:
     """A step, its children, and what happened in it."""
 
-    __slots__ = (
-        "called",
-        "held",
-        "is_held",
-        "memory",
-        "micro",
-        "micros",
-        "optimizers",
-        "settle",
-        "step",
-        "was_backward",
-        "was_stepped",
-    )  # fmt: skip
+    __slots__ = ("called", "is_held", "is_odd", "kids", "memory", "micro", "micros",
+                 "optimizers", "settle", "step", "was_backward", "was_stepped")  # fmt: skip
 
     def __init__(self, step: Step, settle: Any, memory: Any = None) -> None:
         """`settle` finishes a phase as soon as nothing else keeps it; `memory` reads a device's."""
         self.step = step
         self.settle = settle
         self.memory = memory
-        if memory is not None:
-            memory.begin(step)
-        self.held: list[Phase] = []
+        self.kids: list[Phase] = []
+        """The phases that lie directly in the step, or in its open micro step."""
+        self.is_odd = memory is not None
+        """Whether there is more in it than phases on the host, one after the other."""
         self.is_held = True
+        """Whether they wait until it is known what the step is."""
         self.micro: Step | None = None
         """The micro step that is open."""
         self.micros = 0
-        self.optimizers: set[int] = set()
+        self.optimizers: Any = ()
         """Ids of the optimizers that stepped in it."""
         self.called = False
         """Whether a model was called in it."""
         self.was_backward = False
         """Since the last fetch."""
         self.was_stepped = False
+        if memory is not None:
+            memory.begin(step)
 
-    def add(self, phase: Phase, kind: int) -> None:
+    def renew(self, step: Step) -> None:
+        """Be the next step."""
+        self.step = step
+        self.kids = []
+        self.is_held = True
+        self.optimizers = ()
+        self.is_odd = self.memory is not None
+        self.called = self.was_backward = self.was_stepped = False
+
+    def add(self, phase: Phase) -> None:
         """A phase that lies directly in the step, or in its open micro step, is over."""
-        if kind == BACKWARD:
-            self.was_backward = True
-        elif kind == FORWARD:
-            self.called = True
-        above: Any = phase._above
-        above._inside.append((phase._start, phase._until))
         if phase._stamps is not None:
             self.stamp(phase._stamps)
-        if self.is_held:
-            self.held.append(phase)
-        else:
+        self.kids.append(phase)
+        if not self.is_held:
             self.settle(phase)
 
     def stamp(self, stamps: Any) -> None:
-        """The step spans, on the device's stream, what its children do."""
-        step = self.step
-        first, last = stamps
-        if step._stamps is None:
-            step._stamps = [first.shared(), last.shared()]
-        else:
-            step._stamps[1].release()
-            step._stamps[1] = last.shared()
+        """On the device's stream, too, the step holds what its children do."""
+        self.is_odd = True
+        span(self.step, stamps)
+        if self.micro is not None:
+            span(self.micro, stamps)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer steps, or would have."""
+        """An optimizer steps, or would have: it is no accumulation any more."""
         self.was_stepped = True
-        self.optimizers.add(id(optimizer))
+        self.optimizers = (*self.optimizers, id(optimizer))
         if self.micro is not None:
             self._close_micro()
+        if self.is_held:
+            self.release()
 
     @property
     def accumulates(self) -> bool:
         """Whether a fetch now belongs to the same step."""
         return self.was_backward and not self.was_stepped
 
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether a scope directly in it was opened by hand as the step."""
+        inside = self.step._collected
+        return inside is not None and inside.by_hand
+
     def next_micro(self, begin: Any) -> None:
         """A further batch: `begin` opens a micro step of a step, by its index."""
         if not self.micros:
-            self.split(begin, [self.held])
+            self.split(begin, [self.kids])
         else:
             self._close_micro()
+        self.is_odd = True
         self.micro = begin(self.step, self.micros)
         self.micros += 1
         self.was_backward = False
 
     def split(self, begin: Any, groups: list[list[Phase]]) -> None:
-        """Make micro steps of children that were held: one of each group."""
+        """Make micro steps of children that were held: one of each group, in order."""
+        self.kids = []
+        self.is_odd = True
         for group in groups:
             micro = begin(self.step, self.micros)
             self.micros += 1
             micro._start = group[0]._start
             for phase in group:
                 phase.move(micro)
-                micro._inside.append((phase._start, phase._until))
-            _close(micro, group[-1]._until)
-            self.step._inside.append((micro._start, micro._until))
-            self.settle(micro)
-        self.release()
+                if phase._stamps is not None:
+                    span(micro, phase._stamps)
+            self._finish_micro(micro, group)
+            for phase in group:
+                self.settle(phase)
+        self.is_held = False
 
     def _close_micro(self) -> None:
         micro, self.micro = self.micro, None
+        kids, self.kids = self.kids, []
         if micro is not None:
-            _close(micro, micro._inside.last or micro._start)
-            self.step._inside.append((micro._start, micro._until))
-            self.settle(micro)
+            self._finish_micro(micro, kids)
+
+    def _finish_micro(self, micro: Step, kids: list[Phase]) -> None:
+        _close(micro, kids)
+        self.step.inside.append((micro._start, micro._until))
+        self.settle(micro)
 
     def release(self) -> None:
         """What was held is what it is."""
         self.is_held = False
-        held, self.held = self.held, []
-        for phase in held:
-            self.settle(phase)
+        is_special = state.special
+        for phase in self.kids:
+            if phase._stamps is None and not is_special:
+                phase._end = phase._until
+            else:
+                self.settle(phase)
 
     def undo_micro(self) -> None:
         """The micro step that is open is none."""
         micro, self.micro = self.micro, None
+        self.kids = []
         if micro is not None:
             micro.drop()
             micro._until = micro._start
@@ -144,29 +157,61 @@ class Iteration:
 
     def close(self, begin: Any) -> None:
         """The step is over: it ends with its last child."""
-        if self.accumulates and self.held and not self.micros:
-            self.split(begin, [self.held])
-        self._close_micro()
+        if self.was_backward and not self.was_stepped and self.kids and not self.micros:
+            self.split(begin, [self.kids])
+        if self.micro is not None:
+            self._close_micro()
         step = self.step
-        _close(step, step._inside.last or step._start)
+        _close(step, self.kids)
         if self.memory is not None:
             self.memory.end(step)
-        self.release()
-        self.settle(step)
+        if self.is_held:
+            self.release()
+        if step._stamps is None and not state.special:
+            step._end = step._until
+        else:
+            self.settle(step)
 
     def dissolve(self, above: Any) -> None:
         """There is no step: what is in it hangs on `above`."""
-        for phase in self.held:
-            phase.move(above)
-        self.step.drop()
-        self.step._until = self.step._start
-        self.release()
-        self.step.finish()
+        if self.is_held:
+            for phase in self.kids:
+                phase.move(above)
+            self.release()
+        step = self.step
+        step.drop()
+        step._until = step._start
+        self.kids = []
+        if step._stamps is not None:
+            step._stamps[0].release()
+            step._stamps[1].release()
+            step._stamps = None
+        step.finish()
 
 
-def _close(step: Step, until: int) -> None:
-    step._until = until
+def _close(step: Step, kids: list[Phase]) -> None:
+    """End a step with the last of its children, and say what none of them covers."""
+    inside = step._collected
+    start = at = step._start
+    if inside is None:
+        covered = 0
+        for phase in kids:
+            until = phase._until
+            if phase._start >= at:
+                covered += until - phase._start
+                at = until
+            elif until > at:
+                covered += until - at
+                at = until
+        step._until = at
+        rest = at - start - covered
+    else:
+        for phase in kids:
+            inside.append((phase._start, phase._until))
+        step._until = at = max(inside.last, start)
+        rest = step.unattributed_ns(at)
     attrs = step._attrs
     if attrs is None:
-        attrs = step._attrs = {}
-    attrs[UNATTRIBUTED] = step.unattributed_ns(until)
+        step._attrs = {UNATTRIBUTED: rest}
+    else:
+        attrs[UNATTRIBUTED] = rest

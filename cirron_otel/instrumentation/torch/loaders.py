@@ -27,6 +27,17 @@ class Loaders:
 
         def __next__(self: Any) -> Any:  # noqa: N807
             tracker = trackers.t
+            if tracker.is_plain and not tracker.inside and tracker.turn_over(self):
+                load = tracker.enter_plain(LOAD, "data_load", None)
+                if load is not None:
+                    try:
+                        batch = original(self)
+                    except BaseException as error:
+                        fail(tracker, self, load, error)
+                        raise
+                    tracker.was_forward = False
+                    tracker.exit_plain(load, LOAD)
+                    return batch
             if tracker.inside & NO_FETCH or not state.recording:
                 return original(self)
             return fetch(tracker, self, original)
@@ -48,14 +59,19 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
         return original(iterator)
     try:
         batch = original(iterator)
-    except StopIteration:
-        tracker.exhausted(iterator, load)
-        raise
     except BaseException as error:
-        tracker.exit(load, LOAD, error)
+        fail(tracker, iterator, load, error)
         raise
     tracker.exit(load, LOAD)
     return batch
+
+
+def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> None:
+    """A fetch raised: there was nothing left, or something went wrong."""
+    if isinstance(error, StopIteration):
+        tracker.exhausted(iterator, load)
+    else:
+        tracker.exit(load, LOAD, error)
 
 
 class Ahead(Iterator[Any]):

@@ -15,9 +15,9 @@ from typing import Any
 
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
-from ...sdk.state import state
+from ...sdk.state import CONTEXT, state
 from ..patches import Patches
-from .kinds import BACKWARD, FORWARD, LOSS, NO_FORWARD, PARTIAL
+from .kinds import BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
 from .shared import Shared
 from .tracker import Tracker, Trackers
 
@@ -36,11 +36,13 @@ class Modules:
         self._torch = torch
         self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
         self._base = torch.nn.Module
-        self._known: dict[int, tuple[Any, int, dict[str, Any]]] = {}
-        """By the id of a module: a weak reference to it, its kind, its scope's attributes."""
+        self._known: dict[int, Known] = {}
+        """By the id of a module."""
         self._classes: set[tuple[type, str]] = set()
         self._steps = self._calls = 0
-        self._watches = False
+        self._watches = self._is_watching = False
+        self._watcher: Any = None
+        """What stands in the place of every module's `__call__` for a time."""
 
     def install(self) -> None:
         """Begin to look for models."""
@@ -51,9 +53,8 @@ class Modules:
     def watch(self) -> None:
         """Look for models in the next steps."""
         self._steps, self._calls = _WATCHED_STEPS, _WATCHED_CALLS
-        if not self._watches:
-            self._watches = True
-            self._replace(self._base, "__call__")
+        self._watches = self._shared.attends = True
+        self.go_on()
 
     def step_over(self, was_forward: bool) -> None:
         """A step has ended: when enough of them were watched, no other module pays for it.
@@ -70,8 +71,27 @@ class Modules:
 
     def _rest(self) -> None:
         self._watches = False
-        self._classes.discard((self._base, "__call__"))
-        self._patches.undo(self._base, "__call__")
+        self._shared.attends = self._shared.clock is not None
+        self.pause()
+
+    def pause(self) -> None:
+        """Look for nothing while a model runs: all that is called in it is a part of it.
+
+        What is compiled in it must find `Module.__call__` as it will be later: dynamo compiles
+        again where a function that it saw is another one.
+        """
+        if self._is_watching:
+            self._is_watching = False
+            self._patches.undo(self._base, "__call__")
+
+    def go_on(self) -> None:
+        """Look again, if that is not over."""
+        if self._watches and not self._is_watching:
+            self._is_watching = True
+            if self._watcher is None:
+                own = vars(self._base)["__call__"]
+                self._watcher = self._method(self._base, "__call__", own)
+            self._patches.replace(self._base, "__call__", self._watcher)
 
     # --- the replaced methods -------------------------------------------------------------------
 
@@ -86,8 +106,9 @@ class Modules:
         self._patches.replace(owner, name, self._method(owner, name, own))
 
     def _method(self, owner: type, name: str, own: Callable[..., Any] | None) -> Any:
-        trackers, enter, base = self._trackers, self.enter, self._base
-        is_compiling = self._torch.compiler.is_compiling
+        self_, trackers, enter, base = self, self._trackers, self.enter, self._base
+        is_compiling = self._torch.compiler.is_dynamo_compiling
+        known_of = self._known.get
 
         if own is not None:
             call: Callable[..., Any] = own
@@ -108,21 +129,40 @@ class Modules:
             inside = tracker.inside
             if (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
                 return call(self, *args, **kwargs)
-            entered = enter(tracker, self)
-            if entered is None:
-                return call(self, *args, **kwargs)
-            phase, kind = entered
+            known = known_of(id(self))
+            if known is not None and known.is_usual and tracker.is_plain and not inside:
+                kind = known.kind
+                if kind == LOSS and not tracker.was_forward:
+                    return call(self, *args, **kwargs)
+                phase = tracker.enter_plain(kind, NAMES[kind], known.attrs.copy())
+            else:
+                entered = enter(tracker, self)
+                if entered is None:
+                    return call(self, *args, **kwargs)
+                phase, kind = entered
             if phase is None:
+                tracker.inside = inside | kind
                 try:
                     return call(self, *args, **kwargs)
                 finally:
+                    tracker.inside = inside
                     tracker.partial_until = now()
+                    if self_._watches:
+                        self_.go_on()
             try:
                 result = call(self, *args, **kwargs)
             except BaseException as error:
                 tracker.exit(phase, kind, error)
+                if self_._watches:
+                    self_.go_on()
                 raise
-            tracker.exit(phase, kind)
+            if kind == FORWARD:
+                tracker.was_forward = True
+                if tracker.iteration is not None:
+                    tracker.iteration.called = True
+            tracker.exit_plain(phase, kind)
+            if self_._watches:
+                self_.go_on()
             return result
 
         method.__name__ = method.__qualname__ = name
@@ -131,34 +171,40 @@ class Modules:
     # --- calls ----------------------------------------------------------------------------------
 
     def enter(self, tracker: Tracker, module: Any) -> tuple[Any, int] | None:
-        """Open the scope of a module's outermost call; None where it is to have none.
+        """Open the scope of a module's outermost call; None where it is nothing.
 
-        Without a phase: it is called inside of a model that was met while it ran.
+        Without a phase it is what a scope by hand says, or a part of a model that was met while it
+        ran.
         """
         try:
             if tracker.inside & PARTIAL:
                 if _around(module, self._base) is tracker.partial:
                     return None, PARTIAL
                 tracker.interrupt()
-            if tracker.compiled is not None or self._is_on_devices_thread(tracker):
+            if tracker.compiled is not None:
+                return None
+            if CONTEXT.get() is not tracker.context and self._is_on_devices_thread(tracker):
                 return None
             known = self._known.get(id(module))
             if known is None:
                 known = self._meet(tracker, module)
                 if known is None:
                     return None
-            _, kind, attrs = known
+            kind = known.kind
             if tracker.stepping is not None and not tracker.stepping.has_closure:
                 tracker.fail_step()
             if kind == LOSS:
                 if not tracker.was_forward:
                     return None
             else:
-                if self._shared.is_grad_enabled() and module.training:
+                if not known.is_usual and self._shared.is_grad_enabled() and module.training:
+                    known.is_usual = True
                     self._shared.trained.add(module)
                 tracker.passes.called(module)
-            phase = tracker.enter(kind, attrs.copy())
-            return None if phase is None else (phase, kind)
+            phase = tracker.enter(kind, known.attrs.copy())
+            if self._is_watching:
+                self.pause()
+            return phase, kind
         except Exception as error:
             swallowed("torch", error)
             return None
@@ -167,7 +213,7 @@ class Modules:
         """Whether autograd runs this, on a thread of its own."""
         return not tracker.inside & BACKWARD and self._graph_task() != -1
 
-    def _meet(self, tracker: Tracker, module: Any) -> tuple[Any, int, dict[str, Any]] | None:
+    def _meet(self, tracker: Tracker, module: Any) -> Known | None:
         """A module that is called for the first time, outermost as far as was seen."""
         if self._watches and tracker.iteration is None and tracker.bare.iteration is None:
             self._calls -= 1
@@ -188,7 +234,7 @@ class Modules:
         self._adopt(type(module), "__call__")
         return self._remember(module)
 
-    def _remember(self, module: Any) -> tuple[Any, int, dict[str, Any]]:
+    def _remember(self, module: Any) -> Known:
         key, known = id(module), self._known
         reference = weakref.ref(module, lambda _: known.pop(key, None))
         kind = FORWARD if _is_model(module) else LOSS
@@ -197,8 +243,20 @@ class Modules:
             shown = shown._orig_mod
         if kind == FORWARD and self._shared.parameter is None:
             self._shared.parameter = _first_trained(module)
-        known[key] = made = (reference, kind, {"module": type(shown).__name__})
+        known[key] = made = Known(reference, kind, {"module": type(shown).__name__})
         return made
+
+
+class Known:
+    """A module that was called."""
+
+    __slots__ = ("attrs", "is_usual", "kind", "reference")
+
+    def __init__(self, reference: Any, kind: int, attrs: dict[str, Any]) -> None:
+        self.reference, self.kind, self.attrs = reference, kind, attrs
+        self.is_usual = kind == LOSS
+        """Whether there is nothing to be learned from a call of it in a step: of a model, that it
+        was trained."""
 
 
 def _is_model(module: Any) -> bool:

@@ -20,7 +20,7 @@ class Optimizers:
 
     def install(self) -> None:
         """Register the hooks."""
-        from torch.compiler import is_compiling  # noqa: PLC0415
+        from torch.compiler import is_dynamo_compiling as is_compiling  # noqa: PLC0415
         from torch.optim.optimizer import (  # noqa: PLC0415
             register_optimizer_step_post_hook,
             register_optimizer_step_pre_hook,
@@ -68,6 +68,19 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             tracker.interrupt()
         tracker.stepped += 1
         stepping = tracker.stepping
+        iteration = tracker.iteration
+        if tracker.is_plain and not tracker.inside and iteration is not None and stepping is None:
+            iteration.was_stepped = True
+            if iteration.micro is not None:
+                iteration.stepped(optimizer)
+                tracker.into(None)
+            elif iteration.is_held:
+                iteration.release()
+            attrs = {"optimizer": type(optimizer).__name__}
+            phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
+            if phase is not None:
+                tracker.stepping = Stepping(phase, optimizer, has_closure)
+            return
         if stepping is not None:
             if tracker.inside & OPTIMIZER:
                 # A wrapper around another optimizer, or the step of a class that it extends.
@@ -96,8 +109,7 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
             iteration.was_stepped = True
         else:
             iteration.stepped(optimizer)
-            if iteration.is_held and not iteration.micros:
-                iteration.release()
+            tracker.into(None)
         return tracker.enter(OPTIMIZER, attrs)
     bare = None if tracker.inside & BACKWARD else tracker.bare.step(optimizer)
     return tracker.enter(OPTIMIZER, attrs, bare.step if bare is not None else None)
@@ -111,7 +123,7 @@ def end_step(tracker: Tracker, optimizer: Any) -> None:
         if not stepping.depth:
             tracker.stepping = None
             tracker.was_forward = tracker.iteration is not None
-            tracker.exit(stepping.phase, OPTIMIZER)
+            tracker.exit_plain(stepping.phase, OPTIMIZER)
 
 
 class Scaler:
@@ -147,6 +159,7 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
         iteration = tracker.iteration
         if iteration is not None:
             iteration.stepped(optimizer)
+            tracker.into(None)
         else:
             iteration = tracker.bare.step(optimizer)
         if iteration is not None:

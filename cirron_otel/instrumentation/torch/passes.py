@@ -10,13 +10,16 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.context.context import Context
+
 from ...sdk.buffers import pressure
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
 from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step, Whole, begin, make_current
 from ...sdk.scope import NOWHERE
-from ...sdk.state import CONTEXT, SCOPE_KEY, state
-from .iteration import Iteration, new_step
+from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
+from ...sdk.traces import UNIT_DEPTH
+from .iteration import UNATTRIBUTED, Iteration, new_step
 from .kinds import EPOCHS, LOAD
 
 if TYPE_CHECKING:
@@ -26,14 +29,15 @@ _KEPT = 3
 """References to an iterator that its loader keeps: the loader's, and two for looking."""
 _get = CONTEXT.get
 _set = CONTEXT.set
+_new = Step.__new__
 
 
 class Pass:
     """One pass over a loader, from its iterator's first fetch."""
 
-    __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner",
-                 "is_decided", "is_firm", "is_training", "iterator", "met", "reached", "scope",
-                 "steps", "was_forward", "was_trainable", "within")  # fmt: skip
+    __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner", "is_decided",
+                 "is_firm", "is_simple", "is_training", "iterator", "met", "reached", "restarts",
+                 "scope", "steps", "was_forward", "was_trainable", "within")  # fmt: skip
 
     def __init__(self, iterator: Any, gone: Any, base: Any, *, is_training: bool) -> None:
         self.iterator = weakref.ref(iterator, gone)
@@ -57,6 +61,10 @@ class Pass:
         """The end of what is known to be in it."""
         self.held: list[Phase] = []
         """What an evaluation holds until it is decided."""
+        self.is_simple = False
+        """Whether only its own iterator, which never begins anew, makes its steps."""
+        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        """Whether its iterator may begin anew."""
         self.by_hand = False
         """Whether its steps turned out to be made by hand."""
         self.was_forward = self.was_trainable = False
@@ -84,9 +92,9 @@ class Passes:
 
     def before_fetch(self, iterator: Any) -> Phase | None:
         """The `data_load` of a fetch that begins now, in the step that it belongs to."""
+        tracker = self._tracker
         self._busy = True
         try:
-            tracker = self._tracker
             if state.session is NOWHERE:
                 pressure.first()
                 if not state.recording:
@@ -106,6 +114,75 @@ class Passes:
         finally:
             self._busy = False
 
+    def turn_over(self, iterator: Any) -> bool:
+        """Close one step and open the next, where there is nothing to be decided; whether so.
+
+        It does what `_close_step` and `_open_step` do, written out: with other things in the
+        processor's cache between two steps, every function that is gone through costs.
+        """
+        begun = now()
+        own, tracker = self.training, self._tracker
+        iteration: Any = tracker.iteration
+        step: Any = tracker.step
+        context = _get()
+        if (
+            context is not tracker.context
+            or own is None
+            or own.iterator() is not iterator
+            or not own.is_simple
+            or not iteration.was_stepped
+            or iteration.is_held
+            or iteration.is_odd
+            or step._collected is not None
+            or state.special
+        ):
+            return False
+        start = until = step._start
+        covered = 0
+        for kid in iteration.kids:
+            until = kid._until
+            covered += until - kid._start
+        attrs = step._attrs
+        if attrs is None:
+            step._attrs = {UNATTRIBUTED: until - start - covered}
+        else:
+            attrs[UNATTRIBUTED] = until - start - covered
+        step._end = step._until = own.reached = until
+        own.fetches += 1
+        if tracker.shared.attends:
+            tracker.shared.step_over(iteration.called)
+        above: Any = step._above
+        following = _new(Step)
+        following._name, following._index = "step", own.steps
+        own.steps += 1
+        following._above, following._depth = above, step._depth
+        following._attrs = following._more = following._token = None
+        following._stamps = following._collected = None
+        following._end = following._overhead = following._until = 0
+        buffers = tracker.buffers
+        for following._id in buffers.ids:
+            break
+        else:
+            following._id = buffers.next_id()
+        segments: Any = state.segments
+        if step._depth > UNIT_DEPTH or segments is None or above._trace.is_apart:
+            following._trace = above._trace
+        else:
+            segments.tick -= 1
+            following._trace = segments.trace
+            if segments.tick < 0:
+                following._start = 0
+                following._place(own.within, above, again=True)
+        following._thread = buffers.ident
+        tracker.context = inside = Context({**context, SPAN_KEY: following, SCOPE_KEY: following})
+        _set(inside)
+        tracker.step = tracker.parent = following
+        iteration.renew(following)
+        following._start = begins = now()
+        buffers.put(following)
+        above._overhead += begins - begun
+        return True
+
     def _arrange(self, iterator: Any, context: Any, current: Any) -> None:
         """Have the right scope open for a fetch of `iterator`."""
         own, others = self.training, self.evaluation
@@ -123,7 +200,7 @@ class Passes:
             own = self.training  # it turned out to be a training pass
         if own is not None and own.iterator() is iterator:
             self._end_evaluation()
-            own.driver, own.met = own.iterator, None
+            own.driver, own.met, own.is_simple = own.iterator, None, not own.restarts
             own.fetches += 1
             self._boundary(own, context, current)
             return
@@ -135,10 +212,10 @@ class Passes:
                 self._begin_evaluation(iterator)
         elif own is not None and self._is_inner(own, iterator):
             if own.met is not None and own.met() is iterator and self._has_stepped():
-                own.driver = own.met  # it turns
+                own.driver, own.is_simple = own.met, False  # it turns
                 self._boundary(own, context, current)
             else:
-                own.met = weakref.ref(iterator)
+                own.met, own.is_simple = weakref.ref(iterator), False
         else:
             self._begin_training(iterator)
 
@@ -211,8 +288,9 @@ class Passes:
         step = new_step()
         begin(step, "step", own.steps, None, above, context, now())
         own.steps += 1
-        make_current(step, context)
-        tracker.iteration = Iteration(step, tracker.settle, tracker.shared.memory)
+        iteration = Iteration(step, tracker.settle, tracker.shared.memory)
+        tracker.opened(iteration, make_current(step, context))
+        tracker.is_plain = own.is_decided and tracker.context is not None
 
     def _gone(self) -> Any:
         """Called when an iterator is gone: by `break`, mostly."""
@@ -245,6 +323,7 @@ class Passes:
                 return
         if iteration is not None and iteration.step._id and iteration.accumulates:
             iteration.next_micro(self.micro_of)
+            tracker.into(iteration.micro)
             return
         is_ours = current is own.scope or isinstance(current, Step)
         self._close_step(own)
@@ -276,30 +355,34 @@ class Passes:
             return
         if iteration.micro is not None and load._above is iteration.micro:
             iteration.undo_micro()
-        elif load._above is iteration.step and not iteration.held and not iteration.was_stepped:
-            tracker.iteration = None
+            tracker.into(None)
+        elif load._above is iteration.step and not iteration.kids and not iteration.was_stepped:
+            tracker.closed()
             own.steps -= 1
             iteration.dissolve(iteration.step._above)
             _set(own.within)
 
     def _close_step(self, own: Pass) -> None:
         tracker = self._tracker
-        iteration, tracker.iteration = tracker.iteration, None
+        iteration = tracker.iteration
         if iteration is None:
             return
-        if iteration.step._inside.by_hand:
+        tracker.closed()
+        if iteration.is_by_hand:
             iteration.dissolve(iteration.step._above)
             own.by_hand = True
         else:
             iteration.close(self.micro_of)
             own.reached = max(own.reached, iteration.step._until)
-            tracker.shared.step_over(iteration.called)
+            if tracker.shared.attends:
+                tracker.shared.step_over(iteration.called)
         if _scope_of(_get()) is iteration.step:
             _set(own.within)
 
     def yield_step(self) -> None:
         """A scope by hand is the step: there is to be no other."""
-        iteration, self._tracker.iteration = self._tracker.iteration, None
+        iteration = self._tracker.iteration
+        self._tracker.closed()
         if self.training is not None:
             self.training.by_hand = True
         if iteration is not None:
@@ -335,8 +418,9 @@ class Passes:
         if others is not None:
             if not others.is_firm:
                 self._turn_into_training(others)
-        elif self.training is not None:
+        elif self.training is not None and not self.training.is_decided:
             self.training.was_forward = self.training.is_decided = True
+            self._tracker.is_plain = self._tracker.context is not None
 
     def _turn_into_training(self, others: Pass) -> None:
         """What was taken for an evaluation is an epoch, and this is its first step."""
@@ -364,7 +448,7 @@ class Passes:
         for phase in held:
             iteration.step._start = min(iteration.step._start, phase._start)
             phase.move(iteration.step)
-            iteration.add(phase, 0)
+            iteration.add(phase)
 
     def _decide_training(self, own: Pass) -> None:
         """The first batch of what was taken for training is over, and nothing was trained."""
@@ -372,13 +456,14 @@ class Passes:
         if not own.was_forward or own.was_trainable or own.scope is None:
             return
         tracker = self._tracker
-        iteration, tracker.iteration = tracker.iteration, None
+        iteration = tracker.iteration
+        tracker.closed()
         self.training = None
         self._epochs -= 1
         own.scope._name, own.scope._index = "eval", self._evaluations
         self._evaluations += 1
         if iteration is not None:
-            own.reached = iteration.step._inside.last
+            own.reached = max([phase._until for phase in iteration.kids], default=0)
             iteration.dissolve(own.scope)
         own.is_training = False
         own.is_firm = True
@@ -448,7 +533,8 @@ class Passes:
             and iteration is not None
         ):
             # One batch was looked at, and nothing done with it.
-            self.training = tracker.iteration = None
+            self.training = None
+            tracker.closed()
             iteration.dissolve(iteration.step._above)
             self._undo(own)
             self._epochs -= own.scope is not None
@@ -460,8 +546,9 @@ class Passes:
                 return
         self.training = None
         iteration = tracker.iteration
-        if iteration is not None and iteration.accumulates and not iteration.step._inside.by_hand:
-            self.left, tracker.iteration = (own, iteration, at), None
+        if iteration is not None and iteration.accumulates and not iteration.is_by_hand:
+            self.left = own, iteration, at
+            tracker.closed()
             self._leave(own, iteration.step)
             return
         self._close_step(own)
@@ -473,14 +560,13 @@ class Passes:
             return None
         iteration = self.left[1]
         iteration.stepped(optimizer)
-        iteration.release()
         return iteration.step
 
-    def takes(self, phase: Phase, kind: int) -> bool:
+    def takes(self, phase: Phase) -> bool:
         """Whether a phase that is over lies in the step of a pass that was over before."""
         if self.left is None or phase._above is not self.left[1].step:
             return False
-        self.left[1].add(phase, kind)
+        self.left[1].add(phase)
         return True
 
     def settle_left(self) -> None:
@@ -490,7 +576,8 @@ class Passes:
             own, iteration, at = left
             iteration.close(self.micro_of)
             own.reached = max(own.reached, iteration.step._until)
-            self._tracker.shared.step_over(iteration.called)
+            if self._tracker.shared.attends:
+                self._tracker.shared.step_over(iteration.called)
             self._close_scope(own, at)
 
     def _undo(self, some: Pass) -> None:
@@ -524,9 +611,7 @@ class Passes:
 
 def _again(some: Pass, iterator: Any) -> bool:
     """Whether an iterator that is known begins anew, as those with persistent workers do."""
-    if not getattr(iterator, "_persistent_workers", False):
-        return False
-    return some.fetches > 0 and getattr(iterator, "_num_yielded", 1) == 0
+    return some.restarts and some.fetches > 0 and getattr(iterator, "_num_yielded", 1) == 0
 
 
 def _is_idle(some: Pass) -> bool:

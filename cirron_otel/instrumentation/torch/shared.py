@@ -28,6 +28,8 @@ class Shared:
         """Whether one is wanted, for want of a model."""
         self.trackers: set[Any] = set()
         """Every living thread's."""
+        self.attends = False
+        """Whether somebody waits for steps to be over."""
         self.discover: Callable[[], None] = _nothing
         """Look for models in what comes next."""
         self.step_over: Callable[[bool], None] = _ignore

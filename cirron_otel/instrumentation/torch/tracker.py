@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ...sdk.buffers import pressure
+from opentelemetry.context.context import Context
+
+from ...sdk.buffers import local, pressure
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
 from ...sdk.phase import STEPS, Fetched, Phase, Whole, begin, enter, leave
-from ...sdk.scope import NOWHERE
-from ...sdk.state import CONTEXT, SCOPE_KEY, state
+from ...sdk.scope import MAX_DEPTH, NOWHERE
+from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
 from .iteration import Iteration
 from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from .shared import Shared
 
 _get = CONTEXT.get
+_set = CONTEXT.set
+_reset = CONTEXT.reset
+_new = Phase.__new__
 
 
 class Tracker:
@@ -39,6 +44,17 @@ class Tracker:
         """The innermost of them."""
         self.iteration: Iteration | None = None
         """The step of a loader's pass that is open."""
+        self.step: Any = None
+        self.is_plain = False
+        """Whether the pass is decided and a step is open: nothing special is to be expected."""
+        self.context: Any = None
+        """The context in which the step is current; what is entered in it lies directly in it."""
+        self.parent: Any = None
+        """What phases in it hang on: the step, or its open micro step."""
+        self.depth = 0
+        """Theirs."""
+        self.buffers: Any = None
+        self.clock: Any = shared.clock
         self.batch: Fetched | None = None
         """What is fetched now belongs to the next item of a loop by hand."""
         self.backward: Phase | None = None
@@ -58,48 +74,122 @@ class Tracker:
         self.stepped = 0
         """Optimizer steps begun so far."""
         self.passes = Passes(self)
+        self.turn_over = self.passes.turn_over
         self.bare = Bare(self)
 
     def current(self, context: Any) -> Any:
         """The scope that is open in a context."""
         return context.get(SCOPE_KEY) or state.session
 
-    def enter(self, kind: int, attrs: dict[str, Any] | None, above: Any = None) -> Phase | None:
-        """Open a phase, below `above` or where it belongs; None where there is to be none."""
+    # --- phases ---------------------------------------------------------------------------------
+
+    def enter_plain(self, kind: int, name: str, attrs: dict[str, Any] | None) -> Phase | None:
+        """Open a phase in a step of which nothing special is to be expected (`is_plain`).
+
+        It does what `enter` does, written out: this is the path that is walked most, with other
+        things in the processor's cache each time.
+        """
         try:
-            if not state.recording:
-                return None
             begun = now()
-            if state.session is NOWHERE:
-                # A forked child opens its session now, or turns out to be a loader's worker.
-                pressure.first()
-                if not state.recording:
-                    return None
             context = _get()
-            current: Any = context.get(SCOPE_KEY) or state.session
-            iteration = self.iteration
-            is_fixed = above is not None
-            if above is not None:
-                current = above
-            elif iteration is not None and current is iteration.step:
-                if iteration.micro is not None:
-                    current, is_fixed = iteration.micro, True
-            elif current is not self.open and self._is_by_hand(current, NAMES[kind & PLAIN]):
-                self._note(kind & PLAIN)
-                return None
-            phase = Phase.__new__(Phase)
-            name = NAMES[kind & PLAIN]
-            begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed)
-            enter(phase, context)
-            phase._before = self.inside
-            self.inside |= kind
+            if context is not self.context:
+                return self.enter(kind, attrs)
+            phase = _new(Phase)
+            phase._name = name
+            phase._attrs = attrs
+            phase._above = parent = self.parent
+            phase._depth = self.depth
+            phase._trace = parent._trace
+            phase._index = phase._more = phase._stamps = None
+            phase._end = phase._overhead = phase._until = 0
+            buffers = self.buffers
+            for phase._id in buffers.ids:
+                break
+            else:
+                phase._id = buffers.next_id()
+            phase._thread = buffers.ident
+            phase._token = _set(Context({**context, SPAN_KEY: phase, SCOPE_KEY: phase}))
+            if state.special:
+                phase._tell_start(context)
+            phase._before = 0
+            self.inside = kind
             self.open = phase
-            if kind & TIMED and self.shared.clock is not None:
-                self.shared.clock.begin(phase)
+            phase._start = start = now()
+            buffers.put(phase)
+            parent._overhead += start - begun
+            if self.clock is not None and kind & TIMED:
+                self.clock.begin(phase)
             return phase
         except Exception as error:
             swallowed("torch", error)
             return None
+
+    def exit_plain(self, phase: Phase, kind: int) -> None:
+        """Close a phase that raised nothing."""
+        try:
+            iteration = self.iteration
+            parent = self.parent
+            if (
+                not self.is_plain
+                or iteration is None
+                or phase._above is not parent
+                or phase._stamps is not None
+                or state.special
+            ):
+                self.exit(phase, kind)
+                return
+            phase._until = end = now()
+            try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
+                _reset(phase._token)
+            except (ValueError, RuntimeError):
+                pass  # left in another context than entered
+            phase._token = self.open = None
+            self.inside = phase._before
+            iteration.kids.append(phase)
+            if not iteration.is_held:
+                phase._end = end
+            parent._overhead += now() - end
+        except Exception as error:
+            swallowed("torch", error)
+
+    def enter(self, kind: int, attrs: dict[str, Any] | None, above: Any = None) -> Phase | None:
+        """Open a phase, below `above` or where it belongs; None where there is to be none."""
+        try:
+            return self._enter(kind, attrs, above)
+        except Exception as error:
+            swallowed("torch", error)
+            return None
+
+    def _enter(self, kind: int, attrs: dict[str, Any] | None, above: Any) -> Phase | None:
+        begun = now()
+        context = _get()
+        if not state.recording:
+            return None
+        if state.session is NOWHERE:
+            # A forked child opens its session now, or turns out to be a loader's worker.
+            pressure.first()
+            if not state.recording:
+                return None
+            context = _get()
+        current: Any = context.get(SCOPE_KEY) or state.session
+        name = NAMES[kind & PLAIN]
+        is_fixed = above is not None
+        if above is not None:
+            current = above
+        elif current is self.step:
+            current, is_fixed = self.parent, True
+        elif current is not self.open and self._is_by_hand(current, name):
+            self._note(kind & PLAIN)
+            return None
+        phase = _new(Phase)
+        begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed)
+        enter(phase, context)
+        phase._before = self.inside
+        self.inside |= kind
+        self.open = phase
+        if kind & TIMED and self.clock is not None:
+            self.clock.begin(phase)
+        return phase
 
     def exit(
         self, phase: Phase, kind: int, error: BaseException | None = None, until: int = 0
@@ -109,9 +199,15 @@ class Tracker:
             if phase._until:
                 return
             if phase._stamps is not None:
-                self.shared.clock.end(phase)
-            leave(phase, error)
-            phase._until = until or phase._until
+                self.clock.end(phase)
+            phase._until = end = until or now()
+            if error is not None:
+                phase._fail(error)
+            token, phase._token = phase._token, None
+            try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
+                _reset(token)
+            except (ValueError, RuntimeError):
+                pass  # left in another context than entered
             self.inside = phase._before
             if error is not None:
                 kind = 0  # nothing follows from what failed
@@ -120,13 +216,41 @@ class Tracker:
             above: Any = phase._above
             iteration = self.iteration
             self.open = None
-            if iteration is not None and (above is iteration.step or above is iteration.micro):
-                iteration.add(phase, kind)
+            if above is self.parent and iteration is not None:
+                if kind == BACKWARD:
+                    iteration.was_backward = True
+                elif kind == FORWARD:
+                    iteration.called = True
+                if iteration.is_held or phase._stamps is not None or state.special:
+                    iteration.add(phase)
+                else:
+                    iteration.kids.append(phase)
+                    phase._end = end
             else:
                 self._place(phase, kind, above)
-            above._overhead += now() - phase._until
+            above._overhead += now() - end
         except Exception as problem:
             swallowed("torch", problem)
+
+    def opened(self, iteration: Iteration, context: Any) -> None:
+        """A step is open: `context` is the one in which it is current."""
+        self.iteration = iteration
+        self.step = self.parent = iteration.step
+        self.depth = iteration.step._depth + 1
+        # What is below a step that lies too deep, or is none, finds its place by itself.
+        self.context = context if iteration.step._id and self.depth <= MAX_DEPTH else None
+        self.buffers = local.b
+
+    def into(self, micro: Any) -> None:
+        """Phases belong to a micro step from here on; None: to the step itself."""
+        self.parent = parent = self.step if micro is None else micro
+        if parent is not None:
+            self.depth = parent._depth + 1
+
+    def closed(self) -> None:
+        """No step of a pass is open."""
+        self.iteration = self.step = self.parent = self.context = None
+        self.is_plain = False
 
     def _place(self, phase: Phase, kind: int, above: Any) -> None:
         """Say when a phase that does not lie in the open step may be finished."""
@@ -141,8 +265,8 @@ class Tracker:
         elif kind == LOAD and self.batch is not None:
             self.batch.add(phase)
         elif bare is not None and above is bare.step:
-            bare.add(phase, kind)
-        elif self.passes.takes(phase, kind):
+            bare.add(phase)
+        elif self.passes.takes(phase):
             pass  # it belongs to a step that was over but for this
         elif not self.bare.takes(phase, kind):
             self._note(kind)
@@ -152,6 +276,9 @@ class Tracker:
         """Close a phase that turned out to be none."""
         try:
             leave(phase)
+            if phase._stamps is not None:
+                phase._stamps[0].release()
+                phase._stamps = None
             self.inside = phase._before
             self.open = phase._above if type(phase._above) is Phase else None
             phase.drop()
@@ -164,7 +291,7 @@ class Tracker:
         if phase._stamps is None:
             phase.finish()
         else:
-            self.shared.clock.settle(phase)
+            self.clock.settle(phase)
 
     def _note(self, kind: int) -> None:
         """Something ran that does not lie directly in the step: it counts all the same."""
@@ -210,7 +337,9 @@ class Tracker:
     def turn(self, phase: Phase, error: BaseException | None = None) -> None:
         """Close what was opened as a forward, and was an optimizer's step."""
         try:
-            phase._name, phase._until = NAMES[OPTIMIZER], 0
+            phase._name = NAMES[OPTIMIZER]
+            if phase._stamps is not None:
+                self.clock.end(phase)
             leave(phase, error)
             self.inside, self.open = phase._before, None
             self.passes.trains()
@@ -220,13 +349,12 @@ class Tracker:
                 iteration = self.bare.step(self)
             else:
                 iteration.stepped(self)
-                if iteration.is_held and not iteration.micros:
-                    iteration.release()
+                self.into(None)
             if iteration is None:
                 self.settle(phase)
             else:
                 phase.move(iteration.step)
-                iteration.add(phase, OPTIMIZER)
+                iteration.add(phase)
         except Exception as problem:
             swallowed("torch", problem)
 

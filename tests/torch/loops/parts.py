@@ -128,3 +128,25 @@ class Raising(nn.Module):
         if call == self.at:
             raise self.error("in the forward")
         return self.network(x)
+
+
+class Generator(nn.Module):
+    """Points out of noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        return self.layer(noise)
+
+
+class Critic(nn.Module):
+    """How real points look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)

@@ -1,0 +1,51 @@
+"""The session of a DataLoader's worker, whether that was forked or spawned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from opentelemetry.trace import SpanContext
+
+from ..config import Config
+from ..config.resolve import Resolved
+from ..sdk.runtime import Joining
+from ..sdk.state import state
+from .cirron import get_default
+from .handle import Profiler, active
+from .opening import open_profiler
+
+END_S = 1.0
+"""So long, in seconds, a worker that ends sends what it sealed. The rest its parent's exporters
+send. Torch terminates a worker that is not gone 5 s after it was told to go."""
+WORKER = "worker"
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerOpening:
+    """Opens it, in the worker's process; it can be pickled."""
+
+    config: Config
+    """The parent's."""
+    parent: SpanContext
+    """Its session, which the worker's is linked to."""
+
+    def __call__(self, worker: int) -> Callable[[], object]:
+        """Open the session of the worker with this id; returns what ends it. Raises nothing."""
+        with active.lock:
+            profiler = active.profiler
+            if profiler is None:
+                profiler = active.profiler = self._open()
+        if profiler.session is None:
+            state.recording = False
+        else:
+            profiler.session.set_attribute(WORKER, worker)
+        return lambda: profiler.shutdown(END_S)
+
+    def _open(self) -> Profiler:
+        # Torch has handlers of its own for a worker's signals.
+        config = dataclasses.replace(
+            self.config, frameworks=("none",), snapshots=None, handle_signals=False,
+            exit_timeout=min(self.config.exit_timeout, END_S),
+        )  # fmt: skip
+        return open_profiler(get_default(), Resolved(config, (), {}), Joining(link=self.parent))
