@@ -1,6 +1,7 @@
-"""`cirron-otel demo`: a recorded training run to OTLP and back, with the tree and the numbers.
+"""`cirron-otel demo`: a small network is trained with the hooks on; its tree, and where time went.
 
-The recording is a real one (cirron-sdk 0.3.0, a small PyTorch run) and is part of the package.
+Without torch a recording of the same program, which is part of the package, takes its place
+(`python -m tests.recorder.demo` makes it anew).
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
@@ -8,135 +9,224 @@ The recording is a real one (cirron-sdk 0.3.0, a small PyTorch run) and is part 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import output
-from .convert import counts
+from ..errors import InputError, TargetError
+from . import output, training
+from .breakdown import Breakdown, break_down, table
+from .folding import fold, folded_trees
 from .parameters import json_option
-from .spool_show import trees
-from .text import count, printable, size
+from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
     from ..pipeline.report import Report
+    from ..spool.tree import Forest
 
 RECORDING = Path(__file__).parent / "recording"
 _OTLP = "trace.jsonl"
-_DEPTH = 3
-_SPANS = 40
+_SPANS = 50_000
 
 
-@click.command(short_help="A recorded run to OTLP and back.")
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A training, or the recording of one."""
+
+    source: Path
+    """Where its batches are read."""
+    forest: Forest
+    reason: str | None = None
+    """Why it is the recording."""
+    has_failed: bool = False
+    """Whether a training was begun that did not come to its end."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the training ran here, now."""
+        return self.source is not RECORDING
+
+
+@click.command(short_help="Train a small network, and look at its trace.")
 @click.option(
     "--output",
     "directory",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Keep the OTLP file and the spool made from it in DIR.",
+    help="Keep the files in DIR; by default in a new temporary directory.",
 )
+@click.option("--replay", is_flag=True, help="Show the recording that ships with this program.")
 @json_option
-def demo(directory: str | None, as_json: bool) -> int:
-    """Convert a recorded training run to OTLP and back, and show that nothing was lost."""
+def demo(directory: str | None, replay: bool, as_json: bool) -> int:
+    """Train a small network for a few seconds with the hooks on; show its tree and its times.
+
+    Without PyTorch a recording of the same training is shown. Nothing is downloaded or sent.
+    """
     with _place(directory) as place:
-        there, back = _convert(place)
-        is_equal = _same_batches(RECORDING, place)
-        otlp_bytes = (place / _OTLP).stat().st_size
-    if as_json:
-        output.document(
-            {
-                "recording": str(RECORDING),
-                "output": directory,
-                "to_otlp": there.to_json(),
-                "to_spool": back.to_json(),
-                "equal": is_equal,
-            }
-        )
-    else:
-        _show_tree()
-        for line in _numbers(there, back, otlp_bytes, is_equal) + _next(directory):
-            output.result(line)
-    return 0 if is_equal else 1
+        if not as_json and not replay and training.is_installed():
+            output.result("Training a small network on the CPU, for a few seconds …")
+            output.flush()
+        run = _run(place, replay)
+        there, back, is_equal = _round_trip(run, place)
+        found = break_down(run.forest.trees)
+        if as_json:
+            output.document(_to_json(run, found, place, (there, back, is_equal)))
+        else:
+            _show(run, found)
+            for line in _files(place, there, is_equal) + _next(place):
+                output.result(line)
+    if run.has_failed:
+        output.message(f"the training failed, and the recording was shown: {run.reason}")
+    return 0 if is_equal and not run.has_failed else 1
 
 
 @contextlib.contextmanager
 def _place(directory: str | None) -> Iterator[Path]:
+    """The directory for the files. One that was made for them goes again if anything fails."""
     if directory is not None:
         path = Path(directory)
-        _make(path)
+        with _unwritable(directory):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-demo-") as temporary:
-        yield Path(temporary)
-
-
-def _make(path: Path) -> None:
-    from ..errors import TargetError
-
+    with _unwritable("a temporary directory"):
+        path = Path(tempfile.mkdtemp(prefix="cirron-otel-demo-"))
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield path
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _unwritable(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise TargetError(f"{path} cannot be made: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise TargetError(f"{what} cannot be made or written: {reason}") from None
 
 
-def _convert(place: Path) -> tuple[Report, Report]:
-    from ..pipeline.convert import Request, convert
-
-    otlp = str(place / _OTLP)
-    there = convert(Request(source=str(RECORDING), target=otlp, jobs=1))
-    back = convert(Request(source=otlp, target=str(place), target_format="spool", jobs=1))
-    return there, back
-
-
-def _same_batches(left: Path, right: Path) -> bool:
-    """Whether two spools hold files of the same names with equal JSON values."""
-    from .. import exactjson
-    from ..spool.reader import SpoolReader
-
-    values: list[dict[str, Any]] = [
-        {batch.name: exactjson.loads(batch.data) for batch in SpoolReader(each)}
-        for each in (left, right)
-    ]
-    one, other = values
-    return one.keys() == other.keys() and all(
-        exactjson.equal(value, other[name]) for name, value in one.items()
-    )
+def _run(place: Path, replay: bool) -> _Run:
+    """Train where that is possible, else take the recording."""
+    if replay:
+        return _recorded("it was asked for")
+    if not training.is_installed():
+        return _recorded("PyTorch is not installed")
+    try:
+        return _Run(place, _forest(place, training.train(place)))
+    except training.TrainingError as error:
+        return _recorded(str(error), has_failed=True)
+    except InputError as error:
+        return _recorded(f"nothing of it was recorded: {error}", has_failed=True)
 
 
-def _show_tree() -> None:
+def _recorded(reason: str, *, has_failed: bool = False) -> _Run:
+    return _Run(RECORDING, _forest(RECORDING), printable(reason), has_failed)
+
+
+def _forest(directory: Path, session: str | None = None) -> Forest:
     from ..spool.reader import SpoolReader
     from ..spool.tree import Limits, build_trees
 
-    limits = Limits(spans=_SPANS, depth=_DEPTH)
-    output.result("A recorded PyTorch run, its upper levels:")
-    output.result("")
-    output.show(*trees(build_trees(SpoolReader(RECORDING), limits=limits)))
+    limits = Limits(spans=_SPANS, children=_SPANS)
+    return build_trees(SpoolReader(directory), session=session, limits=limits)
 
 
-def _numbers(there: Report, back: Report, otlp_bytes: int, is_equal: bool) -> list[str]:
+def _round_trip(run: _Run, place: Path) -> tuple[Report, Report, bool]:
+    """To OTLP and back, and whether every batch came back equal."""
+    from ..pipeline.convert import Request, convert
+
+    otlp = str(place / _OTLP)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".restored-") as temporary:
+        restored = Path(temporary) if run.is_trained else place
+        there = convert(Request(source=str(run.source), target=otlp, jobs=1))
+        back = convert(Request(source=otlp, target=str(restored), target_format="spool", jobs=1))
+        return there, back, _has_same_batches(run.source, restored)
+
+
+def _has_same_batches(left: Path, right: Path) -> bool:
+    """Whether `right` holds every file of `left` by its name, with equal JSON values."""
+    from .. import exactjson
+    from ..spool.reader import SpoolReader
+
+    one, other = (
+        {batch.name: exactjson.loads(batch.data) for batch in SpoolReader(each)}
+        for each in (left, right)
+    )
+    return bool(one) and all(
+        name in other and exactjson.equal(value, other[name]) for name, value in one.items()
+    )
+
+
+def _to_json(
+    run: _Run, found: Breakdown, place: Path, trip: tuple[Report, Report, bool]
+) -> dict[str, Any]:
+    there, back, is_equal = trip
+    return {
+        "trained": run.is_trained,
+        "reason": run.reason,
+        "program": str(training.PROGRAM),
+        "output": str(place),
+        "spans": run.forest.spans,
+        "trees": [each.to_json() for each in fold(run.forest.trees)],
+        "breakdown": found.to_json(),
+        "to_otlp": there.to_json(),
+        "to_spool": back.to_json(),
+        "equal": is_equal,
+    }
+
+
+def _show(run: _Run, found: Breakdown) -> None:
+    for line in _heading(run):
+        output.result(line)
+    output.show(*folded_trees(fold(run.forest.trees)))
+    steps = count(len(found.steps.durations), "step")
+    output.result(f"\nWhere {steps} spent {duration(found.steps.total_ns)}:\n")
+    output.show(table(found))
+
+
+def _heading(run: _Run) -> list[str]:
+    program = f"by {printable(str(training.PROGRAM))}"
+    if run.is_trained:
+        return [f"Trained {program}", ""]
+    lines = [f"This is a recording of a training {program},", f"because {run.reason}."]
+    if not training.is_installed():
+        lines.append("To train here: pip install 'cirron-otel[torch]' (about 3 GB on Linux)")
+    return [*lines, ""]
+
+
+def _files(place: Path, there: Report, is_equal: bool) -> list[str]:
+    otlp = place / _OTLP
+    outcome = "every value of every batch is the same" if is_equal else "NOT THE SAME"
     return [
         "",
-        f"spool → OTLP   {count(there.batches, 'batch', 'batches')}, {counts(there)};"
-        f" {size(there.bytes_read)} → {size(otlp_bytes)}",
-        f"OTLP → spool   {count(back.batches, 'batch', 'batches')}, {counts(back)};"
-        f" {size(otlp_bytes)} → {size(back.bytes_written) if back.written else 'there already'}",
-        f"equal          {'yes: every value of every batch' if is_equal else 'NO'}",
+        f"spool   {printable(str(place))}/spool"
+        f"  ({count(there.batches, 'file')}, {size(there.bytes_read)},"
+        f" {count(there.spans, 'span')}, {count(there.marks, 'mark')},"
+        f" {count(there.snapshots, 'snapshot')})",
+        f"OTLP    {printable(str(otlp))}  ({size(otlp.stat().st_size)}; and back: {outcome})",
     ]
 
 
-def _next(directory: str | None) -> list[str]:
-    place = printable(directory or "demo")
-    lines = ["", "Try next:"]
-    if directory is None:
-        lines.append(f"  cirron-otel demo --output {place}")
+def _next(place: Path) -> list[str]:
+    import shlex
+
+    where, otlp = shlex.quote(str(place)), shlex.quote(str(place / "trace.binpb.zst"))
     return [
-        *lines,
-        f"  cirron-otel spool show {place}",
-        f"  cirron-otel convert {place}/{_OTLP} {place}/trace.binpb.zst",
+        "",
+        "Try next:",
+        f"  cirron-otel spool show {printable(where)} --fold",
+        f"  cirron-otel convert {printable(where)} {printable(otlp)}",
         "  OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         " OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 \\",
-        f"    cirron-otel export {place}",
+        f"    cirron-otel export {printable(where)}",
+        "and in a training program of yours:",
+        "  import cirron_otel; cirron_otel.profile()",
     ]

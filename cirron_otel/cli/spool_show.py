@@ -25,6 +25,7 @@ _MARKS_SHOWN = 5
 _MAX_VALUE = 40
 _LONG_FRACTION = re.compile(r"-?\d{1,9}\.\d{6,20}(e[+-]?\d{1,3})?", re.ASCII)
 _DEFAULT_SPANS = 1000
+_FOLDED_SPANS = 50_000
 
 
 @click.command(short_help="The tree of scopes, durations and marks.")
@@ -36,24 +37,35 @@ _DEFAULT_SPANS = 1000
 @click.option(
     "--limit",
     type=click.IntRange(1, 1_000_000),
-    default=_DEFAULT_SPANS,
-    show_default=True,
     metavar="N",
-    help="At most N spans: of a large tree the upper levels are shown.",
+    help=f"At most N spans ({_DEFAULT_SPANS:,}, with --fold {_FOLDED_SPANS:,}): of a large tree"
+    " the upper levels are shown.",
+)
+@click.option(
+    "--fold", "is_folded", is_flag=True, help="One line for scopes that are alike: epoch 0-9."
 )
 @json_option
-def show(directory: str, session: str | None, depth: int, limit: int, as_json: bool) -> int:
+def show(
+    directory: str, session: str | None, depth: int, limit: int | None, is_folded: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     """The tree of scopes, with their durations and marks."""
     from ..spool.reader import SpoolReader
     from ..spool.tree import Limits, build_trees
+    from .folding import fold, folded_trees
 
     reader = SpoolReader(directory)
-    limits = Limits(spans=limit, children=min(limit, _DEFAULT_SPANS), depth=depth)
+    most = limit or (_FOLDED_SPANS if is_folded else _DEFAULT_SPANS)
+    children = most if is_folded else min(most, _DEFAULT_SPANS)
+    limits = Limits(spans=most, children=children, depth=depth)
     forest = build_trees(reader, session=session, limits=limits)
     if as_json:
-        output.document({"path": str(reader.paths.spool), **forest.to_json()})
+        document = forest.to_json()
+        if is_folded:
+            document["trees"] = [each.to_json() for each in fold(forest.trees)]
+        output.document({"path": str(reader.paths.spool), **document})
     else:
-        output.show(*trees(forest))
+        output.show(*(folded_trees(fold(forest.trees)) if is_folded else trees(forest)))
         for line in _tail(forest):
             output.result(line)
     output.skipped(reader.findings, reader.skipped)
@@ -102,23 +114,31 @@ def _label(node: TreeNode, parent: TreeNode | None) -> Text:
         if node.index is not None:
             label.append(f" {printable(node.index)}", "bold")
         label.append(f"  {duration(node.duration_ns)}", "cyan")
-        if node.error is not None:
-            label.append(f"  ✗ {_short(printable(node.error))}", "red")
+        label.append(failure(node.error), "red")
     else:
         label.append(f"(not recorded) {printable(node.id or '')}", "yellow")
     if parent is None and node.start_ns is not None:
         label.append(f"  {moment(node.start_ns)} UTC", "dim")
     if node.rank is not None and (parent is None or node.rank != parent.rank):
         label.append(f"  rank {node.rank}", "dim")
-    # The SDK's own mark stands in every scope: --json has it.
-    marks = [mark for mark in node.marks if mark.name != OVERHEAD_NS]
-    if marks or node.marks_left_out:
-        label.append(f"  {_marks(marks, node.marks_left_out)}", "green")
+    label.append(appendix(node.marks, node.marks_left_out), "green")
     if node.snapshots:
         label.append(f"  {count(node.snapshots, 'snapshot')}", "magenta")
     if node.children_left_out and not node.children:
         label.append(f"  (+ {node.children_left_out:,} inside)", "dim")
     return label
+
+
+def failure(error: str | None) -> str:
+    """What stands beside a scope that failed; nothing beside others."""
+    return "" if error is None else f"  ✗ {_short(printable(error))}"
+
+
+def appendix(marks: list[MarkNode], left_out: int) -> str:
+    """What stands beside a scope with these marks; nothing without any."""
+    # The SDK's own mark stands in every scope: --json has it.
+    users = [mark for mark in marks if mark.name != OVERHEAD_NS]
+    return f"  {_marks(users, left_out)}" if users or left_out else ""
 
 
 def _marks(marks: list[MarkNode], left_out: int) -> str:

@@ -83,9 +83,9 @@ class Instrumentation:
             swallowed("hooks", error)
 
     def look_after(self) -> None:
-        """On the flush thread, once a flush: what waits for a device too long waits no more."""
-        if self._torch is not None and self._torch.shared.clock is not None:
-            self._torch.shared.clock.expire()
+        """On the flush thread, once a flush: what waits too long waits no more."""
+        if self._torch is not None:
+            self._torch.look_after()
 
     def renew(self) -> None:
         """In a forked child: the hooks stay, what the parent had open is not the child's."""

@@ -2,8 +2,8 @@
 
     python train.py DIR [IMAGES]
 
-A training program like any other. The lines that begin with `ci.` are all that tracing it takes, and
-of them only `ci.profile()` is needed; the last line printed is the session's id.
+A training program like any other. What begins with `ci.` is all that tracing it takes, and of that
+only `ci.profile()` is needed. The last line printed is the session's id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, random_split
 
 import cirron_otel as ci
 
-IMAGES = 4_000
+IMAGES = 6_400
 EPOCHS = 3
 BATCH = 64
 SIDE, SHAPE = 20, 7
@@ -58,7 +58,7 @@ def network() -> nn.Module:
 
 def train(images: int) -> None:
     """Train and evaluate; in the last epoch the gradients of two batches make one step."""
-    model = ci.watch(network())
+    model = ci.watch(network())  # its weights and gradients, at the end of each epoch
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     training, validation = random_split(Shapes(images), [0.8, 0.2])
@@ -67,12 +67,13 @@ def train(images: int) -> None:
         batches_a_step = 2 if epoch == EPOCHS - 1 else 1
         model.train()
         for number, (inputs, kinds) in enumerate(loader, start=1):
-            loss = criterion(model(inputs), kinds) / batches_a_step
-            loss.backward()
+            if number % batches_a_step == 1 % batches_a_step:
+                optimizer.zero_grad()
+            loss = criterion(model(inputs), kinds)
+            (loss / batches_a_step).backward()
             if number % batches_a_step == 0:
                 optimizer.step()
-                optimizer.zero_grad()
-                ci.mark("loss", loss.item() * batches_a_step)
+                ci.mark("loss", loss.item())
         ci.mark("accuracy", accuracy(model, DataLoader(validation, BATCH)), kind="summary")
 
 

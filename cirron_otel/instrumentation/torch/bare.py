@@ -72,6 +72,9 @@ class Bare:
         groups = _groups(self._waiting)
         self._waiting = []
         if len(groups) > 1:
+            for phase in (phase for group in groups for phase in group):
+                if phase._stamps is not None:
+                    last.stamp(phase._stamps)
             last.split(passes.micro_of, groups)
         for phase in groups[0] if len(groups) == 1 else ():
             phase.move(last.step)
@@ -88,7 +91,9 @@ class Bare:
         if self._waiting:
             first = self._waiting[0][0]
             step._start, step._trace = first._start, first._trace
-        return Iteration(step, self._tracker.settle, self._tracker.shared.memory)
+        made = Iteration(step, self._tracker.settle)
+        made.memory = self._tracker.shared.memory  # it was begun when the step before ended
+        return made
 
     def release(self) -> None:
         """What waits belongs to no step."""

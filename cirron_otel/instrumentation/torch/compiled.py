@@ -162,11 +162,9 @@ def _is_scalar(result: Any) -> bool:
 
 def _version(tracker: Tracker) -> int | None:
     shared = tracker.shared
-    parameter = None if shared.parameter is None else shared.parameter()
-    if parameter is None:
-        shared.seeks_parameter = True
-        return None
-    return int(parameter._version)
+    version = shared.version()
+    shared.seeks_parameter = shared.seeks_parameter or version is None
+    return version
 
 
 def find_parameter(tensors: Any) -> Any:

@@ -33,6 +33,8 @@ class TorchInstrumentation:
         self._optimizers = Optimizers(self.trackers)
         self._modules = Modules(self.trackers, self.shared, self.patches)
         self._compiled = Compiled(self.trackers, self._modules)
+        self._parents: Any = None
+        """In a forked child: the parent's clock."""
         self.workers: Workers | None = None
         """Traces the processes of a DataLoader, where that is wanted."""
 
@@ -45,7 +47,7 @@ class TorchInstrumentation:
         self.shared.clock = clock
         for tracker in tuple(self.shared.trackers):
             tracker.clock = clock
-        trackers, patches = self.trackers, self.patches
+        trackers, patches, shared = self.trackers, self.patches, self.shared
         parts: list[tuple[str, Callable[[], None]]] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
             ("forward", self._modules.install),
@@ -57,8 +59,10 @@ class TorchInstrumentation:
         if self.workers is not None:
             workers = self.workers
             parts.append(("workers", lambda: workers.install(patches)))
+        if clock is not None:
+            parts.append(("captures of CUDA graphs", lambda: clock.install(patches)))
         if devices:
-            parts.append(("h2d", lambda: Transfers(trackers, devices).install(patches)))
+            parts.append(("h2d", lambda: Transfers(trackers, shared, devices).install(patches)))
         for name, install in parts:
             self._try(name, install)
 
@@ -96,11 +100,21 @@ class TorchInstrumentation:
                 version, type(error).__name__, error, name,
             )  # fmt: skip
 
+    def look_after(self) -> None:
+        """On the flush thread: finish what waits too long for a device, or for another copy."""
+        for tracker in tuple(self.shared.trackers):
+            run = tracker.copies
+            if run is not None:
+                run.look_after()
+        if self.shared.clock is not None:
+            self.shared.clock.expire()
+
     def renew(self) -> None:
         """In a forked child: one thread, which is in no loop of the parent's."""
+        self._parents = self.shared.clock  # kept: its events are not to be destroyed here
+        self.shared.clock = self.shared.memory = None  # a device is not a forked child's
         self.shared.trackers.clear()
         self.trackers.renew()
-        self.shared.clock = None  # a device is not a forked child's
 
     def remove(self) -> None:
         """Take every hook off, and finish what is open. Raises nothing."""

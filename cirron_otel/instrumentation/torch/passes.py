@@ -37,7 +37,8 @@ class Pass:
 
     __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner", "is_decided",
                  "is_firm", "is_simple", "is_training", "iterator", "met", "reached", "restarts",
-                 "scope", "steps", "was_forward", "was_trainable", "within")  # fmt: skip
+                 "scope", "stepped", "steps", "version", "was_forward", "was_trainable",
+                 "within")  # fmt: skip
 
     def __init__(self, iterator: Any, gone: Any, base: Any, *, is_training: bool) -> None:
         self.iterator = weakref.ref(iterator, gone)
@@ -61,6 +62,10 @@ class Pass:
         """The end of what is known to be in it."""
         self.held: list[Phase] = []
         """What an evaluation holds until it is decided."""
+        self.version: int | None = None
+        """Of a trained parameter, when it was last looked at."""
+        self.stepped = 0
+        """Optimizer steps of the thread before it."""
         self.is_simple = False
         """Whether only its own iterator, which never begins anew, makes its steps."""
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
@@ -246,6 +251,7 @@ class Passes:
         self._tracker.bare.close()
         context = _get()
         own = Pass(iterator, self._gone(), context, is_training=True)
+        own.stepped = self._tracker.stepped
         current: Any = context.get(SCOPE_KEY) or state.session
         if self._tracker.shared.owns_epoch and not by_hand(current, EPOCHS):
             own.scope = self._open(own, "epoch", self._epochs, current)
@@ -321,6 +327,9 @@ class Passes:
             self._decide_training(own)
             if self.training is not own:
                 return
+        if iteration is not None and iteration.accumulates and self._is_changed(own):
+            iteration.stepped(None)
+            tracker.into(None)
         if iteration is not None and iteration.step._id and iteration.accumulates:
             iteration.next_micro(self.micro_of)
             tracker.into(iteration.micro)
@@ -331,6 +340,15 @@ class Passes:
             self._open_step(own, own.within, own.scope or _scope_of(own.base))
         else:
             self._open_step(own, *self._anchored(own, context, current))
+
+    def _is_changed(self, own: Pass) -> bool:
+        """Whether somebody changed the weights by hand since the last batch.
+
+        Looked for only where no optimizer has stepped in the pass: those change them, too.
+        """
+        tracker = self._tracker
+        before, own.version = own.version, tracker.shared.version()
+        return tracker.stepped == own.stepped and before not in (None, own.version)
 
     def _anchored(self, own: Pass, context: Any, current: Any) -> tuple[Any, Any]:
         """Context and scope around the next step, where the loop's own scopes are not current."""
@@ -419,6 +437,7 @@ class Passes:
             if not others.is_firm:
                 self._turn_into_training(others)
         elif self.training is not None and not self.training.is_decided:
+            self.training.version = self._tracker.shared.version()
             self.training.was_forward = self.training.is_decided = True
             self._tracker.is_plain = self._tracker.context is not None
 

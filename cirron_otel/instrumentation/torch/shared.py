@@ -37,6 +37,11 @@ class Shared:
         self.epoch_ended: Callable[[Any], None] = _ignore
         """An epoch is over: its scope."""
 
+    def version(self) -> int | None:
+        """How often a trained parameter was changed so far; None where none is known."""
+        parameter = None if self.parameter is None else self.parameter()
+        return None if parameter is None else int(parameter._version)
+
 
 def _nothing() -> None:
     pass

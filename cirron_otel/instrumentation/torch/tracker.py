@@ -19,7 +19,7 @@ from ...sdk.scope import MAX_DEPTH, NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
 from .iteration import Iteration
-from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED
+from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED, TRANSFER
 from .passes import Passes
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class Tracker:
         """Backwards begun so far."""
         self.stepped = 0
         """Optimizer steps begun so far."""
+        self.copies: Any = None
+        """Copies to a device that more may follow."""
         self.passes = Passes(self)
         self.turn_over = self.passes.turn_over
         self.bare = Bare(self)
@@ -221,7 +223,12 @@ class Tracker:
                     iteration.was_backward = True
                 elif kind == FORWARD:
                     iteration.called = True
-                if iteration.is_held or phase._stamps is not None or state.special:
+                if (
+                    iteration.is_held
+                    or phase._stamps is not None
+                    or state.special
+                    or kind == TRANSFER
+                ):
                     iteration.add(phase)
                 else:
                     iteration.kids.append(phase)
@@ -395,6 +402,8 @@ class Tracker:
         try:
             if self.open is not None:
                 self.open._until = self.open._until or now()
+            if self.copies is not None:
+                self.copies.over()
             self.passes.end_all()
             self.bare.close()
         except Exception as error:

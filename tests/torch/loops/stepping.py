@@ -232,15 +232,14 @@ def batch_left_out(ci: Any) -> Any:
 @loop("""
 cirron.session
   epoch[0-1]
-    step[0]
-      micro_step[0-2]
-        data_load
-        forward
-        loss
-        backward
+    step[0-2]
+      data_load
+      forward
+      loss
+      backward
 """)
 def no_optimizer(ci: Any) -> Any:
-    """Weights are changed by hand, without an optimizer: nothing tells accumulation from this."""
+    """Weights are changed by hand, without an optimizer."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):

@@ -1,0 +1,69 @@
+"""Runs the demo's training in a process of its own, where torch can be.
+
+So a torch that does not start, or that takes its process down, is a reason to be told.
+"""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parent / "program" / "train.py"
+_LIMIT_S = 600
+_SETTINGS = ("CIRRON_", "OTEL_")
+_MOST = 200
+"""Characters of a reason."""
+
+
+class TrainingError(Exception):
+    """The training did not come to its end; the message is one line and says why."""
+
+
+def is_installed() -> bool:
+    """Whether torch is there, in whatever state: it is not imported."""
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+def train(directory: Path, images: int | None = None) -> str:
+    """Train, traced into the spool of `directory`; returns the session's id.
+
+    What is configured for tracing around here is left out. Raises TrainingError.
+    """
+    import subprocess
+
+    command = [sys.executable, "-P", str(PROGRAM), str(directory)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
+    try:
+        done = subprocess.run(
+            command if images is None else [*command, str(images)],
+            env=kept, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise TrainingError(f"it took longer than {_LIMIT_S} s") from None
+    except OSError as error:
+        raise TrainingError(f"it cannot be started: {error.strerror or error}") from None
+    if done.returncode:
+        raise TrainingError(_reason(done.returncode, done.stderr.decode(errors="replace")))
+    return (done.stdout.decode(errors="replace").split() or [""])[-1]
+
+
+def _reason(status: int, said: str) -> str:
+    """The last thing that a process said, and how it ended where that is no exit of Python's."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = (lines or [f"it ended with {status}"])[-1]
+    if status < 0:
+        last = f"it was ended by {_signal(-status)}"
+    return last if len(last) <= _MOST else last[: _MOST - 1] + "…"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,119 @@
+"""A device with one stream, made for tests: its time passes when a test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cirron_otel.instrumentation.patches import Patches
+from cirron_otel.instrumentation.torch.clock import Clock
+
+
+class Violation(Exception):
+    """Something was done to the device that breaks, or holds up, a training."""
+
+
+class Event:
+    """Of CUDA's events what may be used; everything else is a violation."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._home = device.number
+        self._at: float | None = None
+        self._askers: set[int] = set()
+
+    def record(self) -> None:
+        """Put it on the stream, behind what was enqueued."""
+        device = self._device
+        device.forbid(device.is_capturing, "record while a graph is captured")
+        device.forbid(not device.is_up, "record without a context")
+        if device.broken or self._home != device.number:
+            raise RuntimeError("the event cannot be recorded")
+        self._at = device.enqueued_ms
+        self._askers = {threading.get_ident(), *device.also_asks}
+        device.records += 1
+
+    def query(self) -> bool:
+        """Whether the device has come so far."""
+        device = self._device
+        device.forbid(device.is_capturing, "query while a graph is captured")
+        device.forbid(
+            threading.get_ident() not in self._askers and not device.is_anyones,
+            "query from another thread",
+        )
+        device.queries += 1
+        if device.broken:
+            raise RuntimeError("the device is lost")
+        assert self._at is not None
+        return self._at <= device.done_ms
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds on the device."""
+        self._device.forbid(not (self.query() and end.query()), "elapsed_time of what is not done")
+        assert self._at is not None
+        assert end._at is not None
+        return end._at - self._at
+
+    def __getattr__(self, name: str) -> Any:
+        return self._device.forbid(True, f"{name} of an event")
+
+
+class Device:
+    """A source of events; `clock` is one that reads them by the device's own seconds."""
+
+    def __init__(self) -> None:
+        self.enqueued_ms = 0.0
+        """What was enqueued so far, as time on the device."""
+        self.done_ms = 0.0
+        """How far it has come."""
+        self.keeps_up = False
+        """Whether it is done with whatever is enqueued at once."""
+        self.seconds = 0.0
+        """The host's time."""
+        self.number = 0
+        """Which device is current."""
+        self.is_up = True
+        self.is_capturing = self.broken = self.is_anyones = False
+        self.also_asks: set[int] = set()
+        """Threads that may ask for what others have recorded."""
+        self.violations: list[str] = []
+        self.made = self.records = self.queries = 0
+        self.pauses = 0
+        self.on_pause: Callable[[], None] = lambda: None
+        self.quiet: Callable[[], None] = lambda: None
+        self.clock = Clock(self, lambda: self.seconds, self._pause)
+
+    def event(self) -> Event:
+        """An event of the device that is current."""
+        self.made += 1
+        return Event(self)
+
+    def is_off(self) -> bool:
+        """Whether it is not in use yet, or a graph is captured."""
+        return not self.is_up or self.is_capturing
+
+    def install(self, patches: Patches, quiet: Callable[[], None]) -> None:  # noqa: ARG002
+        """There is nothing to hook."""
+        self.quiet = quiet
+
+    def work(self, milliseconds: float) -> None:
+        """Enqueue something."""
+        self.enqueued_ms += milliseconds
+        if self.keeps_up:
+            self.done_ms = self.enqueued_ms
+
+    def catch_up(self) -> None:
+        """Be done with everything."""
+        self.done_ms = self.enqueued_ms
+
+    def forbid(self, is_so: bool, what: str) -> None:
+        """Note, and raise, a violation: what is raised alone would be swallowed."""
+        if is_so:
+            self.violations.append(what)
+            raise Violation(what)
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses += 1
+        self.seconds += seconds
+        self.on_pause()
