@@ -42,7 +42,7 @@ class _Run:
     """Where its batches are read."""
     forest: Forest
     reason: str | None = None
-    """Why it is the recording."""
+    """Why it is the recording, if nobody asked for that."""
     has_failed: bool = False
     """Whether a training was begun that did not come to its end."""
 
@@ -116,7 +116,7 @@ def _unwritable(what: str) -> Iterator[None]:
 def _run(place: Path, replay: bool) -> _Run:
     """Train where that is possible, else take the recording."""
     if replay:
-        return _recorded("it was asked for")
+        return _recorded(None)
     if not training.is_installed():
         return _recorded("PyTorch is not installed")
     try:
@@ -127,8 +127,9 @@ def _run(place: Path, replay: bool) -> _Run:
         return _recorded(f"nothing of it was recorded: {error}", has_failed=True)
 
 
-def _recorded(reason: str, *, has_failed: bool = False) -> _Run:
-    return _Run(RECORDING, _forest(RECORDING), printable(reason), has_failed)
+def _recorded(reason: str | None, *, has_failed: bool = False) -> _Run:
+    reason = None if reason is None else printable(reason)
+    return _Run(RECORDING, _forest(RECORDING), reason, has_failed)
 
 
 def _forest(directory: Path, session: str | None = None) -> Forest:
@@ -193,12 +194,13 @@ def _show(run: _Run, found: Breakdown) -> None:
 
 
 def _heading(run: _Run) -> list[str]:
-    program = f"by {printable(str(training.PROGRAM))}"
+    program = printable(str(training.PROGRAM))
     if run.is_trained:
-        return [f"Trained {program}", ""]
-    lines = [f"This is a recording of a training {program},", f"because {run.reason}."]
+        return [f"This is what {program} did:", ""]
+    because = "" if run.reason is None else f", because {run.reason}"
+    lines = [f"A recording{because}. This is what {program} did:"]
     if not training.is_installed():
-        lines.append("To train here: pip install 'cirron-otel[torch]' (about 3 GB on Linux)")
+        lines.append("To train here: pip install 'cirron-otel[torch]' (about 3 GB on Linux).")
     return [*lines, ""]
 
 

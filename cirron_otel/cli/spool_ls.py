@@ -71,8 +71,15 @@ def _lines(summary: SpoolSummary) -> list[str]:
         )
     )
     if summary.sdk_versions:
-        lines.append(f"recorded by cirron-sdk {printable(', '.join(summary.sdk_versions))}")
+        recorders = ", ".join(map(_recorder, summary.sdk_versions))
+        lines.append(f"recorded by {printable(recorders)}")
     return lines
+
+
+def _recorder(version: str) -> str:
+    """What a version stands for: one of ours begins with the cirron-sdk that it is like."""
+    _, mark, own = version.partition("+cirron-otel.")
+    return f"cirron-otel {own}" if mark else f"cirron-sdk {version}"
 
 
 def _table(sessions: list[SessionSummary]) -> Table:

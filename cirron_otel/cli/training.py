@@ -14,7 +14,17 @@ from pathlib import Path
 
 PROGRAM = Path(__file__).parent / "program" / "train.py"
 _LIMIT_S = 600
-_SETTINGS = ("CIRRON_", "OTEL_")
+_TAKEN = ("CIRRON_", "OTEL_")
+_SETTINGS = {
+    "CIRRON_ENABLED": "true",
+    "CIRRON_DETAIL_EVERY": "0",
+    "CIRRON_EXPORTERS": "none",
+    "CIRRON_FRAMEWORKS": "torch",
+    "CIRRON_JOIN": "none",
+    "CIRRON_OUTPUT": "spool",
+    "CIRRON_SNAPSHOTS": "stats",
+}
+"""So that the training is the same whatever cirron.yaml and ~/.cirron/config.toml say."""
 _MOST = 200
 """Characters of a reason."""
 
@@ -30,20 +40,25 @@ def is_installed() -> bool:
     return find_spec("torch") is not None
 
 
-def train(directory: Path, images: int | None = None) -> str:
+def train(directory: Path, images: int | None = None, **settings: str) -> str:
     """Train, traced into the spool of `directory`; returns the session's id.
 
-    What is configured for tracing around here is left out. Raises TrainingError.
+    What is configured for tracing around here does not count, but the variables in `settings` do.
+    Raises TrainingError.
     """
     import subprocess
 
     command = [sys.executable, "-P", str(PROGRAM), str(directory)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_TAKEN)}
     try:
         done = subprocess.run(
             command if images is None else [*command, str(images)],
-            env=kept, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False,
-        )  # fmt: skip
+            env={**kept, **_SETTINGS, **settings},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise TrainingError(f"it took longer than {_LIMIT_S} s") from None
     except OSError as error:

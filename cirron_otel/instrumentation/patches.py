@@ -37,8 +37,9 @@ class Patches:
         names = vars(module)
         for name, value in list(names.items()):
             original = originals.get(id(value))
-            is_ours = any(each[0] is module and each[1] == name for each in self._done)
-            if original is not None and not is_ours:
+            if original is None:
+                continue
+            if not any(each[0] is module and each[1] == name for each in self._done):
                 names[name] = getattr(original, "__func__", original)
 
     def mend_all(self, package: str) -> None:

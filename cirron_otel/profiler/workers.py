@@ -16,8 +16,8 @@ from .handle import Profiler, active
 from .opening import open_profiler
 
 END_S = 1.0
-"""So long, in seconds, a worker that ends seals and sends what it has. What is not sent stays in the
-spool. Torch terminates a worker that is not gone 5 s after it was told to go."""
+"""So long, in seconds, a worker that ends seals and sends what it has. What is not sent stays in
+the spool. Torch terminates a worker that is not gone 5 s after it was told to go."""
 WORKER = "worker"
 
 

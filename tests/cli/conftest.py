@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli.demo import RECORDING
+from cirron_otel import exactjson
 from tests.cli.server import OtlpServer
 
 BIN = Path(sys.executable).parent
 COMMAND = str(BIN / "cirron-otel")
+SPOOLS = Path(__file__).parents[1] / "testdata" / "spools"
+RECORDED = SPOOLS / "01_torch_basic" / ".cirron"
+"""Three epochs of eight steps, which cirron-sdk 0.3.0 recorded."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -50,8 +53,8 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """A recorded spool as the test directory's own `.cirron`."""
-    return Path(shutil.copytree(RECORDING, tmp_path / ".cirron"))
+    """RECORDED as the test directory's own `.cirron`."""
+    return Path(shutil.copytree(RECORDED, tmp_path / ".cirron"))
 
 
 @pytest.fixture
@@ -59,6 +62,17 @@ def server() -> Iterator[OtlpServer]:
     """A real OTLP/HTTP receiver on loopback."""
     with OtlpServer() as running:
         yield running
+
+
+def same_batches(left: Path, right: Path) -> bool:
+    """Whether both hold files of the same names with equal JSON values."""
+    names = sorted(path.name for path in left.iterdir())
+    assert names == sorted(path.name for path in right.iterdir())
+    assert names
+    return all(
+        exactjson.equal(*(exactjson.loads((each / name).read_bytes()) for each in (left, right)))
+        for name in names
+    )
 
 
 def one_line(result: subprocess.CompletedProcess[str], code: int) -> str:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.cli.demo import RECORDING
-from tests.cli.conftest import COMMAND, Run, environment, one_line
+from tests.cli.conftest import COMMAND, RECORDED, Run, environment, one_line
 
 DEEP = b'{"resourceSpans":' + b"[" * 200 + b"]" * 200 + b"}"
 
@@ -234,7 +233,7 @@ def test_interrupted_with_workers(tmp_path: Path, target: Path, jobs: str) -> No
     """Ctrl-C goes to the whole process group; no worker stays behind, and none of them speaks."""
     large = tmp_path / "large" / "spool"
     large.mkdir(parents=True)
-    batch = max((RECORDING / "spool").iterdir()).read_bytes()
+    batch = max((RECORDED / "spool").iterdir()).read_bytes()
     for number in range(600):
         (large / f"{number:020d}-{number:032x}.json").write_bytes(batch)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`convert` and `demo` as a user calls them."""
+"""`convert` as a user calls it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.cli.demo import RECORDING
-from tests.cli.conftest import Run
-
-
-def same_batches(left: Path, right: Path) -> bool:
-    """Whether both hold files of the same names with equal JSON values."""
-    names = sorted(path.name for path in left.iterdir())
-    assert names == sorted(path.name for path in right.iterdir())
-    assert names
-    return all(
-        exactjson.equal(*(exactjson.loads((each / name).read_bytes()) for each in (left, right)))
-        for name in names
-    )
+from tests.cli.conftest import Run, same_batches
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.json.gz", "t.binpb", "t.binpb.zst"])
@@ -93,30 +81,3 @@ def test_a_torn_file_is_skipped_and_reported(run: Run, spool: Path) -> None:
     assert report["skipped"][0]["name"] == torn.name
     assert result.stderr.startswith(f"cirron-otel: skipped: {torn.name}: ")
     assert len(gzip.decompress((spool.parent / "t.jsonl.gz").read_bytes()).splitlines()) == 4
-
-
-def test_demo_shows_the_tree_and_the_numbers(run: Run) -> None:
-    result = run("demo")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "├── epoch 1" in result.stdout
-    assert "5 batches, 173 spans, 105 marks, 24 snapshots; 98.6 kB →" in result.stdout
-    assert "equal          yes" in result.stdout
-
-
-def test_demo_keeps_its_files_where_it_is_told(run: Run, tmp_path: Path) -> None:
-    result = run("demo", "--output", "kept", "--json")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["equal"] is True
-    assert same_batches(RECORDING / "spool", tmp_path / "kept" / "spool")
-    assert (tmp_path / "kept" / "trace.jsonl").is_file()
-    assert run("demo", "--output", "kept").returncode == 0
-    again = run("demo", "--output", "kept/trace.jsonl")
-    assert again.returncode == 2
-    assert len(again.stderr.splitlines()) == 1
-
-
-def test_the_recording_is_the_one_of_the_testdata() -> None:
-    testdata = Path(__file__).parents[1] / "testdata" / "spools" / "01_torch_basic" / ".cirron"
-    for path in (testdata / "spool").iterdir():
-        assert (RECORDING / "spool" / path.name).read_bytes() == path.read_bytes()
-    assert same_batches(RECORDING / "spool", testdata / "spool")

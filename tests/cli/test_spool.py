@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, one_line
+from tests.cli.conftest import SPOOLS, Run, one_line
 
-SPOOLS = Path(__file__).parents[1] / "testdata" / "spools"
 KILLED = SPOOLS / "23_sigkill_plus_stray_tmp"
 
 

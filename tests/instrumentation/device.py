@@ -10,7 +10,7 @@ from cirron_otel.instrumentation.patches import Patches
 from cirron_otel.instrumentation.torch.clock import Clock
 
 
-class Violation(Exception):
+class ViolationError(Exception):
     """Something was done to the device that breaks, or holds up, a training."""
 
 
@@ -111,9 +111,34 @@ class Device:
         """Note, and raise, a violation: what is raised alone would be swallowed."""
         if is_so:
             self.violations.append(what)
-            raise Violation(what)
+            raise ViolationError(what)
 
     def _pause(self, seconds: float) -> None:
         self.pauses += 1
         self.seconds += seconds
         self.on_pause()
+
+
+class Value:
+    """A scalar on the device; what was copied may be read when the copy is done."""
+
+    def __init__(self, device: Device, value: float) -> None:
+        self._device, self._value = device, value
+        self._copied_ms: float | None = None
+
+    def detach(self) -> Value:
+        return self
+
+    def to(self, target: str, *, non_blocking: bool) -> Value:
+        assert (target, non_blocking) == ("cpu", True)
+        copied = Value(self._device, self._value)
+        self._device.work(0.1)
+        copied._copied_ms = self._device.enqueued_ms
+        return copied
+
+    def item(self) -> float:
+        device = self._device
+        device.forbid(self._copied_ms is None, "item of a value on the device")
+        assert self._copied_ms is not None
+        device.forbid(self._copied_ms > device.done_ms, "item before the copy is done")
+        return self._value

@@ -14,7 +14,7 @@ from cirron_otel.instrumentation.torch.clock import CLOSING_S, DEADLINE_S, OFTEN
 from cirron_otel.sdk.errors import errors
 from cirron_otel.sdk.phase import Phase
 from cirron_otel.sdk.scope import NOWHERE
-from tests.instrumentation.device import Device
+from tests.instrumentation.device import Device, Value
 
 
 @pytest.fixture
@@ -300,31 +300,6 @@ def test_what_autograd_computes_on_its_own_thread_is_asked_for_by_the_trainings(
     assert (recomputed[0].gpu_ns, backward.gpu_ns) == (3_000_000, 3_000_000)
 
 
-class Value:
-    """A scalar on the device; what was copied may be read when the copy is done."""
-
-    def __init__(self, device: Device, value: float) -> None:
-        self._device, self._value = device, value
-        self._copied_ms: float | None = None
-
-    def detach(self) -> Value:
-        return self
-
-    def to(self, target: str, *, non_blocking: bool) -> Value:
-        assert (target, non_blocking) == ("cpu", True)
-        copied = Value(self._device, self._value)
-        self._device.work(0.1)
-        copied._copied_ms = self._device.enqueued_ms
-        return copied
-
-    def item(self) -> float:
-        device = self._device
-        device.forbid(self._copied_ms is None, "item of a value on the device")
-        assert self._copied_ms is not None
-        device.forbid(self._copied_ms > device.done_ms, "item before the copy is done")
-        return self._value
-
-
 @pytest.mark.parametrize("found", [0.0, 1.0])
 def test_a_value_is_told_before_the_step_that_follows_is_finished(
     device: Device, found: float
@@ -414,7 +389,7 @@ def test_polling_and_expiring_at_once_finish_every_scope_once(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished: list[Phase] = []
-    monkeypatch.setattr(Phase, "finish", lambda self: finished.append(self))
+    monkeypatch.setattr(Phase, "finish", lambda phase: finished.append(phase) or None)
     is_over = threading.Event()
 
     def expire() -> None:

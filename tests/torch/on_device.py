@@ -32,7 +32,7 @@ def session(
     memory: Any = None,
     **options: Any,
 ) -> Iterator[Any]:
-    """The profiler of a session whose clock is `device`'s, and to whose `devices` data are copied."""
+    """The profiler of a session with the clock of `device`, that counts copies to `devices`."""
     patch.setattr(cuda, "clock_of", lambda _: device.clock if device is not None else None)
     patch.setattr(cuda, "devices", lambda: devices)
     patch.setattr(cuda, "memory_of", lambda _: memory)

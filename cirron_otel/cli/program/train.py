@@ -89,17 +89,14 @@ def accuracy(model: nn.Module, loader: Any) -> float:
 
 
 def main(directory: str, images: int = IMAGES) -> None:
-    """Trace a training into the spool of `directory`, whatever else is configured here."""
+    """Trace a training into the spool of `directory`."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    profiler = ci.profile(
-        output_dir=directory, output="spool", exporters="none", frameworks=["torch"],
-        snapshots="stats", join="none", flush_interval=0.5,
-    )  # fmt: skip
-    session = profiler.session
+    session = ci.profile(output_dir=directory).session
     train(images)
     ci.shutdown()
-    print(session.id if session is not None else "")
+    if session is not None:
+        print(session.id)
 
 
 if __name__ == "__main__":

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...sdk.errors import swallowed
 from ..patches import Patches
 from .compiled import find_parameter
 from .kinds import BACKWARD, LOAD, PARTIAL, RECOMPUTE
-from .tracker import Tracker, Trackers
+from .shared import Shared
+from .tracker import Tracker
+from .trackers import Trackers
 
 
 class Autograd:
     """Replaces `torch.autograd.backward`, which `Tensor.backward` calls, and `grad`."""
 
-    def __init__(self, trackers: Trackers) -> None:
-        self._trackers = trackers
+    def __init__(self, trackers: Trackers, shared: Shared) -> None:
+        self._trackers, self._shared = trackers, shared
 
-    def install(self, patches: Patches) -> None:
-        """Raises AttributeError where torch has them no more."""
+    def install(self, patches: Patches, name: str) -> None:
+        """`name` is the one or the other. Raises AttributeError where torch has it no more."""
         import torch  # noqa: PLC0415
 
-        for name in ("backward", "grad"):
-            made = self._around(getattr(torch.autograd, name))
-            patches.replace(torch.autograd, name, made)
+        patches.replace(torch.autograd, name, self._around(getattr(torch.autograd, name)))
 
     def _around(self, original: Any) -> Any:
         import functools  # noqa: PLC0415
@@ -32,11 +33,13 @@ class Autograd:
 
         trackers = self._trackers
         is_compiling = torch.compiler.is_dynamo_compiling
-        graph_task = torch._C._current_graph_task_id
+        graph_task = self._shared.graph_task
+        tracing = getattr(torch._guards, "TracingContext", None)
+        try_get = getattr(tracing, "try_get", _nothing)
 
         def is_tracing() -> bool:
             # A graph of the backward is made, while a model is compiled.
-            return torch._guards.TracingContext.try_get() is not None
+            return try_get() is not None
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -103,35 +106,42 @@ class Checkpoints:
         self._trackers = trackers
 
     def install(self, patches: Patches) -> None:
-        """Raises AttributeError where torch has them no more."""
+        """With `use_reentrant=True`. Raises AttributeError where torch has changed."""
+        import torch  # noqa: PLC0415
         from torch.utils import checkpoint  # noqa: PLC0415
 
-        trackers = self._trackers
+        trackers, graph_task = self._trackers, torch._C._current_graph_task_id
         reentrant = checkpoint.CheckpointFunction.forward
+
+        def forward(ctx: Any, run_function: Any, *args: Any) -> Any:
+            return reentrant(ctx, Recomputed(trackers, graph_task, run_function), *args)
+
+        patches.replace(checkpoint.CheckpointFunction, "forward", staticmethod(forward))
+
+    def install_other(self, patches: Patches) -> None:
+        """With `use_reentrant=False`. Raises AttributeError where torch has changed."""
+        import torch  # noqa: PLC0415
+        from torch.utils import checkpoint  # noqa: PLC0415
+
+        trackers, graph_task = self._trackers, torch._C._current_graph_task_id
         name = "_checkpoint_without_reentrant_generator"
         if hasattr(checkpoint, f"{name}_impl"):
             name = f"{name}_impl"  # from torch 2.13 on
         generator = getattr(checkpoint, name)
 
-        def forward(ctx: Any, run_function: Any, *args: Any) -> Any:
-            return reentrant(ctx, Recomputed(trackers, run_function), *args)
-
         def without_reentrant(function: Any, *args: Any, **kwargs: Any) -> Any:
-            return generator(Recomputed(trackers, function), *args, **kwargs)
+            return generator(Recomputed(trackers, graph_task, function), *args, **kwargs)
 
-        patches.replace(checkpoint.CheckpointFunction, "forward", staticmethod(forward))
         patches.replace(checkpoint, name, without_reentrant)
 
 
 class Recomputed:
     """A checkpointed function: a call of it inside a backward is a `recompute`."""
 
-    def __init__(self, trackers: Trackers, function: Any) -> None:
-        import torch  # noqa: PLC0415
-
+    def __init__(self, trackers: Trackers, graph_task: Callable[[], int], function: Any) -> None:
         self._trackers = trackers
         self._function = function
-        self._graph_task = torch._C._current_graph_task_id
+        self._graph_task = graph_task
         self._caller: Any = trackers.t
         """Of the thread that computes forward: it calls backward, too."""
 
@@ -152,3 +162,7 @@ class Recomputed:
             raise
         tracker.exit(phase, RECOMPUTE)
         return result
+
+
+def _nothing() -> None:
+    pass

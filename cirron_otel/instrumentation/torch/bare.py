@@ -75,7 +75,7 @@ class Bare:
             for phase in (phase for group in groups for phase in group):
                 if phase._stamps is not None:
                     last.stamp(phase._stamps)
-            last.split(passes.micro_of, groups)
+            last.split(passes.steps.micro_of, groups)
         for phase in groups[0] if len(groups) == 1 else ():
             phase.move(last.step)
             last.add(phase)
@@ -105,7 +105,7 @@ class Bare:
         """The last step is over; what waits (if `waiting`) belongs to none."""
         last, self.iteration = self.iteration, None
         if last is not None:
-            last.close(self._tracker.passes.micro_of)
+            last.close(self._tracker.passes.steps.micro_of)
             if self._tracker.shared.attends:
                 self._tracker.shared.step_over(True)
         if waiting:

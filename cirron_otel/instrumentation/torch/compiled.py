@@ -18,7 +18,8 @@ from ..patches import Patches
 from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, OPTIMIZER, RECOMPUTE, TRANSFER
 from .modules import Modules
 from .optimizers import open_step
-from .tracker import Tracker, Trackers
+from .tracker import Tracker
+from .trackers import Trackers
 
 _FAR = 10_000
 _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
@@ -48,8 +49,8 @@ class Compiled:
                     self._enter(tracker, callback, get_frame(1))
             return original(callback)
 
-        patches.replace(eval_frame, "_maybe_set_eval_frame", _maybe_set_eval_frame)
         leave_alone()
+        patches.replace(eval_frame, "_maybe_set_eval_frame", _maybe_set_eval_frame)
 
     def _enter(self, tracker: Tracker, callback: Any, frame: Any) -> None:
         try:
@@ -93,7 +94,7 @@ class Compiled:
                     tracker.into(None)
             elif is_step:
                 tracker.turn(call.phase)
-            elif call.may_be_loss and _is_scalar(frame.f_locals.get("result")):
+            elif call.may_be_loss and _is_scalar(frame.f_locals):
                 tracker.drop(call.phase)
             else:
                 tracker.exit(call.phase, call.kind & ~COMPILED, error)
@@ -156,8 +157,9 @@ class Call:
         """Whether a model was called before: what gives one number then is the loss."""
 
 
-def _is_scalar(result: Any) -> bool:
-    return getattr(result, "ndim", None) == 0
+def _is_scalar(names: dict[str, Any]) -> bool:
+    """Whether the call gave one number, as far as its frame tells (not with torch 2.6)."""
+    return "result" not in names or getattr(names["result"], "ndim", None) == 0
 
 
 def _version(tracker: Tracker) -> int | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import reported, swallowed
 from ..owners import owners
 from ..patches import Patches
 from .autograd import Autograd, Checkpoints
@@ -16,11 +15,9 @@ from .loaders import Accelerate, Loaders
 from .modules import Modules
 from .optimizers import Optimizers, Scaler
 from .shared import Shared
-from .tracker import Trackers
+from .trackers import Trackers
 from .transfers import Transfers
 from .workers import TORCHDATA, Workers
-
-logger = logging.getLogger("cirron_otel")
 
 
 class TorchInstrumentation:
@@ -51,10 +48,12 @@ class TorchInstrumentation:
         parts: list[tuple[str, Callable[[], None]]] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
             ("forward", self._modules.install),
-            ("backward", lambda: Autograd(trackers).install(patches)),
+            ("backward", lambda: Autograd(trackers, shared).install(patches, "backward")),
+            ("autograd.grad", lambda: Autograd(trackers, shared).install(patches, "grad")),
             ("recompute", lambda: Checkpoints(trackers).install(patches)),
+            ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
             ("optimizer_step", self._optimizers.install),
-            ("skipped", lambda: Scaler(trackers).install(patches)),
+            ("skipped", lambda: self._install_scaler(patches)),
         ]
         if self.workers is not None:
             workers = self.workers
@@ -63,8 +62,11 @@ class TorchInstrumentation:
             parts.append(("captures of CUDA graphs", lambda: clock.install(patches)))
         if devices:
             parts.append(("h2d", lambda: Transfers(trackers, shared, devices).install(patches)))
-        for name, install in parts:
-            self._try(name, install)
+        self._install(parts)
+
+    def _install_scaler(self, patches: Patches) -> None:
+        if self._optimizers.is_installed:  # else every step would look as if it was left out
+            Scaler(self.trackers).install(patches)
 
     def own(self) -> None:
         """Look again which names are torch's."""
@@ -75,37 +77,40 @@ class TorchInstrumentation:
         """What is hooked when a module is imported, by the module's name."""
         trackers, patches, workers = self.trackers, self.patches, self.workers
         found: dict[str, Callable[[Any], None]] = {
-            "torch._dynamo.eval_frame": lambda module: self._try(
-                "compiled functions", lambda: self._compiled.install(patches, module)
+            "torch._dynamo.eval_frame": lambda module: self._install(
+                [("compiled functions", lambda: self._compiled.install(patches, module))]
             ),
             "torch._dynamo.utils": patches.mend,
-            "accelerate.data_loader": lambda module: self._try(
-                "accelerate", lambda: Accelerate(trackers).install(patches, module)
+            "accelerate.data_loader": lambda module: self._install(
+                [("accelerate", lambda: Accelerate(trackers).install(patches, module))]
             ),
         }
         if workers is not None:
-            found[TORCHDATA] = lambda module: self._try(
-                "torchdata's workers", lambda: workers.replace(patches, module)
+            found[TORCHDATA] = lambda module: self._install(
+                [("torchdata's workers", lambda: workers.replace(patches, module))]
             )
         return found
 
-    def _try(self, name: str, install: Callable[[], None]) -> None:
-        try:
-            install()
-        except Exception as error:
-            swallowed(f"torch: {name}", error)
-            version = getattr(sys.modules.get("torch"), "__version__", "?")
-            logger.warning(
-                "cirron-otel: torch %s is not as expected (%s: %s): %s is not recorded",
-                version, type(error).__name__, error, name,
-            )  # fmt: skip
+    def _install(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
+        """Install the parts; those that fail for the same reason have one warning."""
+        failed: dict[str, list[str]] = {}
+        for name, install in parts:
+            try:
+                install()
+            except Exception as error:
+                failed.setdefault(f"{type(error).__name__}: {error}", []).append(name)
+        version = getattr(sys.modules.get("torch"), "__version__", "?")
+        for problem, names in failed.items():
+            lost = ", ".join(names)
+            told = f"torch {version} is not as expected ({problem}): not recorded: {lost}"
+            reported(f"torch: {lost}", told)
 
     def look_after(self) -> None:
         """On the flush thread: finish what waits too long for a device, or for another copy."""
         for tracker in tuple(self.shared.trackers):
-            run = tracker.copies
-            if run is not None:
-                run.look_after()
+            copies = tracker.copies
+            if copies is not None:
+                copies.look_after()
         if self.shared.clock is not None:
             self.shared.clock.expire()
 

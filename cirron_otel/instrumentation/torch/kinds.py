@@ -20,8 +20,8 @@ NO_FORWARD = LOAD | FORWARD | LOSS | TRANSFER | RECOMPUTE
 NO_FETCH = LOAD | FORWARD | LOSS | BACKWARD | RECOMPUTE
 NO_TRANSFER = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 
-TIMED = FORWARD | LOSS | BACKWARD | OPTIMIZER | RECOMPUTE
-"""Of these the device's time is measured; of TRANSFER, too, for itself."""
+TIMED = FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
+"""Of these the device's time is measured."""
 NAMES = {
     LOAD: "data_load",
     FORWARD: "forward",

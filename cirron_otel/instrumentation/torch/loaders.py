@@ -9,7 +9,8 @@ from ...sdk.errors import swallowed
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH
-from .tracker import Tracker, Trackers
+from .tracker import Tracker
+from .trackers import Trackers
 
 
 class Loaders:

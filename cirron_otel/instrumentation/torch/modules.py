@@ -19,7 +19,8 @@ from ...sdk.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
 from .shared import Shared
-from .tracker import Tracker, Trackers
+from .tracker import Tracker
+from .trackers import Trackers
 
 _WATCHED_STEPS = 2
 _WATCHED_CALLS = 64
@@ -34,7 +35,7 @@ class Modules:
 
         self._trackers, self._shared, self._patches = trackers, shared, patches
         self._torch = torch
-        self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
+        self._graph_task = shared.graph_task
         self._base = torch.nn.Module
         self._known: dict[int, Known] = {}
         """By the id of a module."""

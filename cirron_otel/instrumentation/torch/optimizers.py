@@ -8,7 +8,8 @@ from ...sdk.errors import swallowed
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
-from .tracker import Tracker, Trackers
+from .tracker import Tracker
+from .trackers import Trackers
 
 
 class Optimizers:
@@ -41,6 +42,11 @@ class Optimizers:
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the hooks are registered."""
+        return bool(self._handles)
 
     def remove(self) -> None:
         """Take the hooks off again."""

@@ -5,79 +5,27 @@ The rules stand in docs/torch.md, "Passes" and "Steps".
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
-
-from opentelemetry.context.context import Context
 
 from ...sdk.buffers import pressure
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
 from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step, Whole, begin, make_current
 from ...sdk.scope import NOWHERE
-from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
-from ...sdk.traces import UNIT_DEPTH
-from .iteration import UNATTRIBUTED, Iteration, new_step
+from ...sdk.state import CONTEXT, SCOPE_KEY, state
+from .iteration import Iteration
 from .kinds import EPOCHS, LOAD
+from .one_pass import Pass, again, by_hand, is_idle, scope_of
+from .steps import Steps
 
 if TYPE_CHECKING:
     from .tracker import Tracker
 
-_KEPT = 3
-"""References to an iterator that its loader keeps: the loader's, and two for looking."""
 _get = CONTEXT.get
 _set = CONTEXT.set
 _new = Step.__new__
-
-
-class Pass:
-    """One pass over a loader, from its iterator's first fetch."""
-
-    __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner", "is_decided",
-                 "is_firm", "is_simple", "is_training", "iterator", "met", "reached", "restarts",
-                 "scope", "stepped", "steps", "version", "was_forward", "was_trainable",
-                 "within")  # fmt: skip
-
-    def __init__(self, iterator: Any, gone: Any, base: Any, *, is_training: bool) -> None:
-        self.iterator = weakref.ref(iterator, gone)
-        self.dataset = id(getattr(iterator, "_dataset", iterator))
-        self.base = self.within = base
-        """The context around it, and the one inside."""
-        self.is_training = is_training
-        self.is_firm = False
-        """Whether it is an evaluation whatever happens: gradients are off where it fetches."""
-        self.is_decided = False
-        self.scope: Whole | None = None
-        """Its epoch or evaluation; None where the epoch is somebody else's."""
-        self.driver: Any = self.iterator
-        """Whose fetches begin steps: its own iterator, or one that turns inside."""
-        self.met: Any = None
-        """Another iterator that was fetched since the driver was."""
-        self.inner: set[int] = set()
-        """Ids of other iterators that are fetched inside."""
-        self.fetches = self.steps = 0
-        self.reached = 0
-        """The end of what is known to be in it."""
-        self.held: list[Phase] = []
-        """What an evaluation holds until it is decided."""
-        self.version: int | None = None
-        """Of a trained parameter, when it was last looked at."""
-        self.stepped = 0
-        """Optimizer steps of the thread before it."""
-        self.is_simple = False
-        """Whether only its own iterator, which never begins anew, makes its steps."""
-        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
-        """Whether its iterator may begin anew."""
-        self.by_hand = False
-        """Whether its steps turned out to be made by hand."""
-        self.was_forward = self.was_trainable = False
-        """Whether a model was called, and one in training with gradients on."""
-
-    def is_same_loader(self, iterator: Any) -> bool:
-        """Whether another iterator comes from the same loader, or one of the same data."""
-        return self.dataset == id(getattr(iterator, "_dataset", iterator))
 
 
 class Passes:
@@ -85,6 +33,7 @@ class Passes:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
+        self.steps = Steps(tracker, self)
         self._thread = threading.get_ident()
         self.training: Pass | None = None
         self.evaluation: Pass | None = None
@@ -119,82 +68,13 @@ class Passes:
         finally:
             self._busy = False
 
-    def turn_over(self, iterator: Any) -> bool:
-        """Close one step and open the next, where there is nothing to be decided; whether so.
-
-        It does what `_close_step` and `_open_step` do, written out: with other things in the
-        processor's cache between two steps, every function that is gone through costs.
-        """
-        begun = now()
-        own, tracker = self.training, self._tracker
-        iteration: Any = tracker.iteration
-        step: Any = tracker.step
-        context = _get()
-        if (
-            context is not tracker.context
-            or own is None
-            or own.iterator() is not iterator
-            or not own.is_simple
-            or not iteration.was_stepped
-            or iteration.is_held
-            or iteration.is_odd
-            or step._collected is not None
-            or state.special
-        ):
-            return False
-        start = until = step._start
-        covered = 0
-        for kid in iteration.kids:
-            until = kid._until
-            covered += until - kid._start
-        attrs = step._attrs
-        if attrs is None:
-            step._attrs = {UNATTRIBUTED: until - start - covered}
-        else:
-            attrs[UNATTRIBUTED] = until - start - covered
-        step._end = step._until = own.reached = until
-        own.fetches += 1
-        if tracker.shared.attends:
-            tracker.shared.step_over(iteration.called)
-        above: Any = step._above
-        following = _new(Step)
-        following._name, following._index = "step", own.steps
-        own.steps += 1
-        following._above, following._depth = above, step._depth
-        following._attrs = following._more = following._token = None
-        following._stamps = following._collected = None
-        following._end = following._overhead = following._until = 0
-        buffers = tracker.buffers
-        for following._id in buffers.ids:
-            break
-        else:
-            following._id = buffers.next_id()
-        segments: Any = state.segments
-        if step._depth > UNIT_DEPTH or segments is None or above._trace.is_apart:
-            following._trace = above._trace
-        else:
-            segments.tick -= 1
-            following._trace = segments.trace
-            if segments.tick < 0:
-                following._start = 0
-                following._place(own.within, above, again=True)
-        following._thread = buffers.ident
-        tracker.context = inside = Context({**context, SPAN_KEY: following, SCOPE_KEY: following})
-        _set(inside)
-        tracker.step = tracker.parent = following
-        iteration.renew(following)
-        following._start = begins = now()
-        buffers.put(following)
-        above._overhead += begins - begun
-        return True
-
     def _arrange(self, iterator: Any, context: Any, current: Any) -> None:
         """Have the right scope open for a fetch of `iterator`."""
         own, others = self.training, self.evaluation
-        if own is not None and own.iterator() is iterator and _again(own, iterator):
+        if own is not None and own.iterator() is iterator and again(own, iterator):
             self._end_training()
             own = None
-        if others is not None and others.iterator() is iterator and _again(others, iterator):
+        if others is not None and others.iterator() is iterator and again(others, iterator):
             self._end_evaluation()
             others = None
         if others is not None and others.iterator() is iterator:
@@ -226,7 +106,7 @@ class Passes:
 
     def _is_inner(self, some: Pass, iterator: Any) -> bool:
         """Whether `iterator` is one beside, or inside, the pass that is open."""
-        if some.iterator() is None or _is_idle(some):
+        if some.iterator() is None or is_idle(some):
             return False
         if id(iterator) not in some.inner:
             if some.is_same_loader(iterator) and (some.fetches > 1 or some.was_forward):
@@ -259,7 +139,7 @@ class Passes:
         self.training = own
         own.fetches = 1
         self._tracker.shared.discover()
-        self._open_step(own, own.within, own.scope or current)
+        self.steps.open(own, own.within, own.scope or current)
 
     def _begin_evaluation(self, iterator: Any) -> None:
         self._end_evaluation()
@@ -268,7 +148,7 @@ class Passes:
         if own is not None and own.iterator() is None:
             self._end_training()
         elif own is not None:
-            self._close_step(own)
+            self.steps.close(own)
         tracker.bare.close()
         context = _get()
         others = Pass(iterator, self._gone(), context, is_training=False)
@@ -285,18 +165,6 @@ class Passes:
         begin(scope, name, index, None, above, some.base, now())
         some.within = make_current(scope, some.base)
         return scope
-
-    def _open_step(self, own: Pass, context: Any, above: Any) -> None:
-        if own.by_hand:
-            _set(context)
-            return
-        tracker = self._tracker
-        step = new_step()
-        begin(step, "step", own.steps, None, above, context, now())
-        own.steps += 1
-        iteration = Iteration(step, tracker.settle, tracker.shared.memory)
-        tracker.opened(iteration, make_current(step, context))
-        tracker.is_plain = own.is_decided and tracker.context is not None
 
     def _gone(self) -> Any:
         """Called when an iterator is gone: by `break`, mostly."""
@@ -327,84 +195,19 @@ class Passes:
             self._decide_training(own)
             if self.training is not own:
                 return
-        if iteration is not None and iteration.accumulates and self._is_changed(own):
+        if iteration is not None and iteration.accumulates and self.steps.is_changed(own):
             iteration.stepped(None)
             tracker.into(None)
         if iteration is not None and iteration.step._id and iteration.accumulates:
-            iteration.next_micro(self.micro_of)
+            iteration.next_micro(self.steps.micro_of)
             tracker.into(iteration.micro)
             return
         is_ours = current is own.scope or isinstance(current, Step)
-        self._close_step(own)
+        self.steps.close(own)
         if is_ours or (own.scope is None and context is own.base):
-            self._open_step(own, own.within, own.scope or _scope_of(own.base))
+            self.steps.open(own, own.within, own.scope or scope_of(own.base))
         else:
-            self._open_step(own, *self._anchored(own, context, current))
-
-    def _is_changed(self, own: Pass) -> bool:
-        """Whether somebody changed the weights by hand since the last batch.
-
-        Looked for only where no optimizer has stepped in the pass: those change them, too.
-        """
-        tracker = self._tracker
-        before, own.version = own.version, tracker.shared.version()
-        return tracker.stepped == own.stepped and before not in (None, own.version)
-
-    def _anchored(self, own: Pass, context: Any, current: Any) -> tuple[Any, Any]:
-        """Context and scope around the next step, where the loop's own scopes are not current."""
-        above = current
-        while above._depth:
-            if above is own.scope:
-                return own.within, own.scope
-            above = above._above
-        return context, current
-
-    def micro_of(self, step: Step, index: int) -> Step:
-        """A micro step of a step."""
-        micro = new_step()
-        begin(micro, "micro_step", index, None, step, _get(), now(), is_fixed=True)
-        return micro
-
-    def undo_fetch(self, load: Phase) -> None:
-        """There was no batch: the step, or micro step, that was opened for it is none."""
-        own, tracker = self.training, self._tracker
-        iteration = tracker.iteration
-        if own is None or iteration is None:
-            return
-        if iteration.micro is not None and load._above is iteration.micro:
-            iteration.undo_micro()
-            tracker.into(None)
-        elif load._above is iteration.step and not iteration.kids and not iteration.was_stepped:
-            tracker.closed()
-            own.steps -= 1
-            iteration.dissolve(iteration.step._above)
-            _set(own.within)
-
-    def _close_step(self, own: Pass) -> None:
-        tracker = self._tracker
-        iteration = tracker.iteration
-        if iteration is None:
-            return
-        tracker.closed()
-        if iteration.is_by_hand:
-            iteration.dissolve(iteration.step._above)
-            own.by_hand = True
-        else:
-            iteration.close(self.micro_of)
-            own.reached = max(own.reached, iteration.step._until)
-            if tracker.shared.attends:
-                tracker.shared.step_over(iteration.called)
-        if _scope_of(_get()) is iteration.step:
-            _set(own.within)
-
-    def yield_step(self) -> None:
-        """A scope by hand is the step: there is to be no other."""
-        iteration = self._tracker.iteration
-        self._tracker.closed()
-        if self.training is not None:
-            self.training.by_hand = True
-        if iteration is not None:
-            iteration.dissolve(iteration.step._above)
+            self.steps.open(own, *self.steps.around(own, context, current))
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -460,7 +263,7 @@ class Passes:
             scope._name, scope._index = "epoch", self._epochs
             self._epochs += 1
         self.training = others
-        self._open_step(others, others.within, scope)
+        self.steps.open(others, others.within, scope)
         iteration = self._tracker.iteration
         if iteration is None:
             return
@@ -570,7 +373,7 @@ class Passes:
             tracker.closed()
             self._leave(own, iteration.step)
             return
-        self._close_step(own)
+        self.steps.close(own)
         self._close_scope(own, at)
 
     def step_left(self, optimizer: Any) -> Step | None:
@@ -593,7 +396,7 @@ class Passes:
         left, self.left = self.left, None
         if left is not None:
             own, iteration, at = left
-            iteration.close(self.micro_of)
+            iteration.close(self.steps.micro_of)
             own.reached = max(own.reached, iteration.step._until)
             if self._tracker.shared.attends:
                 self._tracker.shared.step_over(iteration.called)
@@ -626,32 +429,3 @@ class Passes:
             _set(some.base)
         if isinstance(current, (Whole, Step)) and (current._until or not current._id):
             _set(some.base)
-
-
-def _again(some: Pass, iterator: Any) -> bool:
-    """Whether an iterator that is known begins anew, as those with persistent workers do."""
-    return some.restarts and some.fetches > 0 and getattr(iterator, "_num_yielded", 1) == 0
-
-
-def _is_idle(some: Pass) -> bool:
-    """Whether nothing but its loader keeps an iterator: a loop over it was left."""
-    iterator = some.iterator()
-    if not (
-        getattr(iterator, "_persistent_workers", False)
-        or type(iterator).__module__.startswith("torchdata.")
-    ):
-        return False
-    return sys.getrefcount(iterator) <= _KEPT
-
-
-def _scope_of(context: Any) -> Any:
-    return context.get(SCOPE_KEY) or state.session
-
-
-def by_hand(scope: Any, names: tuple[str, ...]) -> bool:
-    """Whether `scope`, or one around it, has one of the names and was opened by hand."""
-    while scope._depth:
-        if scope._name in names and not isinstance(scope, Phase):
-            return True
-        scope = scope._above
-    return False

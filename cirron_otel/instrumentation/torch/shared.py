@@ -14,6 +14,8 @@ class Shared:
         import torch  # noqa: PLC0415 - only where it is wanted
 
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
+        """Tells the backward that the calling thread is in: -1 for none."""
         self.owns_epoch = self.owns_step = True
         """Whether the names are torch's, and no other framework's."""
         self.clock: Any = None
@@ -41,6 +43,10 @@ class Shared:
         """How often a trained parameter was changed so far; None where none is known."""
         parameter = None if self.parameter is None else self.parameter()
         return None if parameter is None else int(parameter._version)
+
+
+def _none() -> int:
+    return -1
 
 
 def _nothing() -> None:

@@ -6,7 +6,6 @@ by hand of the same name comes first, and what is directly in a step is the step
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context.context import Context
@@ -19,7 +18,7 @@ from ...sdk.scope import MAX_DEPTH, NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
 from .iteration import Iteration
-from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED, TRANSFER
+from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED
 from .passes import Passes
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Tracker:
         self.copies: Any = None
         """Copies to a device that more may follow."""
         self.passes = Passes(self)
-        self.turn_over = self.passes.turn_over
+        self.turn_over = self.passes.steps.turn_over
         self.bare = Bare(self)
 
     def current(self, context: Any) -> Any:
@@ -223,12 +222,7 @@ class Tracker:
                     iteration.was_backward = True
                 elif kind == FORWARD:
                     iteration.called = True
-                if (
-                    iteration.is_held
-                    or phase._stamps is not None
-                    or state.special
-                    or kind == TRANSFER
-                ):
+                if iteration.is_held or phase._stamps is not None or state.special:
                     iteration.add(phase)
                 else:
                     iteration.kids.append(phase)
@@ -295,7 +289,7 @@ class Tracker:
 
     def settle(self, phase: Phase) -> None:
         """Finish a phase as soon as the device's time of it is known."""
-        if phase._stamps is None:
+        if phase._stamps is None or phase is self.copies:
             phase.finish()
         else:
             self.clock.settle(phase)
@@ -323,7 +317,7 @@ class Tracker:
         while above._depth:
             if iteration is not None and above is iteration.step:
                 if is_step:
-                    self.passes.yield_step()
+                    self.passes.steps.yield_step()
                 return False
             if not isinstance(above, Phase):
                 if above._name == name:
@@ -376,7 +370,7 @@ class Tracker:
         """A fetch found nothing: the pass is over."""
         self.drop(load)
         try:
-            self.passes.undo_fetch(load)
+            self.passes.steps.undo_fetch(load)
             self.passes.exhausted(iterator)
         except Exception as error:
             swallowed("torch", error)
@@ -408,32 +402,3 @@ class Tracker:
             self.bare.close()
         except Exception as error:
             swallowed("torch", error)
-
-
-class Trackers(threading.local):
-    """The calling thread's tracker, as `t`."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self.t = Tracker(shared)
-        self._sentinel = _Sentinel(self.t)
-        shared.trackers.add(self.t)
-
-    def renew(self) -> None:
-        """The calling thread is in no loop."""
-        self._sentinel._tracker = self.t = Tracker(self._shared)
-        self._shared.trackers.add(self.t)
-
-
-class _Sentinel:
-    """Dies with its thread."""
-
-    __slots__ = ("_tracker",)
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-
-    def __del__(self) -> None:
-        tracker = self._tracker
-        tracker.shared.trackers.discard(tracker)
-        tracker.finish()

@@ -16,12 +16,13 @@ from ...sdk.buffers import local
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
 from ...sdk.phase import Phase
+from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
-from .clock import span
 from .kinds import NO_TRANSFER, TRANSFER
 from .shared import Shared
-from .tracker import Tracker, Trackers
+from .tracker import Tracker
+from .trackers import Trackers
 
 GAP_NS = 10_000_000
 """A copy that begins later after the one before does not follow it: the loop did something else."""
@@ -50,9 +51,9 @@ class Transfers:
 
     def _before(self, step_over: Callable[[bool], None]) -> Callable[[bool], None]:
         def over(was_forward: bool) -> None:
-            run = self._trackers.t.copies
-            if run is not None:
-                run.over()
+            copies = self._trackers.t.copies
+            if copies is not None:
+                copies.over()
             step_over(was_forward)
 
         return over
@@ -73,15 +74,15 @@ class Transfers:
             if tracker.inside & NO_TRANSFER:
                 return original(self, *args, **kwargs)
             size = _size(self, args, kwargs, kinds, is_named=is_named)
-            run = None if size is None else _begin(tracker, size)
-            if run is None:
+            copies = None if size is None else _begin(tracker, size)
+            if copies is None:
                 return original(self, *args, **kwargs)
             try:
                 result = original(self, *args, **kwargs)
             except BaseException as error:
-                run.copied(error)
+                copies.copied(error)
                 raise
-            run.copied()
+            copies.copied()
             return result
 
         return copy
@@ -122,138 +123,132 @@ class Method:
         return reduced
 
 
+_END: Any = Phase._end
+
+
 class Copies(Phase):
-    """The scope of a run of copies."""
+    """The scope of copies that follow one another. While it may grow it is not finished, whoever
+    says so.
+    """
 
-    __slots__ = ()
+    _tracker: Tracker
+    _grows: list[bool]
+    """Empty when nothing follows any more; who empties it draws the conclusions."""
+    _is_due: bool
+    """Whether it would be finished, but for what may follow."""
+    _around: Any
+    """The scope that is current between the copies."""
+    _begun: int
+    """Scopes begun in the thread up to now."""
 
-    run: Run | None
-    """None when it is over."""
+    def opened(self, tracker: Tracker) -> None:
+        """It is open, and the first copy is made."""
+        self._tracker, self._grows, self._is_due = tracker, [True], False
+        self._around, self._begun = None, _begun()
+
+    @property
+    def _end(self) -> int:
+        end: int = _END.__get__(self)
+        return end
+
+    @_end.setter
+    def _end(self, end: int) -> None:
+        if self._grows:
+            self._is_due = True
+        else:
+            _END.__set__(self, end)
 
     def finish(self) -> None:
         """It may be sealed, unless it may still grow."""
-        run = self.run
-        if run is None:
-            super().finish()
+        if self._grows:
+            self._is_due = True
         else:
-            run.is_due = True
-
-
-class Run:
-    """Copies that followed one another so far, in one thread."""
-
-    def __init__(self, tracker: Tracker, phase: Copies) -> None:
-        self.phase = phase
-        self.is_due = False
-        """Whether the phase would be finished, but for what may follow."""
-        self.stamps: Any = None
-        self._tracker = tracker
-        self._is_over = False
-        self._before = 0
-        self._around = _get().get(SCOPE_KEY)
-        self._begun = _begun()
-        self._left = [phase]
+            super().finish()
 
     def goes_on(self) -> bool:
         """Whether a copy now follows: nothing began or ended in this thread since the last one."""
         return (
-            bool(self._left)
+            bool(self._grows)
             and _begun() == self._begun
-            and _get().get(SCOPE_KEY) is self._around
-            and now() - self.phase._until <= GAP_NS
+            and _get().get(SCOPE_KEY, NOWHERE) is self._around
+            and now() - self._until <= GAP_NS
         )
 
-    def resume(self, size: int) -> None:
+    def follow(self, size: int) -> None:
         """A copy that follows begins."""
-        attrs: Any = self.phase._attrs
+        attrs: Any = self._attrs
         attrs["copies"] += 1
         attrs["bytes"] += size
-        tracker = self._tracker
-        self._before = tracker.inside
-        tracker.inside |= TRANSFER
+        self._before = self._tracker.inside
+        self._tracker.inside |= TRANSFER
 
     def copied(self, error: BaseException | None = None) -> None:
         """A copy is over."""
         try:
-            if self.phase._until:
+            if self._around is not None:
                 self._extend(error)
             else:
-                self._leave(error)
+                self._tracker.exit(self, TRANSFER, error)
+                self._around = _get().get(SCOPE_KEY, NOWHERE)
             if error is not None:
                 self.over()
         except Exception as problem:
             swallowed("torch", problem)
 
-    def _leave(self, error: BaseException | None) -> None:
-        """After the first copy."""
-        phase, tracker = self.phase, self._tracker
-        if phase._stamps is not None:
-            tracker.clock.end(phase)
-            self.stamps, phase._stamps = phase._stamps, None
-        tracker.exit(phase, TRANSFER, error)
-        self._around = _get().get(SCOPE_KEY)
-        self._span()
-
     def _extend(self, error: BaseException | None) -> None:
-        phase, tracker = self.phase, self._tracker
+        tracker, iteration = self._tracker, self._tracker.iteration
         tracker.inside = self._before
-        if not self._left:
+        if not self._grows:
             return  # the flush thread took it for over
-        if self.stamps is not None:
-            phase._stamps = self.stamps
-            tracker.clock.end(phase)
-            self.stamps, phase._stamps = phase._stamps, None
-            self._span()
-        phase._until = now()
+        if self._stamps is not None:
+            tracker.clock.end(self)
+        above: Any = self._above
+        if (
+            self._stamps is not None
+            and iteration is not None
+            and (above is iteration.step or above is iteration.micro)
+        ):
+            iteration.stamp(self._stamps)
+        self._until = now()
         if error is not None:
-            phase._fail(error)
+            self._fail(error)
         others = tracker.passes.evaluation
-        if others is not None and phase._above is others.scope:
-            others.reached = max(others.reached, phase._until)
-
-    def _span(self) -> None:
-        """The open step, and micro step, hold it on the stream, too."""
-        iteration = self._tracker.iteration
-        if self.stamps is not None and iteration is not None:
-            for scope in (iteration.step, iteration.micro):
-                if scope is not None and self.phase._above in (iteration.step, iteration.micro):
-                    span(scope, self.stamps)
+        if others is not None and above is others.scope:
+            others.reached = max(others.reached, self._until)
 
     def over(self) -> None:
         """Nothing follows. On any thread, if it is due."""
         try:
-            phase = self._left.pop()
+            self._grows.pop()
         except IndexError:
             return
-        phase._stamps, phase.run = self.stamps, None
         if self._tracker.copies is self:
             self._tracker.copies = None
-        if self.is_due:
-            self._tracker.settle(phase)
+        if self._is_due:
+            self._tracker.settle(self)
 
     def look_after(self) -> None:
-        """On the flush thread: a run that nothing can follow any more is over."""
-        if self.is_due and now() - self.phase._until > _STALE_NS:
+        """On the flush thread: what nothing can follow any more is over."""
+        if self._is_due and now() - self._until > _STALE_NS:
             self.over()
 
 
-def _begin(tracker: Tracker, size: int) -> Run | None:
-    """The run that a copy belongs to; None where it is to be none."""
+def _begin(tracker: Tracker, size: int) -> Copies | None:
+    """The scope that a copy belongs to; None where it is to have none."""
     try:
-        run: Run | None = tracker.copies
-        if run is not None:
-            if run.goes_on():
-                run.resume(size)
-                return run
-            run.over()
+        copies: Copies | None = tracker.copies
+        if copies is not None:
+            if copies.goes_on():
+                copies.follow(size)
+                return copies
+            copies.over()
         phase: Any = tracker.enter(TRANSFER, {"copies": 1, "bytes": size})
         if phase is None:
             return None
         phase.__class__ = Copies
-        tracker.copies = phase.run = run = Run(tracker, phase)
-        if tracker.clock is not None:
-            tracker.clock.begin(phase)
-        return run
+        copies = tracker.copies = phase
+        phase.opened(tracker)
+        return copies
     except Exception as error:
         swallowed("torch", error)
         return None

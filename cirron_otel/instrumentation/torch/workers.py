@@ -28,7 +28,7 @@ class Workers:
     """Replaces the loops of torch's and of torchdata's workers."""
 
     def __init__(self, opening: Callable[[], Open], leave: Callable[[], None]) -> None:
-        """`opening` gives what opens a session; `leave` takes off the parent's hooks, in a child."""
+        """`opening` gives what opens a session; `leave` takes the parent's hooks off in a child."""
         self._opening, self._leave = opening, leave
 
     def install(self, patches: Patches) -> None:

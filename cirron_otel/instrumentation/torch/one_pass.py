@@ -1,0 +1,91 @@
+"""One pass over a loader: what is known of it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+from ...sdk.phase import Phase, Whole
+from ...sdk.state import SCOPE_KEY, state
+
+_KEPT = 3
+"""References to an iterator that its loader keeps: the loader's, and two for looking."""
+
+
+class Pass:
+    """One pass over a loader, from its iterator's first fetch."""
+
+    __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner", "is_decided",
+                 "is_firm", "is_simple", "is_training", "iterator", "met", "reached", "restarts",
+                 "scope", "stepped", "steps", "version", "was_forward", "was_trainable",
+                 "within")  # fmt: skip
+
+    def __init__(self, iterator: Any, gone: Any, base: Any, *, is_training: bool) -> None:
+        self.iterator = weakref.ref(iterator, gone)
+        self.dataset = id(getattr(iterator, "_dataset", iterator))
+        self.base = self.within = base
+        """The context around it, and the one inside."""
+        self.is_training = is_training
+        self.is_firm = False
+        """Whether it is an evaluation whatever happens: gradients are off where it fetches."""
+        self.is_decided = False
+        self.scope: Whole | None = None
+        """Its epoch or evaluation; None where the epoch is somebody else's."""
+        self.driver: Any = self.iterator
+        """Whose fetches begin steps: its own iterator, or one that turns inside."""
+        self.met: Any = None
+        """Another iterator that was fetched since the driver was."""
+        self.inner: set[int] = set()
+        """Ids of other iterators that are fetched inside."""
+        self.fetches = self.steps = 0
+        self.reached = 0
+        """The end of what is known to be in it."""
+        self.held: list[Phase] = []
+        """What an evaluation holds until it is decided."""
+        self.version: int | None = None
+        """Of a trained parameter, when it was last looked at."""
+        self.stepped = 0
+        """Optimizer steps of the thread before it."""
+        self.is_simple = False
+        """Whether only its own iterator, which never begins anew, makes its steps."""
+        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        """Whether its iterator may begin anew."""
+        self.by_hand = False
+        """Whether its steps turned out to be made by hand."""
+        self.was_forward = self.was_trainable = False
+        """Whether a model was called, and one in training with gradients on."""
+
+    def is_same_loader(self, iterator: Any) -> bool:
+        """Whether another iterator comes from the same loader, or one of the same data."""
+        return self.dataset == id(getattr(iterator, "_dataset", iterator))
+
+
+def again(some: Pass, iterator: Any) -> bool:
+    """Whether an iterator that is known begins anew, as those with persistent workers do."""
+    return some.restarts and some.fetches > 0 and getattr(iterator, "_num_yielded", 1) == 0
+
+
+def is_idle(some: Pass) -> bool:
+    """Whether nothing but its loader keeps an iterator: a loop over it was left."""
+    iterator = some.iterator()
+    if not (
+        getattr(iterator, "_persistent_workers", False)
+        or type(iterator).__module__.startswith("torchdata.")
+    ):
+        return False
+    return sys.getrefcount(iterator) <= _KEPT
+
+
+def scope_of(context: Any) -> Any:
+    """The scope that is open in a context."""
+    return context.get(SCOPE_KEY) or state.session
+
+
+def by_hand(scope: Any, names: tuple[str, ...]) -> bool:
+    """Whether `scope`, or one around it, has one of the names and was opened by hand."""
+    while scope._depth:
+        if scope._name in names and not isinstance(scope, Phase):
+            return True
+        scope = scope._above
+    return False

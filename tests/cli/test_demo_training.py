@@ -1,0 +1,78 @@
+"""`demo` where torch is: the training is real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.cli.demo import RECORDING
+from cirron_otel.cli.training import train
+from tests.cli.conftest import Run
+from tests.conftest import need_torch
+from tests.recorder.demo import IMAGES
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    need_torch()
+
+
+def shape(fold: dict[str, Any]) -> Any:
+    """What does not depend on how long something took."""
+    below = [shape(child) for child in fold["children"]]
+    return fold["name"], fold["indexes"], fold["times"], sorted(fold["marks"]), below
+
+
+PHASES = ["data_load", "forward", "loss", "backward"]
+
+
+def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cirron.yaml").write_text("profiling:\n  enabled: false\n  snapshots: none\n")
+    off = {"CIRRON_ENABLED": "false", "OTEL_SDK_DISABLED": "true", "TRACEPARENT": "nonsense"}
+    result = run("demo", "--output", "kept", "--json", env=off)
+    assert (result.returncode, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
+    assert (document["trained"], document["reason"], document["equal"]) == (True, None, True)
+    (session,) = document["trees"]
+    early, last = session["children"]
+    assert (early["indexes"], last["indexes"]) == ("0-1", "2")
+    step, evaluation = early["children"]
+    assert [each["name"] for each in step["children"]] == [*PHASES, "optimizer_step"]
+    assert [each["name"] for each in evaluation["children"]] == ["data_load", "forward"]
+    micro_step, optimizer_step = last["children"][0]["children"]
+    assert (micro_step["indexes"], optimizer_step["name"]) == ("0-1", "optimizer_step")
+    assert [each["name"] for each in micro_step["children"]] == PHASES
+    assert (early["snapshots"], last["snapshots"]) == (24, 12)
+    assert float(last["marks"]["accuracy"]) > 0.8
+    assert document["breakdown"]["unattributed"]["total_ns"] >= 0
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "spool",
+        "state",
+        "trace.jsonl",
+    ]
+
+
+def test_the_recording_is_what_the_program_makes(run: Run, tmp_path: Path) -> None:
+    """Where this fails: `python -m tests.recorder.demo` records anew."""
+    session = train(tmp_path / "made", IMAGES)
+    trees = [
+        json.loads(run("spool", "show", path, "--fold", "--json").stdout)["trees"]
+        for path in (tmp_path / "made", RECORDING)
+    ]
+    assert [shape(tree) for tree in trees[0]] == [shape(tree) for tree in trees[1]]
+    listed = json.loads(run("spool", "ls", tmp_path / "made", "--json").stdout)
+    assert [each["id"] for each in listed["sessions"]] == [session]
+
+
+def test_a_second_training_in_the_same_place_is_shown_alone(run: Run, tmp_path: Path) -> None:
+    assert run("demo", "--replay", "--output", "kept").returncode == 0
+    result = run("demo", "--output", "kept")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("Training a small network on the CPU")
+    assert result.stdout.count("cirron.session  ") == 1
+    assert "every value of every batch is the same" in result.stdout

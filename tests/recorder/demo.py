@@ -1,0 +1,39 @@
+"""Records anew what `cirron-otel demo` shows where PyTorch is not installed.
+
+    python -m tests.recorder.demo
+
+trains a part of the demo's program with the hooks on, and puts its spool in the place of
+`cirron_otel/cli/recording/spool`. The documents show what is in it: afterwards
+`pytest tests/cli/test_docs.py` says which outputs in README.md and docs/cli.md are other ones now.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from cirron_otel.cli.demo import RECORDING
+from cirron_otel.cli.training import train
+
+IMAGES = 480
+"""Six batches an epoch to train with, two to evaluate."""
+_SETTINGS = {
+    "CIRRON_FLUSH_INTERVAL": "0.15",  # several batches, as of a long run
+    "OTEL_RESOURCE_ATTRIBUTES": "host.name=training-host",
+}
+
+
+def main() -> None:
+    """Record, and replace what was there."""
+    with tempfile.TemporaryDirectory() as temporary:
+        train(Path(temporary), IMAGES, **_SETTINGS)
+        target = RECORDING / "spool"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for file in sorted(Path(temporary, "spool").iterdir()):
+            shutil.copyfile(file, target / file.name)
+
+
+if __name__ == "__main__":
+    main()
