@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ..spool.tree import Forest
 
 RECORDING = Path(__file__).parent / "recording"
+_NAME = "cirron-otel"
 _OTLP = "trace.jsonl"
 _SPANS = 50_000
 
@@ -217,18 +219,26 @@ def _files(place: Path, there: Report, is_equal: bool) -> list[str]:
     ]
 
 
+def _command() -> str:
+    """What starts this program in the shell that it was started in."""
+    called = Path(sys.argv[0])
+    is_elsewhere = called.name == _NAME and shutil.which(_NAME) is None
+    return printable(str(called)) if is_elsewhere else _NAME
+
+
 def _next(place: Path) -> list[str]:
     import shlex
 
+    command = shlex.quote(_command())
     where, otlp = shlex.quote(str(place)), shlex.quote(str(place / "trace.binpb.zst"))
     return [
         "",
         "Try next:",
-        f"  cirron-otel spool show {printable(where)} --fold",
-        f"  cirron-otel convert {printable(where)} {printable(otlp)}",
+        f"  {command} spool show {printable(where)} --fold",
+        f"  {command} convert {printable(where)} {printable(otlp)}",
         "  OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         " OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 \\",
-        f"    cirron-otel export {printable(where)}",
+        f"    {command} export {printable(where)}",
         "and in a training program of yours:",
         "  import cirron_otel; cirron_otel.profile()",
     ]

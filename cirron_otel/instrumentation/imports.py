@@ -30,6 +30,22 @@ class Imports(MetaPathFinder):
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
+    def look_again(self) -> None:
+        """Tell of modules that another thread was importing when they were asked for."""
+        for name in list(self._waiting):
+            module = sys.modules.get(name)
+            if module is not None and not _is_loading(module):
+                self.tell(name, module)
+
+    def tell(self, name: str, module: ModuleType) -> None:
+        """A module is there: told once. Raises nothing."""
+        met = self._waiting.pop(name, None)
+        try:
+            if met is not None:
+                met(module)
+        except Exception as error:
+            swallowed("hooks", error)
+
     def remove(self) -> None:
         """Wait for nothing any more."""
         self._waiting.clear()
@@ -39,9 +55,11 @@ class Imports(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders give, its loader wrapped."""
-        met = self._waiting.pop(fullname, None)
-        if met is None:
+        """The spec that the other finders give, its loader wrapped.
+
+        It may be asked for by somebody who only wants to know whether there is such a module.
+        """
+        if fullname not in self._waiting:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -49,7 +67,7 @@ class Imports(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, met)
+                    spec.loader = _Telling(spec.loader, self)
                 return spec
         return None
 
@@ -57,22 +75,25 @@ class Imports(MetaPathFinder):
 class _Telling(Loader):
     """A loader that tells when it is done, and is replaced by the one it wraps."""
 
-    def __init__(self, loader: Any, met: Met) -> None:
-        self._loader, self._met = loader, met
+    def __init__(self, loader: Any, imports: Imports) -> None:
+        self._loader, self._imports = loader, imports
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":
+            raise AttributeError(name)  # a copy that is being made
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         made: ModuleType | None = self._loader.create_module(spec)
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        try:
-            self._met(module)
-        except Exception as error:
-            swallowed("hooks", error)
+        self._imports.tell(module.__name__ if spec is None else spec.name, module)
 
 
 def _is_loading(module: ModuleType) -> bool:

@@ -53,7 +53,7 @@ class Instrumentation:
         from .torch.instrument import TorchInstrumentation  # noqa: PLC0415
         from .torch.workers import Workers  # noqa: PLC0415
 
-        made = TorchInstrumentation()
+        made = self._torch = TorchInstrumentation()
         if self._config.workers and self.opens_worker is not None:
             made.workers = Workers(lambda: self.opens_worker, self.remove)
         made.shared.epoch_ended = epoch_ended
@@ -65,7 +65,6 @@ class Instrumentation:
         made.install(clock=clock_of(self._config), devices=devices())
         for module, meet in made.later().items():
             self._imports.on(module, meet)
-        self._torch = made
         state.fetched = True
 
     def remove(self) -> None:
@@ -84,6 +83,7 @@ class Instrumentation:
 
     def look_after(self) -> None:
         """On the flush thread, once a flush: what waits too long waits no more."""
+        self._imports.look_again()
         if self._torch is not None:
             self._torch.look_after()
 

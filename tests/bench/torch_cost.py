@@ -4,6 +4,10 @@ Each tool has a process of its own, all alive at once; they train a block at a t
 shuffled anew each round. A tool's added time is its block less the bare process's of that round,
 less the same difference before any tool was installed: neither the machine's drift nor a process's
 luck with its memory is taken for a cost. Several generations of processes, their rounds pooled.
+
+What is below a per cent of the step needs more: how a process's memory lies after a tool has been
+imported, whether or not it then does anything, shifts every step by as much. The longer step is
+trained in one process, with ours on and off in turn.
 """
 
 from __future__ import annotations
@@ -44,6 +48,8 @@ that other work on the machine does not count; waiting for the interpreter's loc
 
 Block = dict[str, float]
 """µs a step by each of CLOCKS."""
+Round = dict[str, Block]
+"""A block of each subject, by label."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,9 @@ class Sizes:
     generations: int = 3
     flushing_epochs: int = 8
     """Of a block while everything flushes: long beside the tools' intervals of one second."""
-    long_steps: int = 10
-    long_rounds: int = 30
-    """Shorter blocks and more of them: one per cent is below what the machine drifts in a second."""
-    long_repeats: int = 40
+    long_steps: int = 20
+    long_rounds: int = 15
+    long_repeats: int = 50
     """How often each layer of the longer step is applied: 10 ms."""
 
 
@@ -103,6 +108,8 @@ class Table:
     """Of a block."""
     is_held_back: bool = False
     """Whether everything is flushed between the blocks, and nothing within them."""
+    is_on_and_off: bool = False
+    """Whether one process trains all blocks, its tool turned on and off: bare, and one subject."""
 
 
 BARE, OURS, DETAIL, BY_HAND = "bare", "cirron-otel", "cirron-otel, detail_every=10", "by hand"
@@ -147,12 +154,13 @@ def tables(sizes: Sizes) -> list[Table]:
         sizes.flushing_epochs,
     )
     longer = Table(
-        "a longer step, everything on",
+        "a longer step, on and off in one process",
         (bare, ours),
         long,
         "unqueued",
         (Bar(OURS, BARE, 0.01),),
         sizes.long_rounds,
+        is_on_and_off=True,
     )
     return [alone, flushing, longer]
 
@@ -208,12 +216,14 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _workers(table: Table, pythons: dict[str, Path]) -> Iterator[list[Worker]]:
+def _workers(
+    table: Table, subjects: Sequence[Subject], pythons: dict[str, Path]
+) -> Iterator[list[Worker]]:
     """A generation: a process for each subject that is here, each in a directory of its own."""
     with contextlib.ExitStack() as stack:
         parent = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-bench-")))
         workers = []
-        for number, subject in enumerate(table.subjects):
+        for number, subject in enumerate(subjects):
             if subject.tool not in pythons:
                 continue
             options = subject.options | {"work": table.work}
@@ -263,27 +273,56 @@ def measure(table: Table, sizes: Sizes, pythons: dict[str, Path]) -> tuple[Added
     added: Added = {}
     bare: list[Block] = []
     lines: list[str] = []
+    generation_of = _on_and_off if table.is_on_and_off else _side_by_side
     for generation in range(sizes.generations):
-        order = random.Random(generation)
-        with _workers(table, pythons) as workers:
-            _rounds(workers, 1, order)  # to warm them up
-            before = _rounds(workers, table.rounds, order)
-            for worker in workers:
-                worker.do("install")
-            _rounds(workers, 1, order, settles=table.is_held_back)
-            after = _rounds(workers, table.rounds, order, table.epochs, table.is_held_back)
-            lines = [line for worker in workers for line in _losses(worker)]
+        before, after, lines = generation_of(table, pythons, random.Random(generation))
         bare += [blocks[BARE] for blocks in after]
-        for worker in workers:
-            for clock in CLOCKS:
-                found = added.setdefault(worker.label, {}).setdefault(clock, [])
-                found += added_by(worker.label, clock, before, after)
+        for subject in table.subjects:
+            for clock in CLOCKS if subject.label in after[0] else ():
+                found = added.setdefault(subject.label, {}).setdefault(clock, [])
+                found += added_by(subject.label, clock, before, after)
     medians = {clock: statistics.median(each[clock] for each in bare) for clock in CLOCKS}
     return added, medians, lines
 
 
+def _side_by_side(
+    table: Table, pythons: dict[str, Path], order: random.Random
+) -> tuple[list[Round], list[Round], list[str]]:
+    """A process a subject: rounds without any tool, rounds with them, and what was lost."""
+    with _workers(table, table.subjects, pythons) as workers:
+        _rounds(workers, 1, order)  # to warm them up
+        before = _rounds(workers, table.rounds, order)
+        for worker in workers:
+            worker.do("install")
+        _rounds(workers, 1, order, settles=table.is_held_back)
+        after = _rounds(workers, table.rounds, order, table.epochs, table.is_held_back)
+        return before, after, [line for worker in workers for line in _losses(worker)]
+
+
+def _on_and_off(
+    table: Table, pythons: dict[str, Path], order: random.Random
+) -> tuple[list[Round], list[Round], list[str]]:
+    """The same of one process, which has no luck beside itself."""
+    _, subject = table.subjects
+    rounds: list[Round] = []
+    lines: list[str] = []
+    with _workers(table, [subject], pythons) as [worker]:
+        for _ in range(table.rounds + 1):
+            blocks: Round = {}
+            for label in order.sample((BARE, subject.label), 2):
+                if label != BARE:
+                    worker.do("install")
+                worker.do("block", epochs=1)  # a tool looks around in its first steps
+                blocks[label] = worker.do("block", epochs=table.epochs)
+                if label != BARE:
+                    lines = _losses(worker)
+            rounds.append(blocks)
+    equal = {label: dict.fromkeys(CLOCKS, 0.0) for label in rounds[0]}
+    return [equal], rounds[1:], lines  # the first has warmed it up
+
+
 def added_by(
-    label: str, clock: str, before: Sequence[dict[str, Block]], after: Sequence[dict[str, Block]]
+    label: str, clock: str, before: Sequence[Round], after: Sequence[Round]
 ) -> list[float]:
     """What it added in each round of `after`, which `before` preceded without any tool."""
     luck = statistics.median(blocks[label][clock] - blocks[BARE][clock] for blocks in before)
@@ -296,11 +335,11 @@ def _rounds(
     order: random.Random,
     epochs: int = 1,
     settles: bool = False,
-) -> list[dict[str, Block]]:
+) -> list[Round]:
     """Rounds of a block each, by label."""
     rounds = []
     for _ in range(number):
-        blocks = {}
+        blocks: Round = {}
         for worker in order.sample(workers, len(workers)):
             blocks[worker.label] = worker.do("block", epochs=epochs)
             if settles:
@@ -319,7 +358,7 @@ def _losses(worker: Worker) -> list[str]:
         return []
     lost = {name.removesuffix("_count"): count for name, count in counts.items() if count}
     listed = ", ".join(f"{count} {name}" for name, count in lost.items()) or "nothing"
-    return [f"lost by {worker.label}, last processes: {listed}"]
+    return [f"lost by {worker.label}, at last: {listed}"]
 
 
 def _spread(values: Sequence[float]) -> float:

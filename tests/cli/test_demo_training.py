@@ -11,15 +11,9 @@ import pytest
 from cirron_otel.cli.demo import RECORDING
 from cirron_otel.cli.training import train
 from tests.cli.conftest import Run
-from tests.conftest import need_torch
 from tests.recorder.demo import IMAGES
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def _torch() -> None:
-    need_torch()
 
 
 def shape(fold: dict[str, Any]) -> Any:
@@ -39,7 +33,8 @@ def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert (document["trained"], document["reason"], document["equal"]) == (True, None, True)
     (session,) = document["trees"]
-    early, last = session["children"]
+    set_up, early, last = session["children"]
+    assert (set_up["name"], set_up["children"]) == ("set_up", [])
     assert (early["indexes"], last["indexes"]) == ("0-1", "2")
     step, evaluation = early["children"]
     assert [each["name"] for each in step["children"]] == [*PHASES, "optimizer_step"]

@@ -2,11 +2,13 @@
 
 A document's blocks run in order in one directory, in which a recorded spool is the `./.cirron`.
 What installs or builds something is checked against the Makefile and the pyproject instead; where
-an endpoint stands, a real OTLP/HTTP server takes its place.
+an endpoint stands, a real OTLP/HTTP server takes its place. What trains with PyTorch, and looks at
+that run, is run by itself: the rest needs none.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -24,14 +26,15 @@ import pytest
 from cirron_otel.cli.demo import RECORDING
 from tests.cli.conftest import environment
 from tests.cli.server import OtlpServer
-from tests.conftest import need_torch
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ENDPOINT = "localhost:4318"
 _BLOCK = re.compile(r"^```(sh|bash|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOT_RUN = ("make", "pip", "docker", "git")
-_BYTES = re.compile(r"[\d.]+ k?B (read|written)")
+_BYTES = re.compile(r"[\d.]+ k?B (?=read|written)")
+_TRAINS = re.compile(r"^import torch$|\bmy-run\b", re.MULTILINE)
+_TIMES = re.compile(r"[\d.]+ (?:ns|µs|ms|s)\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -50,6 +53,10 @@ def commands(block: Block) -> Iterator[list[str]]:
         words = shlex.split(line, comments=True)
         if words:
             yield words
+
+
+def trains(block: Block) -> bool:
+    return _TRAINS.search(block.text) is not None
 
 
 def is_run(block: Block) -> bool:
@@ -79,7 +86,7 @@ def shell(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euc", text],
         cwd=directory,
-        env=environment(),
+        env=environment(TMPDIR=str(directory)),
         capture_output=True,
         text=True,
         timeout=120,
@@ -87,14 +94,14 @@ def shell(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_console(text: str, directory: Path) -> None:
+def run_console(text: str, directory: Path, varies: re.Pattern[str] = _BYTES) -> None:
     """Run each `$ command`, and compare what it prints with what stands below it."""
     for session in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = session.partition("\n")
         result = shell(command, directory)
         assert result.returncode == 0, f"{command}: {result.stderr}"
-        shown = _BYTES.sub(r"… \1", result.stdout)
-        assert shown.splitlines() == _BYTES.sub(r"… \1", expected).splitlines(), command
+        shown = varies.sub("…", result.stdout)
+        assert shown.splitlines() == varies.sub("…", expected).splitlines(), command
 
 
 def run_following(text: str, directory: Path, server: OtlpServer) -> None:
@@ -136,14 +143,23 @@ def run_block(block: Block, directory: Path, server: OtlpServer) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_what_is_written_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
-    if re.search("^import torch$", document.read_text(), re.MULTILINE):
-        need_torch()
     shutil.copytree(RECORDING, tmp_path / ".cirron")
-    for block in blocks(document):
+    for block in itertools.filterfalse(trains, blocks(document)):
         before = len(server.requests)
         run_block(block, tmp_path, server)
         if ENDPOINT in block.text:
             assert len(server.requests) > before, block.text
+
+
+@pytest.mark.torch
+def test_what_trains_runs(tmp_path: Path, server: OtlpServer) -> None:
+    training = [block for document in DOCUMENTS for block in filter(trains, blocks(document))]
+    assert [block.language for block in training] == ["python", "console"]
+    for block in training:
+        if block.language == "console":
+            run_console(block.text, tmp_path, _TIMES)
+        else:
+            run_block(block, tmp_path, server)
 
 
 def test_there_is_something_to_run() -> None:

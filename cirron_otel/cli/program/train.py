@@ -58,11 +58,12 @@ def network() -> nn.Module:
 
 def train(images: int) -> None:
     """Train and evaluate; in the last epoch the gradients of two batches make one step."""
-    model = ci.watch(network())  # its weights and gradients, at the end of each epoch
-    criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    training, validation = random_split(Shapes(images), [0.8, 0.2])
-    loader = DataLoader(training, BATCH, shuffle=True, drop_last=True)
+    with ci.scope("set_up"):
+        model = ci.watch(network())  # its weights and gradients, at the end of each epoch
+        criterion = nn.CrossEntropyLoss()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        training, validation = random_split(Shapes(images), [0.8, 0.2])
+        loader = DataLoader(training, BATCH, shuffle=True, drop_last=True)
     for epoch in ci.epochs(range(EPOCHS)):
         batches_a_step = 2 if epoch == EPOCHS - 1 else 1
         model.train()

@@ -74,10 +74,13 @@ class Autograd:
 
 
 def _enter(tracker: Tracker) -> Any:
-    if tracker.inside & PARTIAL:
-        tracker.interrupt()
-    if tracker.stepping is not None and not tracker.stepping.has_closure:
-        tracker.fail_step()
+    try:
+        if tracker.inside & PARTIAL:
+            tracker.interrupt()
+        if tracker.stepping is not None and not tracker.stepping.has_closure:
+            tracker.fail_step()
+    except Exception as error:
+        tracker.failed(error)
     tracker.backwards += 1
     tracker.trains()
     phase = tracker.backward = tracker.enter(BACKWARD, None)

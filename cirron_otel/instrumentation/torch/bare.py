@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...sdk.phase import STEPS, Phase, begin
 from ...sdk.state import CONTEXT
 from .iteration import Iteration, new_step
-from .kinds import BACKWARD, FORWARD, LOSS, TRANSFER
+from .kinds import BACKWARD, FORWARD, LOSS, NAMES, OPTIMIZER, TRANSFER
 
 if TYPE_CHECKING:
     from .tracker import Tracker
@@ -91,9 +91,14 @@ class Bare:
         if self._waiting:
             first = self._waiting[0][0]
             step._start, step._trace = first._start, first._trace
-        made = Iteration(step, self._tracker.settle)
-        made.memory = self._tracker.shared.memory  # it was begun when the step before ended
-        return made
+        has_memory = self._tracker.shared.memory is not None
+        return Iteration(step, self._settle_and_read if has_memory else self._tracker.settle)
+
+    def _settle_and_read(self, phase: Phase) -> None:
+        """When an optimizer has stepped, the device's memory is read: the step is closed late."""
+        self._tracker.settle(phase)
+        if phase._name == NAMES[OPTIMIZER] and self.iteration is not None:
+            self._tracker.shared.memory.end(self.iteration.step)
 
     def release(self) -> None:
         """What waits belongs to no step."""

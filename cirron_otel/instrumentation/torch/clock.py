@@ -312,8 +312,10 @@ class _Ended:
     def finish(self) -> None:
         """Its events are done."""
         scope = self.scope
-        first, last = scope._stamps
-        scope._stamps = None
+        stamps, scope._stamps = scope._stamps, None
+        if stamps is None:
+            return  # somebody has closed it
+        first, last = stamps
         try:
             milliseconds = first.event.elapsed_time(last.event)
             scope.more.gpu_ns = max(round(milliseconds * 1e6), 0)
@@ -326,8 +328,9 @@ class _Ended:
         """It goes out as it is; its stamps are `left`."""
         scope = self.scope
         stamps, scope._stamps = scope._stamps, None
-        scope.finish()
-        left.extend(stamps)
+        if stamps is not None:
+            scope.finish()
+            left.extend(stamps)
 
 
 class _Told:

@@ -82,10 +82,9 @@ class Memory:
     Its methods raise nothing.
     """
 
-    def __init__(self) -> None:
-        import torch  # noqa: PLC0415
-
-        self._cuda: Any = torch.cuda
+    def __init__(self, cuda: Any) -> None:
+        """`cuda` is `torch.cuda`."""
+        self._cuda = cuda
         self.begin(None)
 
     def begin(self, _step: Any) -> None:
@@ -98,7 +97,8 @@ class Memory:
 
     def end(self, step: Any) -> None:
         """It ends: `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes`, of the device
-        that is current. A step without a loader, which is known late, begins here.
+        that is current; again, where more belongs to it. A step without a loader, which is known
+        late, begins where the one before ended.
         """
         try:
             found = self._cuda.memory_stats_as_nested_dict()
@@ -106,8 +106,8 @@ class Memory:
                 attrs = step._attrs
                 if attrs is None:
                     attrs = step._attrs = {}
-                attrs[PEAK] = found["allocated_bytes"]["all"]["peak"]
-                attrs[RESERVED_PEAK] = found["reserved_bytes"]["all"]["peak"]
+                for key, name in ((PEAK, "allocated_bytes"), (RESERVED_PEAK, "reserved_bytes")):
+                    attrs[key] = max(found[name]["all"]["peak"], attrs.get(key, 0))
                 self._cuda.reset_peak_memory_stats()
         except Exception as error:
             swallowed("cuda memory", error)
@@ -120,7 +120,9 @@ def clock_of(config: Config) -> Clock | None:
 
 def memory_of(config: Config) -> Memory | None:
     """What reads the device's memory; None where there is none, or it is not wanted."""
-    return Memory() if config.cuda_memory and has_cuda() else None
+    import torch  # noqa: PLC0415
+
+    return Memory(torch.cuda) if config.cuda_memory and has_cuda() else None
 
 
 def devices() -> frozenset[str]:

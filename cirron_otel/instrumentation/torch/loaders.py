@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...sdk.errors import swallowed
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH
+from .recovery import start_over
 from .tracker import Tracker
 from .trackers import Trackers
 
@@ -39,6 +39,8 @@ class Loaders:
                     tracker.was_forward = False
                     tracker.exit_plain(load, LOAD)
                     return batch
+            if tracker.has_failed:
+                start_over(tracker)
             if tracker.inside & NO_FETCH or not state.recording:
                 return original(self)
             return fetch(tracker, self, original)
@@ -55,7 +57,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
         load = tracker.passes.before_fetch(iterator)
         tracker.was_forward = False
     except Exception as error:
-        swallowed("torch", error)
+        tracker.failed(error)
     if load is None:
         return original(iterator)
     try:
@@ -85,6 +87,8 @@ class Ahead(Iterator[Any]):
     def __next__(self) -> Any:
         """The next batch."""
         tracker = self._trackers.t
+        if tracker.has_failed:
+            start_over(tracker)
         if tracker.inside & NO_FETCH or not state.recording:
             return next(self._inner)
         return fetch(tracker, self, _next_of)

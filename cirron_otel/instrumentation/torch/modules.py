@@ -8,6 +8,7 @@ outermost one. Which classes these are is found out while one step or two are wa
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -86,13 +87,18 @@ class Modules:
             self._patches.undo(self._base, "__call__")
 
     def go_on(self) -> None:
-        """Look again, if that is not over."""
-        if self._watches and not self._is_watching:
+        """Look again, if that is not over. Raises nothing."""
+        if not self._watches or self._is_watching:
+            return
+        try:
             self._is_watching = True
             if self._watcher is None:
                 own = vars(self._base)["__call__"]
                 self._watcher = self._method(self._base, "__call__", own)
             self._patches.replace(self._base, "__call__", self._watcher)
+        except Exception as error:
+            self._watches = self._is_watching = False
+            swallowed("torch", error)
 
     # --- the replaced methods -------------------------------------------------------------------
 
@@ -202,10 +208,9 @@ class Modules:
                     known.is_usual = True
                     self._shared.trained.add(module)
                 tracker.passes.called(module)
-            phase = tracker.enter(kind, known.attrs.copy())
             if self._is_watching:
                 self.pause()
-            return phase, kind
+            return tracker.enter(kind, known.attrs.copy()), kind
         except Exception as error:
             swallowed("torch", error)
             return None
@@ -261,13 +266,18 @@ class Known:
 
 
 def _is_model(module: Any) -> bool:
-    return next(iter(module.parameters()), None) is not None
+    try:
+        return next(iter(module.parameters()), None) is not None
+    except Exception as error:
+        swallowed("torch", error)
+        return True  # no criterion has such
 
 
 def _first_trained(module: Any) -> Any:
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            return weakref.ref(parameter)
+    with contextlib.suppress(Exception):
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                return weakref.ref(parameter)
     return None
 
 

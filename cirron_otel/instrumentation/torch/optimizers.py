@@ -97,7 +97,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         if phase is not None:
             tracker.stepping = Stepping(phase, optimizer, has_closure)
     except Exception as error:
-        swallowed("torch", error)
+        tracker.failed(error)
 
 
 def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None) -> Any:
@@ -123,13 +123,16 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
 
 def end_step(tracker: Tracker, optimizer: Any) -> None:
     """It has stepped."""
-    stepping = tracker.stepping
-    if stepping is not None and stepping.optimizer == id(optimizer):
-        stepping.depth -= 1
-        if not stepping.depth:
-            tracker.stepping = None
-            tracker.was_forward = tracker.iteration is not None
-            tracker.exit_plain(stepping.phase, OPTIMIZER)
+    try:
+        stepping = tracker.stepping
+        if stepping is not None and stepping.optimizer == id(optimizer):
+            stepping.depth -= 1
+            if not stepping.depth:
+                tracker.stepping = None
+                tracker.was_forward = tracker.iteration is not None
+                tracker.exit_plain(stepping.phase, OPTIMIZER)
+    except Exception as error:
+        tracker.failed(error)
 
 
 class Scaler:

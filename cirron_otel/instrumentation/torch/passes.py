@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...sdk.buffers import pressure
 from ...sdk.clock import now
-from ...sdk.errors import swallowed
 from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step, Whole, begin, make_current
 from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
@@ -171,8 +170,8 @@ class Passes:
         reference = weakref.ref(self)
 
         def gone(dead: Any) -> None:
+            passes = reference()
             try:
-                passes = reference()
                 if (
                     passes is not None
                     and threading.get_ident() == passes._thread
@@ -181,7 +180,8 @@ class Passes:
                 ):
                     passes.end_dead(dead)
             except Exception as error:
-                swallowed("torch", error)
+                if passes is not None:
+                    passes._tracker.failed(error)
 
         return gone
 

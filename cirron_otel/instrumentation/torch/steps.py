@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context.context import Context
 
 from ...sdk.clock import now
-from ...sdk.errors import swallowed
 from ...sdk.phase import Phase, Step, begin, make_current
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.traces import UNIT_DEPTH
@@ -37,8 +36,7 @@ class Steps:
         try:
             return self._turn_over(iterator)
         except Exception as error:
-            swallowed("torch", error)
-            self._tracker.closed()
+            self._tracker.failed(error)
             return False
 
     def _turn_over(self, iterator: Any) -> bool:

@@ -20,6 +20,7 @@ from .bare import Bare
 from .iteration import Iteration
 from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED
 from .passes import Passes
+from .recovery import start_over
 
 if TYPE_CHECKING:
     from .shared import Shared
@@ -74,6 +75,8 @@ class Tracker:
         """Optimizer steps begun so far."""
         self.copies: Any = None
         """Copies to a device that more may follow."""
+        self.has_failed = False
+        """Whether something of ours raised: the next fetch starts over."""
         self.passes = Passes(self)
         self.turn_over = self.passes.steps.turn_over
         self.bare = Bare(self)
@@ -81,6 +84,11 @@ class Tracker:
     def current(self, context: Any) -> Any:
         """The scope that is open in a context."""
         return context.get(SCOPE_KEY) or state.session
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised: what is held here may contradict itself."""
+        swallowed("torch", error)
+        self.has_failed, self.is_plain = True, False
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -122,7 +130,7 @@ class Tracker:
                 self.clock.begin(phase)
             return phase
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)
             return None
 
     def exit_plain(self, phase: Phase, kind: int) -> None:
@@ -151,14 +159,14 @@ class Tracker:
                 phase._end = end
             parent._overhead += now() - end
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)
 
     def enter(self, kind: int, attrs: dict[str, Any] | None, above: Any = None) -> Phase | None:
         """Open a phase, below `above` or where it belongs; None where there is to be none."""
         try:
             return self._enter(kind, attrs, above)
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)
             return None
 
     def _enter(self, kind: int, attrs: dict[str, Any] | None, above: Any) -> Phase | None:
@@ -231,7 +239,7 @@ class Tracker:
                 self._place(phase, kind, above)
             above._overhead += now() - end
         except Exception as problem:
-            swallowed("torch", problem)
+            self.failed(problem)
 
     def opened(self, iteration: Iteration, context: Any) -> None:
         """A step is open: `context` is the one in which it is current."""
@@ -285,7 +293,7 @@ class Tracker:
             phase.drop()
             phase.finish()
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)
 
     def settle(self, phase: Phase) -> None:
         """Finish a phase as soon as the device's time of it is known."""
@@ -357,14 +365,14 @@ class Tracker:
                 phase.move(iteration.step)
                 iteration.add(phase)
         except Exception as problem:
-            swallowed("torch", problem)
+            self.failed(problem)
 
     def trains(self) -> None:
         """A backward or an optimizer's step begins."""
         try:
             self.passes.trains()
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)
 
     def exhausted(self, iterator: Any, load: Phase) -> None:
         """A fetch found nothing: the pass is over."""
@@ -373,7 +381,7 @@ class Tracker:
             self.passes.steps.undo_fetch(load)
             self.passes.exhausted(iterator)
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)
 
     def settle_down(self) -> None:
         """A batch is fetched: what is open still was left by an exception."""
@@ -394,6 +402,9 @@ class Tracker:
     def finish(self) -> None:
         """The session ends: nothing is held any more."""
         try:
+            if self.has_failed:
+                start_over(self)
+                return
             if self.open is not None:
                 self.open._until = self.open._until or now()
             if self.copies is not None:
@@ -401,4 +412,4 @@ class Tracker:
             self.passes.end_all()
             self.bare.close()
         except Exception as error:
-            swallowed("torch", error)
+            self.failed(error)

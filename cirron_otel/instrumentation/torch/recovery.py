@@ -1,0 +1,79 @@
+"""After an error of ours: what is open is closed as it stands, and the next loop starts anew.
+
+Half of a change may have been made when something raised, so nothing that a tracker holds is
+trusted any more. What was recorded stays, below what it hangs on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context.context import Context
+
+from ...sdk.clock import now
+from ...sdk.errors import swallowed
+from ...sdk.phase import Phase
+from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY
+
+if TYPE_CHECKING:
+    from .tracker import Tracker
+
+
+def start_over(tracker: Tracker) -> None:
+    """Close what the calling thread's tracker has open, and let it forget all. Raises nothing."""
+    try:
+        if tracker.copies is not None:
+            tracker.copies.over()
+        for phase in list(_open(tracker)):
+            _close(phase)
+        _leave()
+    except Exception as error:
+        swallowed("torch", error)
+    passes = tracker.passes
+    tracker.__init__(tracker.shared)  # type: ignore[misc]
+    # Their numbers go on.
+    tracker.passes._epochs = passes._epochs
+    tracker.passes._evaluations = passes._evaluations
+
+
+def _open(tracker: Tracker) -> Iterator[Phase]:
+    """What may be open, inner ones first, each with what is around it."""
+    passes, bare = tracker.passes, tracker.bare
+    iterations = [tracker.iteration, bare.iteration, passes.left[1] if passes.left else None]
+    inner: list[Any] = [CONTEXT.get().get(SCOPE_KEY), tracker.open, tracker.step, tracker.backward]
+    for iteration in filter(None, iterations):
+        inner += [*iteration.kids, iteration.micro, iteration.step]
+    inner += [phase for phase, _ in bare._waiting]
+    for some in (passes.evaluation, passes.training, passes.left[0] if passes.left else None):
+        if some is not None:
+            inner += [*some.held, some.scope]
+    for each in inner:
+        above = each
+        while isinstance(above, Phase):
+            yield above
+            above = above._above
+
+
+def _close(phase: Phase) -> None:
+    if phase._end:
+        return
+    phase._until = phase._until or now()
+    if phase._stamps is not None:
+        for stamp in phase._stamps:
+            stamp.release()
+        phase._stamps = None
+    phase.finish()
+
+
+def _leave() -> None:
+    """Let the innermost scope that is not ours be current, where one of ours is."""
+    context = CONTEXT.get()
+    current = found = context.get(SCOPE_KEY)
+    while isinstance(current, Phase):
+        current = current._above
+    if current is not found:
+        changed: dict[str, Any] = {**context, SCOPE_KEY: current}
+        if isinstance(context.get(SPAN_KEY), Phase):
+            changed[SPAN_KEY] = current
+        CONTEXT.set(Context(changed))

@@ -1,0 +1,28 @@
+"""What can be shown on a real GPU alone, measured and told by itself.
+
+    python -m tests.gpu [CHECK ...] [--json FILE] [--list] [--rehearse]
+
+in the root of a checkout, on a machine with one NVIDIA GPU, with a Python that has torch and what
+cirron-otel needs (`pip install .` there, or `PYTHONPATH` with a directory of `pip install --target`
+where the machine has no network). No pytest is needed. Each check runs in a process of its own,
+so that one that breaks the device's context breaks no other; all of them take about three minutes.
+
+| check | what it shows |
+| --- | --- |
+| truth | `gpu_ns` of phases of 5 ms and more is within 5 % of a synchronised measurement; h2d has it |
+| no_wait | the host runs ahead of the device as without tracing, and no call of ours waits for it |
+| cost | the time of a step with tracing beside without, for small and for large steps: figures |
+| capture | a CUDA graph is captured and replayed while a session, and another thread of it, goes on |
+| compiled | `torch.compile(mode="reduce-overhead")` trains as it does untraced |
+| recompute | what checkpointing computes again, on autograd's thread, hangs under its backward |
+| skipped | a step that a fused optimizer left out under GradScaler is marked |
+| memory | `cuda_memory`: the peak of a step is what torch says it is |
+| snapshot | statistics of 100 million parameters, in milliseconds |
+| identical | losses and weights of 200 steps are bit-identical with and without tracing |
+
+It prints a line a check and, with `--json`, writes the figures. `--rehearse` runs the programs of
+the checks on the CPU with small sizes: it shows that they run, and measures nothing.
+
+Exit status: 0, all checks passed, or the rehearsal ran through; 1, one failed; 2, the command line
+is wrong; 3, there is no GPU: nothing was measured; 4, torch or cirron-otel cannot be imported.
+"""

@@ -1,0 +1,154 @@
+"""Being told of imports: once each, without importing anything, and without being in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cirron_otel.instrumentation.imports import Imports
+from cirron_otel.sdk.errors import errors
+
+NAME = "cirron_otel_test_module"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a module that nothing has imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    file = tmp_path / f"{NAME}.py"
+    file.write_text("VALUE = 1\n")
+    return file
+
+
+@pytest.fixture
+def imports() -> Iterator[Imports]:
+    made, before = Imports(), list(sys.meta_path)
+    yield made
+    made.remove()
+    assert sys.meta_path == before
+
+
+@pytest.fixture
+def met(imports: Imports, source: Path) -> list[ModuleType]:
+    """The module, each time that it is told of."""
+    found: list[ModuleType] = []
+    imports.on(NAME, found.append)
+    assert sys.meta_path[0] is imports
+    return found
+
+
+def test_an_import_is_told_of_once(met: list[ModuleType]) -> None:
+    module = importlib.import_module(NAME)
+    assert met == [module]
+    assert module.VALUE == 1
+    assert type(module.__loader__) is SourceFileLoader
+    assert module.__spec__ is not None
+    assert type(module.__spec__.loader) is SourceFileLoader
+    assert inspect.getsource(module) == "VALUE = 1\n"
+    importlib.reload(module)
+    assert met == [module]
+
+
+def test_what_is_there_already_is_told_of_at_once(imports: Imports, source: Path) -> None:
+    module, met = importlib.import_module(NAME), []
+    imports.on(NAME, met.append)
+    assert met == [module]
+    assert imports not in sys.meta_path
+
+
+def test_to_ask_whether_there_is_such_a_module_is_no_import(met: list[ModuleType]) -> None:
+    """As libraries do: `importlib.util.find_spec("torch") is not None`."""
+    for _ in range(2):
+        spec = importlib.util.find_spec(NAME)
+        assert spec is not None
+        assert spec.loader is not None
+        assert copy.copy(spec.loader).get_source(NAME) == "VALUE = 1\n"  # type: ignore[attr-defined]
+    assert met == []
+    importlib.import_module(NAME)
+    assert met == [sys.modules[NAME]]
+
+
+def test_an_import_that_fails_is_none(met: list[ModuleType], source: Path) -> None:
+    source.write_text("raise OSError('no library')\n")
+    with pytest.raises(OSError, match="no library"):
+        importlib.import_module(NAME)
+    assert met == []
+    source.write_text("VALUE = 22\n")
+    importlib.invalidate_caches()
+    assert met == []
+    module = importlib.import_module(NAME)
+    assert met == [module]
+
+
+def test_a_module_that_is_imported_lazily_is_told_of_when_it_is_run(met: list[ModuleType]) -> None:
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    assert met == []
+    assert module.VALUE == 1
+    assert met == [module]
+
+
+def test_a_module_that_another_thread_imports_just_now(imports: Imports, source: Path) -> None:
+    """It was found before anybody asked for it: a later look finds that it is there."""
+    source.write_text("import threading\nSTARTED.set()\nassert GO.wait(60)\n")
+    started, go, met = threading.Event(), threading.Event(), []
+    import builtins
+
+    with contextlib.ExitStack() as stack:
+        for name, event in {"STARTED": started, "GO": go}.items():
+            setattr(builtins, name, event)
+            stack.callback(delattr, builtins, name)
+        thread = threading.Thread(target=importlib.import_module, args=[NAME])
+        thread.start()
+        assert started.wait(60)
+        imports.on(NAME, met.append)
+        imports.look_again()
+        assert met == []
+        go.set()
+        thread.join()
+    imports.look_again()
+    imports.look_again()
+    assert met == [sys.modules[NAME]]
+
+
+def test_whoever_is_told_may_fail(imports: Imports, source: Path) -> None:
+    def fail(_: ModuleType) -> None:
+        raise ValueError("not as expected")
+
+    before = errors.counts["hooks"]
+    imports.on(NAME, fail)
+    assert importlib.import_module(NAME).VALUE == 1
+    assert errors.counts["hooks"] == before + 1
+
+
+def test_after_removal_nothing_is_told(
+    met: list[ModuleType], imports: Imports, source: Path
+) -> None:
+    imports.remove()
+    imports.remove()
+    importlib.import_module(NAME)
+    imports.look_again()
+    assert met == []
+
+
+def test_a_module_that_there_is_not(imports: Imports) -> None:
+    imports.on("cirron_otel_no_such_module", lambda _: None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("cirron_otel_no_such_module")
+    assert importlib.util.find_spec("cirron_otel_no_such_module") is None

@@ -1,0 +1,113 @@
+"""Hooks come and go with the session and with torch, before, within and after a loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import trees
+from .test_hostile_objects import run
+
+PHASES = ("data_load", "forward", "loss", "backward", "optimizer_step")
+
+
+def phases(indent: int, names: tuple[str, ...] = PHASES) -> str:
+    return "".join(f"\n{'  ' * indent}{name}" for name in names)
+
+
+STEPS = f"\n    step[0-5]{phases(3)}"
+WHOLE = f"cirron.session\n  epoch[0]{STEPS}"
+TREES = {
+    "imported_later": WHOLE,
+    "not_none": "cirron.session",
+    "not_one": "cirron.session",
+    "by_name": "cirron.session",
+    "first": WHOLE,
+    "second": WHOLE,
+    "twice": WHOLE,
+    "before_middle": f"""
+cirron.session
+  epoch[0]
+    step[0-1]{phases(3)}
+    step[2]
+      data_load
+""",
+    "after_middle": f"""
+cirron.session
+  step[0]{phases(2, PHASES[1:])}
+  epoch[0]
+    step[0]{phases(3)}
+  afterwards
+""",
+    "claimed": f"""
+cirron.session
+  epoch[0]{STEPS}
+  epoch[1]{phases(2) * 6}
+  epoch[1]{STEPS}
+  step[0-5]{phases(2)}
+""",
+    "terminated": f"""
+cirron.session
+  epoch[0]
+    step[0-2]{phases(3)}
+    step[3]
+      data_load
+""",
+    "interrupted": f"""
+cirron.session
+  epoch[0]
+    step[0-2]{phases(3)}
+    step[3]
+      data_load
+  epoch[1]{STEPS}
+""",
+}
+"""Of each session."""
+
+
+class Ran:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.told = run("installing", directory)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return Ran(tmp_path_factory.mktemp("installing"))
+
+
+@pytest.mark.parametrize("session", TREES)
+def test_the_tree_of_each_session(ran: Ran, session: str) -> None:
+    (recorded,) = trees.read(ran.directory / session).values()
+    assert trees.difference(trees.parse(TREES[session]), recorded.root) == ""
+    assert recorded.orphans == []
+    assert trees.time_faults(recorded.root) == []
+
+
+def test_every_session_is_looked_at(ran: Ran) -> None:
+    found = {each.name for each in ran.directory.iterdir()}
+    assert found == set(TREES), "a second profile() makes no session"
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        # torch is there to be found, and not imported: nothing is hooked; then it is, and then not.
+        ("imported_later", [True, False, [], ["torch"], True, [], False, True]),
+        ("not_at_all", [[], False, [], False]),
+        (
+            "by_name",
+            [["torch"], {"frameworks": "'jax' is not hooked: expected torch, auto, none"}],
+        ),
+        ("one_after_the_other", True),
+        ("twice", [True, False]),
+        ("middle", True),
+        ("claimed", [False, False]),
+        ("terminated", -15),
+        ("interrupted", False),
+    ],
+)
+def test_what_the_program_saw(ran: Ran, case: str, expected: Any) -> None:
+    assert ran.told[case] == expected
