@@ -32,7 +32,7 @@ from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import sdk, snapshots, torch_cost, workload
+from . import sdk, snapshots, torch_cost, torch_tables, workload
 
 BLOCKS = 7
 SECTIONS = ("conversion", "sdk", "torch", "snapshots")
@@ -254,7 +254,7 @@ def main() -> None:
     if "sdk" in chosen:
         sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
     if "torch" in chosen:
-        torch_cost.section(torch_cost.TINY if arguments.tiny else torch_cost.Sizes())
+        torch_cost.section(torch_tables.TINY if arguments.tiny else torch_tables.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import torch_cost
+from tests.bench import torch_cost, torch_tables
 from tests.bench.sdk import ROOT
 from tests.conftest import leave_out, need_torch
 
@@ -64,7 +64,7 @@ def test_a_neighbour_is_measured_in_the_same_run(
 
 def test_a_worker_trains_the_26_modules_and_records_their_steps(tmp_path: Path) -> None:
     need_torch()
-    subject = torch_cost.Subject("by hand", torch_cost.BY_HAND)
+    subject = torch_tables.Subject("by hand", torch_tables.BY_HAND)
     work = {"width": 4, "batch": 2, "steps": 3}
     worker = torch_cost.Worker(subject, {"work": work}, Path(sys.executable), tmp_path)
     try:
@@ -73,7 +73,7 @@ def test_a_worker_trains_the_26_modules_and_records_their_steps(tmp_path: Path) 
         worker.do("close")
     finally:
         worker.end()
-    assert set(block) == set(torch_cost.CLOCKS)
+    assert set(block) == set(torch_tables.CLOCKS)
     spans = [
         span
         for path in (tmp_path / ".cirron" / "spool").glob("*.json")
@@ -93,7 +93,7 @@ def test_the_mlp_has_26_modules() -> None:
 
 def test_a_worker_that_dies_is_not_waited_for_and_its_words_are_shown(tmp_path: Path) -> None:
     need_torch()
-    subject = torch_cost.Subject("bare", torch_cost.BARE)
+    subject = torch_tables.Subject("bare", torch_tables.BARE)
     worker = torch_cost.Worker(subject, {"work": {}}, Path(sys.executable), tmp_path)
     with pytest.raises(RuntimeError, match=r"(?s)bare did not answer 'block'.*missing 3 required"):
         worker.do("block", epochs=1)
@@ -101,7 +101,7 @@ def test_a_worker_that_dies_is_not_waited_for_and_its_words_are_shown(tmp_path: 
 
 
 def test_what_a_tool_added_is_beside_its_round_and_less_its_processs_luck() -> None:
-    def blocks(bare: float, tool: float) -> dict[str, torch_cost.Block]:
+    def blocks(bare: float, tool: float) -> dict[str, torch_tables.Block]:
         return {"bare": {"wall": bare}, "tool": {"wall": tool}}
 
     before = [blocks(100, 105), blocks(200, 205), blocks(100, 130)]
@@ -114,11 +114,11 @@ def test_what_a_tool_added_is_beside_its_round_and_less_its_processs_luck() -> N
 def test_a_ratio_above_its_bar_says_so(
     capsys: pytest.CaptureFixture[str], cost: float, above: str
 ) -> None:
-    table = torch_cost.tables(torch_cost.TINY)[0]
+    table = torch_tables.tables(torch_tables.TINY)[0]
     added = {
-        label: {clock: [each] * 3 for clock in torch_cost.CLOCKS}
+        label: {clock: [each] * 3 for clock in torch_tables.CLOCKS}
         for label, each in (("bare", 0.0), ("cirron-otel", cost), ("cirron-sdk", 100.0))
     }
-    torch_cost.report(table, added, dict.fromkeys(torch_cost.CLOCKS, 500.0), 3)
+    torch_cost.report(table, added, dict.fromkeys(torch_tables.CLOCKS, 500.0), 3)
     said = f"  cirron-otel / cirron-sdk, thread cpu: {cost / 100:.4f} (bar 0.35{above})\n"
     assert said in capsys.readouterr().out

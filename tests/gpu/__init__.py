@@ -9,10 +9,10 @@ so that one that breaks the device's context breaks no other; all of them take a
 
 | check | what it shows |
 | --- | --- |
-| truth | `gpu_ns` of phases of 5 ms and more is within 5 % of a synchronised measurement; h2d has it |
+| truth | `gpu_ns` of phases of 5 ms and more is within 5 % of a synchronised measurement |
 | no_wait | the host runs ahead of the device as without tracing, and no call of ours waits for it |
 | cost | the time of a step with tracing beside without, for small and for large steps: figures |
-| capture | a CUDA graph is captured and replayed while a session, and another thread of it, goes on |
+| capture | a CUDA graph is captured and replayed while a session, and a thread of it, goes on |
 | compiled | `torch.compile(mode="reduce-overhead")` trains as it does untraced |
 | recompute | what checkpointing computes again, on autograd's thread, hangs under its backward |
 | skipped | a step that a fused optimizer left out under GradScaler is marked |

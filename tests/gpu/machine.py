@@ -80,15 +80,16 @@ def traced(**options: Any) -> Iterator[Traced]:
     with tempfile.TemporaryDirectory() as directory:
         profiler = ci.profile(
             **{
-                "output_dir": directory, "exporters": "none", "join": "none",
-                "handle_signals": False, "snapshots": None, "flush_interval": 0.2, **options,
+                "output_dir": directory, "frameworks": ["torch"], "exporters": "none",
+                "join": "none", "handle_signals": False, "snapshots": None,
+                "flush_interval": 0.2, **options,
             }
         )  # fmt: skip
         found = Traced(profiler)
         try:
             yield found
-            health = profiler.health()
-            expect(not health["errors"], f"errors were kept from the training: {health['errors']}")
+            errors = profiler.health()["last_errors"]
+            expect(not errors, f"errors were kept from the training: {errors}")
         finally:
             ci.shutdown()
         found.root = read_spool(Path(directory)).session

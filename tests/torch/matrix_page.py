@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .loops import Loop
+from .third_party.expected import PROGRAMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "torch-conformance.md"
 OURS, SDK, TRACEML = "cirron-otel", "cirron-sdk", "traceml-ai"
@@ -65,7 +66,7 @@ def page(loops: dict[str, Loop], told: dict[str, Any]) -> str:
     parts = [head, "## The loops"]
     for group, members in itertools.groupby(loops.values(), lambda loop: loop.group):
         parts += [f"### {group}", _table(list(members), results)]
-    parts += ["## The expected trees"]
+    parts += [_others(), "## The expected trees"]
     parts += [_tree(loop, results[name]) for name, loop in loops.items()]
     return "\n\n".join(parts) + "\n"
 
@@ -79,6 +80,29 @@ def _table(loops: list[Loop], results: dict[str, Any]) -> str:
     ]
     head = [title, "", f"| loop | what it is | {OURS} | {SDK} | {TRACEML} |"]
     return "\n".join([*head, "| --- | --- | --- | --- | --- |", *rows])
+
+
+OTHERS = """\
+## Loops of others
+
+Loops that nobody here wrote, with tiny models. They train the same with and without tracing, to the
+last bit; `tests/torch/test_third_party.py` asks that, and the trees. No neighbour was run with
+them."""
+
+
+def _others() -> str:
+    """The loops of libraries, each with its tree, or with what is not right about it yet."""
+    parts = [" ".join(part.split("\n")) for part in OTHERS.split("\n\n")]
+    rows = [
+        f"| `{each.name} {each.option}` | {each.title} | {'right' if each.tree else 'not yet'} |"
+        for each in PROGRAMS
+    ]
+    parts += ["\n".join(["| program | what it is | cirron-otel |", "| --- | --- | --- |", *rows])]
+    for each in PROGRAMS:
+        told = f"```text\n{each.tree.strip()}\n```" if each.tree else f"{each.note}."
+        summary = f"<summary>{each.name} {each.option}</summary>"
+        parts += [f"<details>{summary}\n\n{told}\n\n</details>"]
+    return "\n\n".join(parts)
 
 
 def _found_alone(results: dict[str, Any]) -> str:

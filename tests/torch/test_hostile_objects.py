@@ -60,7 +60,7 @@ def test_a_hostile_object_trains_as_without_tracing(told: Any, case: str) -> Non
 
 
 def test_whatever_raises_inside_the_hooks(tmp_path: Path) -> None:
-    """Each of their functions, early and late: it is counted, and the next loops are right again."""
+    """Each of their functions, early and late: counted, and the next loops are right again."""
     found = run("faulty_hooks", tmp_path)
     assert found["wrong"] == {}
     called = set(found["called"])

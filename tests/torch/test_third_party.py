@@ -12,15 +12,9 @@ import pytest
 
 from tests.sdk.processes import ROOT, environment
 from tests.sdk.spool_trees import read_spool
+from tests.torch import trees
+from tests.torch.third_party.expected import PROGRAMS, Program
 from tests.torch.third_party.program import BATCHES, EPOCHS
-
-CASES = [
-    ("hf_trainer", "--accumulate=1"),
-    ("hf_trainer", "--accumulate=2"),
-    ("lightning_fit", "--accumulate=2"),
-    ("accelerate_loop", "--accumulate=2"),
-    ("stateful_loader", "--workers=1"),
-]
 
 
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
@@ -45,14 +39,24 @@ def result(process: subprocess.Popen[str]) -> Any:
     return json.loads(out)
 
 
-@pytest.mark.parametrize(("program", "variant"), CASES)
-def test_it_trains_the_same_with_and_without(program: str, variant: str, tmp_path: Path) -> None:
-    bare, traced = start(program, variant), start(program, variant, "--trace", str(tmp_path))
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.name + each.option)
+def test_it_trains_the_same_and_gives_its_tree(program: Program, tmp_path: Path) -> None:
+    bare = start(program.name, program.option)
+    traced = start(program.name, program.option, "--trace", str(tmp_path))
     expected = result(bare)
     assert result(traced) == expected
-    steps = BATCHES // int(variant[-1])
+    steps = BATCHES // int(program.option[-1])
     assert len(expected["losses"]) >= EPOCHS * (steps + 1)
     assert len(set(expected["losses"])) > EPOCHS * steps / 2
     spool = read_spool(tmp_path)
     assert spool.session.record["end_ns"] is not None
     assert spool.lost == []
+    (recorded,) = trees.read(tmp_path).values()
+    assert recorded.orphans == []
+    assert trees.time_faults(recorded.root) == []
+    if program.tree:
+        assert trees.difference(trees.parse(program.tree), recorded.root) == ""
+    else:
+        assert program.note
+        found = [node.label for node in recorded.root.children]
+        assert found == ["epoch[0]", "epoch[1]"], "the epochs are right in any case"

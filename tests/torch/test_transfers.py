@@ -33,6 +33,7 @@ ROW = 16
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that stands still for a while between two copies does not tell them apart."""
     monkeypatch.setattr(transfers, "GAP_NS", 10**12)
+    monkeypatch.setattr(transfers, "_STALE_NS", 10**12)
 
 
 def _copies(node: Node) -> list[tuple[int, int]]:
@@ -245,6 +246,30 @@ def test_a_run_that_nothing_follows_is_sealed_without_a_word_from_its_thread(
     assert [_copies(node) for node in tree(tmp_path).find("request")] == [[(1, ROW)]] * 2
 
 
+@pytest.mark.parametrize("has_clock", [False, True])
+def test_a_flush_between_two_copies_does_not_part_them(
+    has_clock: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device()
+    device.keeps_up = True
+    clock = device if has_clock else None
+    with session(tmp_path, monkeypatch, clock, devices=META) as profiler:
+        model, criterion, optimizer = parts(device)
+        for x, y in loader(1):
+            criterion(model(x), y).backward()
+            optimizer.step()
+            x.to("meta")
+            device.clock.poll()
+            assert profiler.flush(20)
+            assert "h2d" not in [span["name"] for span in read_spool(tmp_path).spans]
+            device.work(3)
+            x.to("meta")
+    (step,) = tree(tmp_path).find("step")
+    assert _copies(step) == [(2, 2 * ROW)]
+    assert step.children[-1].record["end_ns"] == step.record["end_ns"]
+    assert gpu_ms(step.children[-1]) == (3 if has_clock else None)
+
+
 def test_a_thread_that_ends_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,9 +325,11 @@ class Listening(Tensor):
     """Looks for the functions that are called on it, in every way that is common."""
 
     heard: list[tuple[bool, bool, bool]]
+    names: list[str]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.names.append(func.__name__)
         if func.__name__ == "to":
             cls.heard.append(
                 (func is torch.Tensor.to, func in BEFORE, func in {torch.Tensor.to: 1})
@@ -313,7 +340,7 @@ class Listening(Tensor):
 def test_subclasses_find_the_functions_that_they_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Listening.heard = []
+    Listening.heard, Listening.names = [], []
     mine = torch.ones(4).as_subclass(Listening)
     with session(tmp_path, monkeypatch, devices=META):
         assert type(mine.to("meta")) is Listening
@@ -322,6 +349,7 @@ def test_subclasses_find_the_functions_that_they_know(
     assert {torch.Tensor.to: "to", torch.Tensor.cuda: "cuda"} == BEFORE
     assert torch.Tensor.to in during
     assert Listening.heard == [(True, True, True)] * 2
+    assert Listening.names == ["to", "to"]  # we ask it nothing
     assert _copies(tree(tmp_path)) == [(1, ROW)]
 
 

@@ -22,6 +22,8 @@ from .steps import Steps
 if TYPE_CHECKING:
     from .tracker import Tracker
 
+_AHEAD = 64
+"""Batches that may be fetched before one is used; after more an evaluation is one."""
 _get = CONTEXT.get
 _set = CONTEXT.set
 _new = Step.__new__
@@ -78,7 +80,8 @@ class Passes:
             others = None
         if others is not None and others.iterator() is iterator:
             others.fetches += 1
-            self._decide_evaluation(others)
+            if others.was_forward or others.fetches > _AHEAD:
+                self._decide_evaluation(others)
             if self.evaluation is others:
                 return
             own = self.training  # it turned out to be a training pass
@@ -125,8 +128,8 @@ class Passes:
     # --- beginning ------------------------------------------------------------------------------
 
     def _begin_training(self, iterator: Any) -> None:
+        self._end_evaluation()  # it may lie in the epoch
         self._end_training()
-        self._end_evaluation()
         self._tracker.bare.close()
         context = _get()
         own = Pass(iterator, self._gone(), context, is_training=True)
@@ -323,7 +326,9 @@ class Passes:
         own, others = self.training, self.evaluation
         if others is not None and others.iterator is dead:
             self._end_evaluation()
-        if own is not None and own.iterator is dead:
+        others = self.evaluation
+        is_inside = others is not None and own is not None and _lies_in(others, own)
+        if own is not None and own.iterator is dead and not is_inside:
             self._end_training()
 
     def end_all(self) -> None:
@@ -342,6 +347,11 @@ class Passes:
         else:
             self._decide_evaluation(others)
             self._close_scope(others, at)
+            own = self.training
+            if own is not None and _lies_in(others, own):
+                own.reached = max(own.reached, others.reached, at)
+                if own.iterator() is None:
+                    self._end_training()
 
     def _end_training(self, at: int = 0) -> None:
         own, tracker = self.training, self._tracker
@@ -429,3 +439,8 @@ class Passes:
             _set(some.base)
         if isinstance(current, (Whole, Step)) and (current._until or not current._id):
             _set(some.base)
+
+
+def _lies_in(others: Pass, own: Pass) -> bool:
+    """Whether an evaluation hangs on an epoch."""
+    return others.scope is not None and others.scope._above is own.scope

@@ -341,7 +341,7 @@ cirron.session
         backward
 """)
 def compiled_train_step(ci: Any) -> list[float]:
-    """The whole step is a compiled function: its backward lies in it, its optimizer step does not."""
+    """The whole step is one compiled function: its backward lies in it."""
     _begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)

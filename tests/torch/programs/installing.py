@@ -31,7 +31,7 @@ def ours() -> bool:
     """Whether the hooks are in torch."""
     from torch.utils.data import dataloader
 
-    return "cirron" in dataloader._BaseDataLoaderIter.__next__.__code__.co_filename
+    return "cirron_otel" in dataloader._BaseDataLoaderIter.__next__.__code__.co_filename
 
 
 class Loop:

@@ -132,7 +132,7 @@ def grandchild(_: Path) -> list[int]:
 
 
 def _spawned(rank: int, directory: str) -> None:
-    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank + 1), "3"
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank + 1), "2"
     torch.set_num_threads(1)
     ci.profile(output_dir=directory, join="none")
     child()
@@ -140,9 +140,9 @@ def _spawned(rank: int, directory: str) -> None:
 
 
 def spawned(directory: Path) -> list[int]:
-    """Children of torch.multiprocessing.spawn that call profile() themselves."""
+    """A child of torch.multiprocessing.spawn that calls profile() itself."""
     context: Any = torch.multiprocessing.spawn(
-        _spawned, args=(str(directory),), nprocs=2, join=False
+        _spawned, args=(str(directory),), nprocs=1, join=False
     )
     pids = list(context.pids())
     while not context.join():
