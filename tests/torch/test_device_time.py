@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 import torch
 
 import cirron_otel as ci
+from cirron_otel.instrumentation.torch import cuda
 from cirron_otel.instrumentation.torch.clock import DEADLINE_S
 from tests.instrumentation.device import Device, Value
 from tests.sdk.spool_trees import read_spool
 
+from .judging import BY_HAND, faults
+from .loops import Loop, every
 from .on_device import (
     BACKWARD_MS,
     FORWARD_MS,
@@ -26,6 +30,8 @@ from .on_device import (
     session,
     tree,
 )
+from .tools import Ours, run
+from .trees import read
 
 STEP_MS = FORWARD_MS + LOSS_MS + BACKWARD_MS + OPTIMIZER_MS
 PHASES = {
@@ -353,3 +359,38 @@ def test_a_device_that_never_answers_costs_its_time_alone(
     steps = tree(tmp_path).find("step")
     assert [[n.name for n in step.children] for step in steps] == [["data_load", *PHASES]] * 2
     assert [gpu_ms(step) for step in steps] == [None] * 2
+
+
+LOOPS = [
+    loop
+    for loop in every().values()
+    if loop.ranks == 1 and not loop.slow and not loop.needs and loop.group != "compiling"
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS[::4], ids=lambda loop: loop.name)
+def test_a_loop_gives_its_tree_with_a_device_that_lags(
+    loop: Loop, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, loop.since.split("."))):
+        pytest.skip(f"needs torch {loop.since}")
+    lags = random.Random(loop.name)
+
+    def is_off() -> bool:
+        """Asked at each end of a phase: the device has worked, and comes on now and then."""
+        device.work(1)
+        if lags.random() < 0.3:
+            device.done_ms = device.enqueued_ms - lags.choice([0, 5, 20])
+        return False
+
+    monkeypatch.setattr(device, "is_off", is_off)
+    device.on_pause = device.catch_up
+    device.is_anyones = True  # threads that a loop has ended are asked for at the end
+    monkeypatch.setattr(cuda, "clock_of", lambda _: device.clock)
+    outcome = run(loop, Ours(), tmp_path)
+    assert faults(loop, outcome, read(tmp_path)[0]) == []
+    assert device.violations == []
+    assert not any(line.waiting for line in device.clock._every)
+    if loop.group != BY_HAND:
+        steps = [step for step in tree(tmp_path).find("step") if step.find("optimizer_step")]
+        assert all(gpu_ms(step) is not None for step in steps)

@@ -14,7 +14,7 @@ import pytest
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.recovery import recover
 from tests.conftest import leave_out
-from tests.sdk.backend import WAYS, Backend
+from tests.sdk.backend import Backend
 from tests.sdk.processes import ROOT, environment
 from tests.sdk.spool_trees import Node, Spool, read_spool
 
@@ -183,7 +183,7 @@ def test_the_others_ended_by_themselves(ran: Ran) -> None:
 
 def test_what_they_record_is_sent(tmp_path: Path) -> None:
     with Backend.running() as backend:
-        run(tmp_path, "forked", **next(iter(WAYS.values()))(backend))
+        run(tmp_path, "forked", **backend.cirron())
     spool = read_spool(tmp_path / "forked")
     assert len(spool.sessions) == 5
     assert sorted(backend.span_ids) == sorted(span["id"] for span in spool.spans)

@@ -116,7 +116,7 @@ class TorchInstrumentation:
 
     def renew(self) -> None:
         """In a forked child: one thread, which is in no loop of the parent's."""
-        self._parents = self.shared.clock  # kept: its events are not to be destroyed here
+        self._parents = self._parents or self.shared.clock  # not to be destroyed here
         self.shared.clock = self.shared.memory = None  # a device is not a forked child's
         self.shared.trackers.clear()
         self.trackers.renew()
