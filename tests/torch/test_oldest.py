@@ -74,6 +74,8 @@ SNAPSHOTS = ["tests/snapshot"] + [
 """Without what needs grpc (batches are sent onwards in the same way with every torch), and without
 the tests with pretended CUDA tensors, which torch 2.6 cannot slice without a driver."""
 HOOKS = [f"tests/torch/test_{name}.py" for name in ("conformance", "compilations", "truth")]
+HOOKS += ["-k", "not stateful"]
+"""Without the loops over torchdata's loader, which that environment has not."""
 
 
 @pytest.mark.slow
