@@ -57,6 +57,7 @@ class Instrumentation:
         if self._config.workers and self.opens_worker is not None:
             made.workers = Workers(lambda: self.opens_worker, self.remove)
         made.shared.epoch_ended = epoch_ended
+        made.shared.detail_every = self._config.detail_every or 0
         made.shared.memory = memory_of(self._config)
         for name in ("epoch", "step"):
             owners.claim(name, TORCH)

@@ -366,7 +366,9 @@ class Collector:
             except Exception as error:
                 swallowed("record", error)
                 continue
-            row.end_ns = 0
+            # What has ended, and only waits (for a device, or for what its step is), says so.
+            until = getattr(scope, "_until", 0)
+            row.end_ns = wall(until) if until else 0
             found.open.append(row)
         for begun in () if taken.is_last else list(self._foreign.open.values()):
             row_or_none = self._foreign_row(begun.span, begun, session_trace)

@@ -67,9 +67,14 @@ class Whole(Phase):
 class Step(Phase):
     """A scope that collects when something directly below it ran."""
 
-    __slots__ = ("_collected",)
+    __slots__ = ("_collected", "_folded", "_is_detailed")
 
     _collected: Intervals | None
+    _folded: list[Phase] | None
+    """Phases directly below it of which there is no record so far, those without an id: with
+    `detail_every` most are never wanted. None where each is recorded by itself."""
+    _is_detailed: bool | None
+    """With `detail_every`, whether its inside stays however short it is; None: not decided."""
 
     @property
     def inside(self) -> Intervals:
@@ -84,6 +89,24 @@ class Step(Phase):
     def unattributed_ns(self, until: int) -> int:
         """The time between its start and `until` in which nothing directly below it ran, ns."""
         return max(until - self._start - self.inside.within(self._start, until), 0)
+
+
+def unfold(step: Any) -> list[Phase]:
+    """Make records of what is folded into a step, and return them: they may be sealed.
+
+    On whatever thread decides so; what was in a phase has not had it as its current span.
+    """
+    folded, step._folded = step._folded or (), None
+    buffers = local.b
+    made = []
+    for phase in folded:
+        if not phase._id:
+            phase._id = buffers.next_id()
+            phase._trace = phase._above._trace
+            phase._thread = step._thread
+            phase._end = phase._until or now()
+            made.append(phase)
+    return made
 
 
 class Intervals:

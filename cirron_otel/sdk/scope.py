@@ -51,6 +51,10 @@ class Scope(RecordedSpan):
 
     _inside: Any = None
     """Of a step that an instrumentation made: collects when something directly below it ran."""
+    _folded: Any = None
+    """Of such a step: see there."""
+    _is_detailed: bool | None = None
+    """The same."""
 
     def __init__(self, name: str, index: int | None = None, **attrs: Any) -> None:
         self._name = name

@@ -17,6 +17,7 @@ from .batching import unpacked
 from .clock import ANCHOR
 from .errors import swallowed
 from .mark import SUMMARY
+from .phase import Phase
 from .plain import NONE, plain_attributes
 from .rows import MarkRow, SpanRow
 from .scope import Scope
@@ -68,14 +69,18 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
                 own = unpacked(known.pop(scope), low) + (own or [])
             number += 1
             mark_id = None
-            if every == 1 or (every and number % every == 0):
+            overhead = scope._overhead
+            # A phase of an instrumentation mostly holds nothing that is the SDK's: no mark of that.
+            if (every == 1 or (every and number % every == 0)) and (
+                overhead or type(scope) is not Phase
+            ):
                 mark_id = backward + low
                 if own is None:
                     own = [mark_id]
                 else:
                     own.append(mark_id)
             index, name, end = scope._index, scope._name, scope._end + ANCHOR
-            around, overhead, attrs = scope._above, scope._overhead, scope._attrs
+            around, attrs = scope._above, scope._attrs
             if (
                 scope._more is None
                 and type(name) is str

@@ -72,7 +72,7 @@ class Sealer:
         self._journal = Journal(writer.paths, owner)
         self._written = written
         self._waiting: deque[Sealed] = deque()
-        self._was_open: list[str] = []
+        self._was_open: list[tuple[str, int]] = []
         self._unsealed: list[SpanRow] = []
         """Records of scopes that were journalled as open, in batches that wait."""
         self.batches = 0
@@ -95,7 +95,7 @@ class Sealer:
         if not found.is_sealed:
             sealed = [_sealed(batch) for batch in found.batches]
             self._unsealed = [*(self._unsealed if self._waiting else []), *found.closed]
-            if sealed or self._was_open != [row.id for row in found.open]:
+            if sealed or self._was_open != [(row.id, row.end_ns) for row in found.open]:
                 self._write_journal(found, collector, sealed[0].name if sealed else None)
             self._waiting.extend(sealed)
             found.is_sealed = True
@@ -160,12 +160,14 @@ class Sealer:
                         "sdk_version": SDK_VERSION,
                         "otel": as_raw(collector.base_otel()),
                         "next_batch": next_batch,
-                        "open": [as_raw(row) for row in found.open],
-                        "closed": [as_raw(row) for row in self._unsealed],
+                        "open": [as_raw(row) for row in found.open if not row.end_ns],
+                        "closed": [
+                            as_raw(row) for row in (*self._unsealed, *found.open) if row.end_ns
+                        ],
                     }
                 )
             )
-            self._was_open = [row.id for row in found.open]
+            self._was_open = [(row.id, row.end_ns) for row in found.open]
         except (CirronOtelError, msgspec.MsgspecError) as error:
             swallowed("journal", error)
 

@@ -16,6 +16,7 @@ from opentelemetry.trace import StatusCode
 
 from .buffers import MarkEntry
 from .loops import STEP
+from .phase import unfold
 from .scope import NOWHERE, Scope
 
 MOST_HELD = 100_000
@@ -110,16 +111,30 @@ class Thinner:
         for step in sorted(filter(_is_step, ended), key=_by_end):
             inside = self._held.get(step)
             length = step._end - step._start
+            is_due = step._is_detailed
+            if is_due is None:
+                is_due = self._steps % self._every == 0
             stays = (
                 self._verdicts.get(step, False)
-                or self._steps % self._every == 0
+                or is_due
                 or self._is_slow(length)
                 or _has_failed(step)
                 or (inside is not None and any(map(_has_failed, inside.scopes)))
+                or any(map(_has_failed, step._folded or ()))
             )
             self._steps += 1
             self._remember(length)
             self._verdicts[step] = stays
+            if step._folded is not None:
+                self._unfold(step, stays)
+
+    def _unfold(self, step: Any, stays: bool) -> None:
+        """Nothing was recorded of some of its inside so far: it is, or it is let go."""
+        if stays:
+            self._inside(step).scopes += unfold(step)
+        else:
+            self.thinned += sum(not phase._id for phase in step._folded)
+            step._folded = None
 
     def _is_slow(self, length: int) -> bool:
         if len(self._durations) < FEWEST_STEPS:

@@ -53,7 +53,8 @@ class JournalState(Struct):
     open: list[JournalSpan]
     """Scopes that have begun: span records of model.Span with `end_ns` 0 and no `mark_ids`."""
     closed: list[JournalSpan]
-    """Whole spans that go into `next_batch` and stood in the journal as open before."""
+    """Whole spans: those that go into `next_batch` and stood in the journal as open before, and
+    those that have ended and wait (for a device, say) to go into a later one."""
 
 
 class Journal:

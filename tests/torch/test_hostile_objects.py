@@ -66,4 +66,4 @@ def test_whatever_raises_inside_the_hooks(tmp_path: Path) -> None:
     called = set(found["called"])
     assert len(called) > 50
     assert {"Passes.before_fetch", "Iteration.close", "Bare.step", "Modules._meet"} <= called
-    assert {"tracker.begin", "tracker.leave", "Phase.finish", "Steps._turn_over"} <= called
+    assert {"tracker.begin", "tracker.leave", "Phase.finish", "Steps.turn_over"} <= called

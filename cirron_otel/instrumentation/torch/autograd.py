@@ -47,11 +47,11 @@ class Autograd:
                 return original(*args, **kwargs)
             tracker = trackers.t
             inside = tracker.inside
-            if inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
-                return original(*args, **kwargs)
             if tracker.is_plain and not inside:
                 tracker.backwards += 1
                 phase = tracker.backward = tracker.enter_plain(BACKWARD, "backward", None)
+            elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
+                return original(*args, **kwargs)
             else:
                 phase = _enter(tracker)
             if tracker.shared.seeks_parameter and args:

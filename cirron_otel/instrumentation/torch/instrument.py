@@ -124,6 +124,7 @@ class TorchInstrumentation:
     def remove(self) -> None:
         """Take every hook off, and finish what is open. Raises nothing."""
         try:
+            self.shared.rest()
             self.patches.undo()
             self.patches.mend_all("torch")
             self._optimizers.remove()

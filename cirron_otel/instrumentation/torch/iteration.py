@@ -17,7 +17,7 @@ UNATTRIBUTED = "unattributed_ns"
 def new_step() -> Step:
     """A step that is not open yet."""
     step = Step.__new__(Step)
-    step._collected = None
+    step._collected = step._folded = step._is_detailed = None
     return step
 
 
@@ -50,15 +50,6 @@ class Iteration:
         self.was_stepped = False
         if memory is not None:
             memory.begin(step)
-
-    def renew(self, step: Step) -> None:
-        """Be the next step."""
-        self.step = step
-        self.kids = []
-        self.is_held = True
-        self.optimizers = ()
-        self.is_odd = self.memory is not None
-        self.called = self.was_backward = self.was_stepped = False
 
     def add(self, phase: Phase) -> None:
         """A phase that lies directly in the step, or in its open micro step, is over."""

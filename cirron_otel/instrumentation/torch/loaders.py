@@ -28,8 +28,13 @@ class Loaders:
 
         def __next__(self: Any) -> Any:  # noqa: N807
             tracker = trackers.t
-            if tracker.is_plain and not tracker.inside and tracker.turn_over(self):
-                load = tracker.enter_plain(LOAD, "data_load", None)
+            if tracker.is_plain and not tracker.inside:
+                try:
+                    has_turned = tracker.steps.turn_over(self)
+                except Exception as error:
+                    has_turned = False
+                    tracker.failed(error)
+                load = tracker.enter_plain(LOAD, "data_load", None) if has_turned else None
                 if load is not None:
                     try:
                         batch = original(self)

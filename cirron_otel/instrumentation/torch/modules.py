@@ -42,6 +42,10 @@ class Modules:
         """By the id of a module."""
         self._classes: set[tuple[type, str]] = set()
         self._steps = self._calls = 0
+        self._passes = 0
+        """Training passes begun so far."""
+        self._due = 1
+        """The number of the next one whose first steps are watched whatever is known."""
         self._watches = self._is_watching = False
         self._watcher: Any = None
         """What stands in the place of every module's `__call__` for a time."""
@@ -49,8 +53,20 @@ class Modules:
     def install(self) -> None:
         """Begin to look for models."""
         self._shared.discover = self.watch
+        self._shared.pass_begins = self.pass_begins
         self._shared.step_over = self.step_over
         self.watch()
+
+    def pass_begins(self) -> None:
+        """A training pass begins: look for models, in each of the first ones and then seldom.
+
+        Replacing `Module.__call__` makes torch's classes forget what they know by heart, of which
+        there are hundreds. A step without a model, or with a new optimizer, is a reason, too.
+        """
+        self._passes += 1
+        if self._passes >= self._due:
+            self._due = 4 * self._passes
+            self.watch()
 
     def watch(self) -> None:
         """Look for models in the next steps."""
@@ -66,6 +82,8 @@ class Modules:
         if self._shared.clock is not None:
             self._shared.clock.poll()
         if not was_forward:
+            if not self._watches:
+                self.watch()
             return
         self._steps -= 1
         if self._steps <= 0 and self._watches:
@@ -117,6 +135,7 @@ class Modules:
         is_compiling = self._torch.compiler.is_dynamo_compiling
         known_of = self._known.get
 
+        is_direct = False
         if own is not None:
             call: Callable[..., Any] = own
         else:
@@ -125,6 +144,7 @@ class Modules:
                 return getattr(super(owner, self), name)(*args, **kwargs)
 
             if name == "__call__" and getattr(owner, name) is base.__call__:
+                is_direct = True
 
                 def call(self: Any, *args: Any, **kwargs: Any) -> Any:
                     return base.__call__(self, *args, **kwargs)
@@ -134,14 +154,12 @@ class Modules:
                 return call(self, *args, **kwargs)
             tracker = trackers.t
             inside = tracker.inside
-            if (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
-                return call(self, *args, **kwargs)
-            known = known_of(id(self))
-            if known is not None and known.is_usual and tracker.is_plain and not inside:
+            known = known_of(id(self)) if tracker.is_plain and not inside else None
+            if known is not None and known.is_usual and (tracker.was_forward or not known.is_loss):
                 kind = known.kind
-                if kind == LOSS and not tracker.was_forward:
-                    return call(self, *args, **kwargs)
-                phase = tracker.enter_plain(kind, NAMES[kind], known.attrs.copy())
+                phase = tracker.enter_plain(kind, known.name, known.attrs.copy())
+            elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
+                return call(self, *args, **kwargs)
             else:
                 entered = enter(tracker, self)
                 if entered is None:
@@ -157,7 +175,8 @@ class Modules:
                     if self_._watches:
                         self_.go_on()
             try:
-                result = call(self, *args, **kwargs)
+                # A function less to go through, on the way that is walked most.
+                result = (base.__call__ if is_direct else call)(self, *args, **kwargs)
             except BaseException as error:
                 tracker.exit(phase, kind, error)
                 if self_._watches:
@@ -256,11 +275,12 @@ class Modules:
 class Known:
     """A module that was called."""
 
-    __slots__ = ("attrs", "is_usual", "kind", "reference")
+    __slots__ = ("attrs", "is_loss", "is_usual", "kind", "name", "reference")
 
     def __init__(self, reference: Any, kind: int, attrs: dict[str, Any]) -> None:
         self.reference, self.kind, self.attrs = reference, kind, attrs
-        self.is_usual = kind == LOSS
+        self.name, self.is_loss = NAMES[kind], kind == LOSS
+        self.is_usual = self.is_loss
         """Whether there is nothing to be learned from a call of it in a step: of a model, that it
         was trained."""
 

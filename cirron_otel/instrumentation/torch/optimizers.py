@@ -30,13 +30,22 @@ class Optimizers:
         trackers = self._trackers
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not is_compiling() and state.recording:
-                has_closure = len(args) > 1 or kwargs.get("closure") is not None
-                begin_step(trackers.t, optimizer, has_closure)
+            if is_compiling():
+                return
+            tracker = trackers.t
+            has_closure = len(args) > 1 or ("closure" in kwargs and kwargs["closure"] is not None)
+            if tracker.is_plain and not tracker.inside and tracker.stepping is None:
+                begin_plain(tracker, optimizer, has_closure)
+            elif state.recording:
+                begin_step(tracker, optimizer, has_closure)
 
         def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if not is_compiling():
-                end_step(trackers.t, optimizer)
+            if is_compiling():
+                return
+            tracker = trackers.t
+            stepping = tracker.stepping
+            if stepping is not None:
+                end_step(tracker, stepping, optimizer)
 
         self._handles = [
             register_optimizer_step_pre_hook(before),
@@ -65,6 +74,30 @@ class Stepping:
         self.depth = 1
 
 
+def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
+    """An optimizer begins to step where nothing special is to be expected."""
+    try:
+        tracker.stepped += 1
+        iteration: Any = tracker.iteration
+        iteration.was_stepped = True
+        if iteration.micro is not None:
+            iteration.stepped(optimizer)
+            tracker.into(None)
+        elif tracker.clock is not None and iteration.is_held:
+            iteration.release()  # the device is asked for them from here on
+        if id(optimizer) not in tracker.shared.optimizers:
+            tracker.shared.meet(optimizer)
+        attrs = {"optimizer": type(optimizer).__name__}
+        phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
+        if phase is not None:
+            stepping = tracker.spare or Stepping(phase, optimizer, has_closure)
+            stepping.phase, stepping.optimizer = phase, id(optimizer)
+            stepping.has_closure, stepping.depth = has_closure, 1
+            tracker.stepping = tracker.spare = stepping
+    except Exception as error:
+        tracker.failed(error)
+
+
 def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
     """An optimizer begins to step."""
     try:
@@ -73,20 +106,9 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         if tracker.inside & PARTIAL:
             tracker.interrupt()
         tracker.stepped += 1
+        if id(optimizer) not in tracker.shared.optimizers:
+            tracker.shared.meet(optimizer)
         stepping = tracker.stepping
-        iteration = tracker.iteration
-        if tracker.is_plain and not tracker.inside and iteration is not None and stepping is None:
-            iteration.was_stepped = True
-            if iteration.micro is not None:
-                iteration.stepped(optimizer)
-                tracker.into(None)
-            elif iteration.is_held:
-                iteration.release()
-            attrs = {"optimizer": type(optimizer).__name__}
-            phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
-            if phase is not None:
-                tracker.stepping = Stepping(phase, optimizer, has_closure)
-            return
         if stepping is not None:
             if tracker.inside & OPTIMIZER:
                 # A wrapper around another optimizer, or the step of a class that it extends.
@@ -121,16 +143,16 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
     return tracker.enter(OPTIMIZER, attrs, bare.step if bare is not None else None)
 
 
-def end_step(tracker: Tracker, optimizer: Any) -> None:
+def end_step(tracker: Tracker, stepping: Stepping, optimizer: Any) -> None:
     """It has stepped."""
     try:
-        stepping = tracker.stepping
-        if stepping is not None and stepping.optimizer == id(optimizer):
-            stepping.depth -= 1
-            if not stepping.depth:
-                tracker.stepping = None
-                tracker.was_forward = tracker.iteration is not None
-                tracker.exit_plain(stepping.phase, OPTIMIZER)
+        if stepping.optimizer != id(optimizer):
+            return
+        stepping.depth -= 1
+        if not stepping.depth:
+            tracker.stepping = None
+            tracker.was_forward = tracker.iteration is not None
+            tracker.exit_plain(stepping.phase, OPTIMIZER)
     except Exception as error:
         tracker.failed(error)
 

@@ -140,7 +140,7 @@ class Passes:
             self._epochs += 1
         self.training = own
         own.fetches = 1
-        self._tracker.shared.discover()
+        self._tracker.shared.pass_begins()
         self.steps.open(own, own.within, own.scope or current)
 
     def _begin_evaluation(self, iterator: Any) -> None:
@@ -408,7 +408,7 @@ class Passes:
             own, iteration, at = left
             iteration.close(self.steps.micro_of)
             own.reached = max(own.reached, iteration.step._until)
-            if self._tracker.shared.attends:
+            if self._tracker.shared.attends or not iteration.called:
                 self._tracker.shared.step_over(iteration.called)
             self._close_scope(own, at)
 

@@ -18,6 +18,8 @@ class Shared:
         """Tells the backward that the calling thread is in: -1 for none."""
         self.owns_epoch = self.owns_step = True
         """Whether the names are torch's, and no other framework's."""
+        self.detail_every = 0
+        """How often a step's inside is recorded whatever happens in it; 0: always."""
         self.clock: Any = None
         """A device's; None without one."""
         self.memory: Any = None
@@ -26,6 +28,8 @@ class Shared:
         """Models that were called in training and with gradients on."""
         self.parameter: Any = None
         """A weak reference to a parameter that is trained."""
+        self.optimizers: set[int] = set()
+        """Ids of those that have stepped."""
         self.seeks_parameter = False
         """Whether one is wanted, for want of a model."""
         self.trackers: set[Any] = set()
@@ -34,10 +38,22 @@ class Shared:
         """Whether somebody waits for steps to be over."""
         self.discover: Callable[[], None] = _nothing
         """Look for models in what comes next."""
+        self.pass_begins: Callable[[], None] = _nothing
+        """The same, if there is a reason to: a training pass begins."""
         self.step_over: Callable[[bool], None] = _ignore
         """A step is over; whether a model was called in it."""
         self.epoch_ended: Callable[[Any], None] = _ignore
         """An epoch is over: its scope."""
+
+    def rest(self) -> None:
+        """Nobody looks for models any more, nor waits for steps: the hooks are taken off."""
+        self.discover = self.pass_begins = _nothing
+        self.step_over = _ignore
+
+    def meet(self, optimizer: Any) -> None:
+        """An optimizer steps for the first time: what it trains may be new, too."""
+        self.optimizers.add(id(optimizer))
+        self.discover()
 
     def version(self) -> int | None:
         """How often a trained parameter was changed so far; None where none is known."""

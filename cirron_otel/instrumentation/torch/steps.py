@@ -28,20 +28,11 @@ class Steps:
     def __init__(self, tracker: Tracker, passes: Passes) -> None:
         self._tracker, self._passes = tracker, passes
 
-    def turn_over(self, iterator: Any) -> bool:
+    def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - see below
         """Close one step and open the next, where there is nothing to be decided; whether so.
 
-        Raises nothing.
-        """
-        try:
-            return self._turn_over(iterator)
-        except Exception as error:
-            self._tracker.failed(error)
-            return False
-
-    def _turn_over(self, iterator: Any) -> bool:
-        """It does what `close` and `open` do, written out: with other things in the processor's
-        cache between two steps, every function that is gone through costs.
+        It does what `close` and `open` do, written out: with other things in the processor's
+        cache between two steps, every function that is gone through costs. It may raise.
         """
         begun = now()
         own, tracker = self._passes.training, self._tracker
@@ -54,7 +45,6 @@ class Steps:
             or own.iterator() is not iterator
             or not own.is_simple
             or not iteration.was_stepped
-            or iteration.is_held
             or iteration.is_odd
             or step._collected is not None
             or state.special
@@ -65,6 +55,7 @@ class Steps:
         for kid in iteration.kids:
             until = kid._until
             covered += until - kid._start
+            kid._end = until
         attrs = step._attrs
         if attrs is None:
             step._attrs = {UNATTRIBUTED: until - start - covered}
@@ -72,7 +63,7 @@ class Steps:
             attrs[UNATTRIBUTED] = until - start - covered
         step._end = step._until = own.reached = until
         own.fetches += 1
-        if tracker.shared.attends:
+        if tracker.shared.attends or not iteration.called:
             tracker.shared.step_over(iteration.called)
         above: Any = step._above
         following = _new(Step)
@@ -80,7 +71,7 @@ class Steps:
         own.steps += 1
         following._above, following._depth = above, step._depth
         following._attrs = following._more = following._token = None
-        following._stamps = following._collected = None
+        following._stamps = following._collected = following._folded = None
         following._end = following._overhead = following._until = 0
         buffers = tracker.buffers
         for following._id in buffers.ids:
@@ -100,7 +91,14 @@ class Steps:
         tracker.context = inside = Context({**context, SPAN_KEY: following, SCOPE_KEY: following})
         _set(inside)
         tracker.step = tracker.parent = following
-        iteration.renew(following)
+        iteration.step, iteration.kids, iteration.optimizers = following, [], ()
+        iteration.is_held = True
+        iteration.called = iteration.was_backward = iteration.was_stepped = False
+        every = tracker.shared.detail_every
+        if every:
+            tracker.fold(following, iteration, every)
+        else:
+            following._is_detailed = None
         following._start = begins = now()
         buffers.put(following)
         above._overhead += begins - begun
@@ -132,7 +130,7 @@ class Steps:
         else:
             iteration.close(self.micro_of)
             own.reached = max(own.reached, iteration.step._until)
-            if tracker.shared.attends:
+            if tracker.shared.attends or not iteration.called:
                 tracker.shared.step_over(iteration.called)
         if scope_of(_get()) is iteration.step:
             _set(own.within)

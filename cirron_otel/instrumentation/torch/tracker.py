@@ -53,6 +53,10 @@ class Tracker:
         """What phases in it hang on: the step, or its open micro step."""
         self.depth = 0
         """Theirs."""
+        self.folds = False
+        """Whether phases in it are not recorded by themselves: see `Step._folded`."""
+        self.turns = 0
+        """Steps begun, in loops of which nothing special is expected."""
         self.buffers: Any = None
         self.clock: Any = shared.clock
         self.batch: Fetched | None = None
@@ -61,6 +65,8 @@ class Tracker:
         """The backward that is open, for what is computed again on other threads."""
         self.stepping: Any = None
         """The optimizer's step that is open."""
+        self.spare: Any = None
+        """What `stepping` was last, to be used again."""
         self.was_forward = False
         """Whether a model was called since the last fetch, and since the last optimizer step."""
         self.partial: Any = None
@@ -78,7 +84,7 @@ class Tracker:
         self.has_failed = False
         """Whether something of ours raised: the next fetch starts over."""
         self.passes = Passes(self)
-        self.turn_over = self.passes.steps.turn_over
+        self.steps = self.passes.steps
         self.bare = Bare(self)
 
     def current(self, context: Any) -> Any:
@@ -109,8 +115,12 @@ class Tracker:
             phase._above = parent = self.parent
             phase._depth = self.depth
             phase._trace = parent._trace
-            phase._index = phase._more = phase._stamps = None
-            phase._end = phase._overhead = phase._until = 0
+            phase._index = phase._more = phase._stamps = phase._token = None
+            phase._end = phase._overhead = phase._until = phase._before = 0
+            if self.folds:
+                phase._id = 0
+                self.inside, self.open, phase._start = kind, phase, begun
+                return phase
             buffers = self.buffers
             for phase._id in buffers.ids:
                 break
@@ -120,7 +130,6 @@ class Tracker:
             phase._token = _set(Context({**context, SPAN_KEY: phase, SCOPE_KEY: phase}))
             if state.special:
                 phase._tell_start(context)
-            phase._before = 0
             self.inside = kind
             self.open = phase
             phase._start = start = now()
@@ -148,11 +157,14 @@ class Tracker:
                 self.exit(phase, kind)
                 return
             phase._until = end = now()
-            try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
-                _reset(phase._token)
-            except (ValueError, RuntimeError):
-                pass  # left in another context than entered
-            phase._token = self.open = None
+            token = phase._token
+            if token is not None:
+                phase._token = None
+                try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
+                    _reset(token)
+                except (ValueError, RuntimeError):
+                    pass  # left in another context than entered
+            self.open = None
             self.inside = phase._before
             iteration.kids.append(phase)
             if not iteration.is_held:
@@ -213,10 +225,11 @@ class Tracker:
             if error is not None:
                 phase._fail(error)
             token, phase._token = phase._token, None
-            try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
-                _reset(token)
-            except (ValueError, RuntimeError):
-                pass  # left in another context than entered
+            if token is not None:
+                try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
+                    _reset(token)
+                except (ValueError, RuntimeError):
+                    pass  # left in another context than entered
             self.inside = phase._before
             if error is not None:
                 kind = 0  # nothing follows from what failed
@@ -241,17 +254,27 @@ class Tracker:
         except Exception as problem:
             self.failed(problem)
 
+    def fold(self, step: Any, iteration: Iteration, every: int) -> None:
+        """Record the phases of every `every`th step, and fold those of the others into it."""
+        self.turns += 1
+        step._is_detailed = is_detailed = self.turns % every == 0
+        self.folds = not is_detailed and self.clock is None
+        if self.folds:
+            step._folded = iteration.kids
+
     def opened(self, iteration: Iteration, context: Any) -> None:
         """A step is open: `context` is the one in which it is current."""
         self.iteration = iteration
         self.step = self.parent = iteration.step
         self.depth = iteration.step._depth + 1
+        self.folds = False
         # What is below a step that lies too deep, or is none, finds its place by itself.
         self.context = context if iteration.step._id and self.depth <= MAX_DEPTH else None
         self.buffers = local.b
 
     def into(self, micro: Any) -> None:
         """Phases belong to a micro step from here on; None: to the step itself."""
+        self.folds = False
         self.parent = parent = self.step if micro is None else micro
         if parent is not None:
             self.depth = parent._depth + 1
@@ -259,7 +282,7 @@ class Tracker:
     def closed(self) -> None:
         """No step of a pass is open."""
         self.iteration = self.step = self.parent = self.context = None
-        self.is_plain = False
+        self.is_plain = self.folds = False
 
     def _place(self, phase: Phase, kind: int, above: Any) -> None:
         """Say when a phase that does not lie in the open step may be finished."""

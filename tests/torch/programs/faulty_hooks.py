@@ -35,9 +35,9 @@ NOT_IN_A_LOOP = {"install", "install_other", "remove", "own", "later", "renew",
                  "__del__"}  # fmt: skip
 GUARDS = {
     "autograd._enter", "loaders.fetch", "loaders.fail", "Modules.enter", "Modules.go_on",
-    "optimizers.begin_step", "optimizers.end_step", "recovery.start_over", "Steps.turn_over",
-    "Tracker.enter", "Tracker.enter_plain", "Tracker.exit", "Tracker.exit_plain", "Tracker.drop",
-    "Tracker.trains", "Tracker.exhausted", "Tracker.failed",
+    "optimizers.begin_step", "optimizers.begin_plain", "optimizers.end_step",
+    "recovery.start_over", "Tracker.enter", "Tracker.enter_plain", "Tracker.exit",
+    "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "Tracker.exhausted", "Tracker.failed",
 }  # fmt: skip
 """Those that keep errors from the loop: what they call is made to raise."""
 EPOCH = trees.parse("""
