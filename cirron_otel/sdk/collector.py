@@ -19,6 +19,7 @@ from .batching import default_trace, sort_scopes
 from .clock import now, wall, wall_now
 from .errors import swallowed
 from .foreign import ForeignSpans, foreign_row
+from .phase import Phase, is_held
 from .plain import text_of
 from .rows import SnapshotRow, SpanRow
 from .scope import NOWHERE, Scope
@@ -230,7 +231,7 @@ class Collector:
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
         for scope in (*self._open, *taking.scopes):
-            if not scope._end:
+            if not scope._end or (type(scope) is Phase and is_held(scope)):
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
                 ended.append(scope)
@@ -251,7 +252,7 @@ class Collector:
         session = self._origin.session
         closed = []
         for scope in sorted(still, key=attrgetter("_depth"), reverse=True):
-            if scope is not session:
+            if scope is not session and not scope._end:
                 scope.attrs.setdefault("incomplete", True)
                 scope.set_status(StatusCode.ERROR, INCOMPLETE)
             scope._end = scope._end or now()

@@ -74,6 +74,12 @@ class More:
         """Readings at the start: CPU time of the thread, peak of the process."""
 
 
+class Constant(dict[str, Any]):
+    """Attributes that several scopes share: whoever is asked for its own gets a copy."""
+
+    __slots__ = ()
+
+
 class RecordedSpan(trace_api.Span, ReadableSpan):
     """The slots of a scope and OpenTelemetry's interfaces to them."""
 
@@ -159,9 +165,10 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def attrs(self) -> dict[str, Any]:
         """The user's attributes."""
-        if self._attrs is None:
-            self._attrs = {}
-        return self._attrs
+        attrs = self._attrs
+        if attrs is None or type(attrs) is Constant:
+            self._attrs = attrs = dict(attrs or ())
+        return attrs
 
     @property
     def start_ns(self) -> int:

@@ -67,7 +67,7 @@ class Whole(Phase):
 class Step(Phase):
     """A scope that collects when something directly below it ran."""
 
-    __slots__ = ("_collected", "_folded", "_is_detailed")
+    __slots__ = ("_collected", "_folded", "_is_detailed", "_is_known", "_rest")
 
     _collected: Intervals | None
     _folded: list[Phase] | None
@@ -75,6 +75,10 @@ class Step(Phase):
     `detail_every` most are never wanted. None where each is recorded by itself."""
     _is_detailed: bool | None
     """With `detail_every`, whether its inside stays however short it is; None: not decided."""
+    _is_known: bool | None
+    """Whether it is known, before it ends, that it is what its children were recorded for."""
+    _rest: int | None
+    """Its `unattributed_ns`, where that does not stand in its attributes yet."""
 
     @property
     def inside(self) -> Intervals:
@@ -89,6 +93,12 @@ class Step(Phase):
     def unattributed_ns(self, until: int) -> int:
         """The time between its start and `until` in which nothing directly below it ran, ns."""
         return max(until - self._start - self.inside.within(self._start, until), 0)
+
+
+def is_held(scope: Any) -> bool:
+    """Whether it is not to be sealed though it has ended: its step may still turn out another."""
+    above = scope._above
+    return type(above) is Step and not above._end and not above._is_known
 
 
 def unfold(step: Any) -> list[Phase]:

@@ -55,6 +55,8 @@ class Scope(RecordedSpan):
     """Of such a step: see there."""
     _is_detailed: bool | None = None
     """The same."""
+    _rest: int | None = None
+    """The same."""
 
     def __init__(self, name: str, index: int | None = None, **attrs: Any) -> None:
         self._name = name

@@ -21,7 +21,7 @@ from .phase import Phase
 from .plain import NONE, plain_attributes
 from .rows import MarkRow, SpanRow
 from .scope import Scope
-from .span_rows import parent_id_of, span_row, trace_otel
+from .span_rows import attributes_of, parent_id_of, span_row, trace_otel
 from .taking import Change
 from .traces import Trace
 
@@ -81,6 +81,8 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
                     own.append(mark_id)
             index, name, end = scope._index, scope._name, scope._end + ANCHOR
             around, attrs = scope._above, scope._attrs
+            if scope._rest is not None:
+                attrs = attributes_of(scope)
             if (
                 scope._more is None
                 and type(name) is str

@@ -22,6 +22,7 @@ from .rows import MarkRow, SpanRow
 from .scope import NOWHERE, Scope
 from .traces import Trace
 
+UNATTRIBUTED = "unattributed_ns"
 _KNOWN = 0x100
 _MAX_BITS = 12_000
 """Of an integer: Python makes no text of many more digits."""
@@ -45,11 +46,19 @@ def parent_id_of(scope: Scope) -> str | None:
     return f"{above._id:016x}{above._trace.low}" if above._id else None
 
 
+def attributes_of(scope: Any) -> dict[str, Any] | None:
+    """What is to stand in its record's `attrs`."""
+    attrs: dict[str, Any] | None = scope._attrs
+    if scope._rest is not None:
+        attrs = {**(attrs or {}), UNATTRIBUTED: scope._rest}
+    return attrs
+
+
 def span_row(scope: Scope, pid: int, rank: int, default_trace: Any, marks: list[str]) -> SpanRow:
     """The record of a scope; `end_ns` is 0 while it is open."""
     more = scope._more
     trace = scope._trace
-    attrs = scope._attrs
+    attrs = attributes_of(scope)
     end = scope._end
     row = SpanRow(
         f"{scope._id:016x}{trace.low}",

@@ -1,6 +1,7 @@
 """One step in the making: what it is shows when it is over.
 
-While that is open its children are held: they have ended, but are not finished (see sdk.phase).
+While that is open its children are held: they have ended, but are not sealed (see
+`sdk.phase.is_held`); those with something on a device's stream are not finished before.
 """
 
 from __future__ import annotations
@@ -8,24 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 from ...sdk.phase import Phase, Step
+from ...sdk.span_rows import UNATTRIBUTED
 from ...sdk.state import state
 from .clock import span
-
-UNATTRIBUTED = "unattributed_ns"
 
 
 def new_step() -> Step:
     """A step that is not open yet."""
     step = Step.__new__(Step)
-    step._collected = step._folded = step._is_detailed = None
+    step._collected = step._folded = step._is_detailed = step._is_known = step._rest = None
     return step
 
 
 class Iteration:
     """A step, its children, and what happened in it."""
 
-    __slots__ = ("called", "is_held", "is_odd", "kids", "memory", "micro", "micros",
-                 "optimizers", "settle", "step", "was_backward", "was_stepped")  # fmt: skip
+    __slots__ = ("called", "covered", "is_held", "is_odd", "kids", "memory", "micro", "micros",
+                 "optimizers", "settle", "step", "until", "was_backward",
+                 "was_stepped")  # fmt: skip
 
     def __init__(self, step: Step, settle: Any, memory: Any = None) -> None:
         """`settle` finishes a phase as soon as nothing else keeps it; `memory` reads a device's."""
@@ -34,6 +35,8 @@ class Iteration:
         self.memory = memory
         self.kids: list[Phase] = []
         """The phases that lie directly in the step, or in its open micro step."""
+        self.covered = self.until = 0
+        """How long they took together, ns, and when the last of them ended."""
         self.is_odd = memory is not None
         """Whether there is more in it than phases on the host, one after the other."""
         self.is_held = True
@@ -55,9 +58,20 @@ class Iteration:
         """A phase that lies directly in the step, or in its open micro step, is over."""
         if phase._stamps is not None:
             self.stamp(phase._stamps)
-        self.kids.append(phase)
-        if not self.is_held:
+        self.count(phase)
+        if self.is_held:
+            self.is_odd = True  # it is to be released
+        else:
             self.settle(phase)
+
+    def count(self, phase: Phase) -> None:
+        """Add it to the children."""
+        self.kids.append(phase)
+        until = phase._until
+        if phase._start < self.until:
+            self.is_odd = True
+        self.covered += until - phase._start
+        self.until = until
 
     def stamp(self, stamps: Any) -> None:
         """On the device's stream, too, the step holds what its children do."""
@@ -128,6 +142,7 @@ class Iteration:
     def release(self) -> None:
         """What was held is what it is."""
         self.is_held = False
+        self.step._is_known = True
         is_special = state.special
         for phase in self.kids:
             if phase._stamps is None and not is_special:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
+from ...sdk.otel_span import Constant
 from ...sdk.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
@@ -58,7 +59,7 @@ class Modules:
         self.watch()
 
     def pass_begins(self) -> None:
-        """A training pass begins: look for models, in each of the first ones and then seldom.
+        """A training pass begins: look for models in the first one, and then more and more seldom.
 
         Replacing `Module.__call__` makes torch's classes forget what they know by heart, of which
         there are hundreds. A step without a model, or with a new optimizer, is a reason, too.
@@ -157,7 +158,7 @@ class Modules:
             known = known_of(id(self)) if tracker.is_plain and not inside else None
             if known is not None and known.is_usual and (tracker.was_forward or not known.is_loss):
                 kind = known.kind
-                phase = tracker.enter_plain(kind, known.name, known.attrs.copy())
+                phase = tracker.enter_plain(kind, known.name, known.attrs)
             elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
                 return call(self, *args, **kwargs)
             else:
@@ -229,7 +230,7 @@ class Modules:
                 tracker.passes.called(module)
             if self._is_watching:
                 self.pause()
-            return tracker.enter(kind, known.attrs.copy()), kind
+            return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             swallowed("torch", error)
             return None
@@ -268,7 +269,8 @@ class Modules:
             shown = shown._orig_mod
         if kind == FORWARD and self._shared.parameter is None:
             self._shared.parameter = _first_trained(module)
-        known[key] = made = Known(reference, kind, {"module": type(shown).__name__})
+        attrs = Constant(module=type(shown).__name__)
+        known[key] = made = Known(reference, kind, attrs)
         return made
 
 

@@ -85,9 +85,9 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             tracker.into(None)
         elif tracker.clock is not None and iteration.is_held:
             iteration.release()  # the device is asked for them from here on
-        if id(optimizer) not in tracker.shared.optimizers:
-            tracker.shared.meet(optimizer)
-        attrs = {"optimizer": type(optimizer).__name__}
+        attrs = tracker.shared.optimizers.get(id(optimizer))
+        if attrs is None:
+            attrs = tracker.shared.meet(optimizer)
         phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
         if phase is not None:
             stepping = tracker.spare or Stepping(phase, optimizer, has_closure)

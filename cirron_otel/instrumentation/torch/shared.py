@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ...sdk.otel_span import Constant
+
 
 class Shared:
     """One instrumentation's; torch is imported."""
@@ -28,8 +30,8 @@ class Shared:
         """Models that were called in training and with gradients on."""
         self.parameter: Any = None
         """A weak reference to a parameter that is trained."""
-        self.optimizers: set[int] = set()
-        """Ids of those that have stepped."""
+        self.optimizers: dict[int, Constant] = {}
+        """Attributes of the steps of those that have stepped, by their ids."""
         self.seeks_parameter = False
         """Whether one is wanted, for want of a model."""
         self.trackers: set[Any] = set()
@@ -50,10 +52,11 @@ class Shared:
         self.discover = self.pass_begins = _nothing
         self.step_over = _ignore
 
-    def meet(self, optimizer: Any) -> None:
+    def meet(self, optimizer: Any) -> Constant:
         """An optimizer steps for the first time: what it trains may be new, too."""
-        self.optimizers.add(id(optimizer))
+        made = self.optimizers[id(optimizer)] = Constant(optimizer=type(optimizer).__name__)
         self.discover()
+        return made
 
     def version(self) -> int | None:
         """How often a trained parameter was changed so far; None where none is known."""

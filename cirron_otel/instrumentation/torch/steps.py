@@ -10,7 +10,7 @@ from ...sdk.clock import now
 from ...sdk.phase import Phase, Step, begin, make_current
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.traces import UNIT_DEPTH
-from .iteration import UNATTRIBUTED, Iteration, new_step
+from .iteration import Iteration, new_step
 from .one_pass import Pass, scope_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Steps:
     def __init__(self, tracker: Tracker, passes: Passes) -> None:
         self._tracker, self._passes = tracker, passes
 
-    def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - see below
+    def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - written out, see below
         """Close one step and open the next, where there is nothing to be decided; whether so.
 
         It does what `close` and `open` do, written out: with other things in the processor's
@@ -50,17 +50,9 @@ class Steps:
             or state.special
         ):
             return False
-        start = until = step._start
-        covered = 0
-        for kid in iteration.kids:
-            until = kid._until
-            covered += until - kid._start
-            kid._end = until
-        attrs = step._attrs
-        if attrs is None:
-            step._attrs = {UNATTRIBUTED: until - start - covered}
-        else:
-            attrs[UNATTRIBUTED] = until - start - covered
+        start = step._start
+        until = iteration.until or start
+        step._rest = until - start - iteration.covered
         step._end = step._until = own.reached = until
         own.fetches += 1
         if tracker.shared.attends or not iteration.called:
@@ -71,7 +63,8 @@ class Steps:
         own.steps += 1
         following._above, following._depth = above, step._depth
         following._attrs = following._more = following._token = None
-        following._stamps = following._collected = following._folded = None
+        following._stamps = following._collected = following._folded = following._rest = None
+        following._is_known = None
         following._end = following._overhead = following._until = 0
         buffers = tracker.buffers
         for following._id in buffers.ids:
@@ -93,6 +86,7 @@ class Steps:
         tracker.step = tracker.parent = following
         iteration.step, iteration.kids, iteration.optimizers = following, [], ()
         iteration.is_held = True
+        iteration.covered = iteration.until = 0
         iteration.called = iteration.was_backward = iteration.was_stepped = False
         every = tracker.shared.detail_every
         if every:

@@ -18,7 +18,7 @@ from ...sdk.scope import MAX_DEPTH, NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
 from .iteration import Iteration
-from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED
+from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED, TRANSFER
 from .passes import Passes
 from .recovery import start_over
 
@@ -167,8 +167,8 @@ class Tracker:
             self.open = None
             self.inside = phase._before
             iteration.kids.append(phase)
-            if not iteration.is_held:
-                phase._end = end
+            iteration.covered += end - phase._start
+            iteration.until = phase._end = end
             parent._overhead += now() - end
         except Exception as error:
             self.failed(error)
@@ -243,10 +243,12 @@ class Tracker:
                     iteration.was_backward = True
                 elif kind == FORWARD:
                     iteration.called = True
-                if iteration.is_held or phase._stamps is not None or state.special:
+                elif kind == TRANSFER:
+                    iteration.is_odd = True  # its end may still move
+                if phase._stamps is not None or state.special:
                     iteration.add(phase)
                 else:
-                    iteration.kids.append(phase)
+                    iteration.count(phase)
                     phase._end = end
             else:
                 self._place(phase, kind, above)
