@@ -30,6 +30,8 @@ SDK_VERSION = f"0.3.0+cirron-otel.{__version__}"
 
 RESOURCE_SPANS = "resource_spans"
 COPY = "copy"
+RECEIVED = "received_ns"
+"""In the `otel` of a batch that was made where its messages arrived: when that was, Unix ns."""
 _RAW = "raw"
 _M = TypeVar("_M", bound=Message)
 
@@ -40,7 +42,7 @@ def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
     Its `batch_id` is a hash over its content, `copy` included, its `created_ns` the latest end.
     """
     spans: list[Record] = []
-    resources = [_resource_spans(message, spans) for message in messages]
+    resources = [resource_spans_record(message, spans) for message in messages]
     otel: Record = {RESOURCE_SPANS: resources}
     if copy:
         otel[COPY] = copy
@@ -80,6 +82,11 @@ def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
     except (_NotOursError, StopIteration, DecodeError):
         return None
     again["sdk_version"] = batch.get("sdk_version")
+    received = otel.get(RECEIVED)
+    if is_int(received, 0, INT64_MAX) and isinstance(batch.get("batch_id"), str):
+        # Its id says when and where it arrived, too; the messages do not depend on that.
+        again["otel"][RECEIVED] = again["created_ns"] = received
+        again["batch_id"] = batch["batch_id"]
     return messages if exactjson.equal(again, batch) else None
 
 
@@ -148,15 +155,29 @@ def _bare(message: _M, field: str) -> _M:
     return copy
 
 
-def _resource_spans(message: ResourceSpans, spans: list[Record]) -> Record:
-    record: Record = {}
-    if message.HasField("resource"):
-        record["resource"] = _attributes_view(message.resource)
-    if message.schema_url:
-        record["schema_url"] = message.schema_url
+def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record:
+    """What a batch says of ResourceSpans; the records of their spans are appended to `spans`."""
     resource = message.resource
-    record["scope_spans"] = [_scope_spans(item, resource, spans) for item in message.scope_spans]
-    bare = _bare(message, "scope_spans")
+    scopes = [_scope_spans(item, resource, spans) for item in message.scope_spans]
+    return with_key(resource_record(_bare(message, "scope_spans")), "scope_spans", scopes)
+
+
+def with_key(record: Record, key: str, value: Any) -> Record:
+    """The record with one key more, `raw` staying behind it."""
+    raw = record.pop(_RAW, None)
+    record[key] = value
+    if raw is not None:
+        record[_RAW] = raw
+    return record
+
+
+def resource_record(bare: ResourceSpans) -> Record:
+    """What a batch says of ResourceSpans, their spans left out."""
+    record: Record = {}
+    if bare.HasField("resource"):
+        record["resource"] = _attributes_view(bare.resource)
+    if bare.schema_url:
+        record["schema_url"] = bare.schema_url
     if not _same(_write_resource(record), bare):
         record[_RAW] = _raw(bare)
     return record
@@ -196,16 +217,19 @@ def _write_attributes_view(owner: Any, record: Record) -> None:
 
 
 def _scope_spans(message: ScopeSpans, resource: Resource, spans: list[Record]) -> Record:
+    spans.extend(span_record(span, resource) for span in message.spans)
+    return with_key(scope_record(_bare(message, "spans")), "spans", len(message.spans))
+
+
+def scope_record(bare: ScopeSpans) -> Record:
+    """What a batch says of ScopeSpans, their spans left out."""
     record: Record = {}
-    if message.HasField("scope"):
-        scope = message.scope
+    if bare.HasField("scope"):
+        scope = bare.scope
         told = {"name": scope.name, "version": scope.version}
         record["scope"] = {k: v for k, v in told.items() if v} | _attributes_view(scope)
-    if message.schema_url:
-        record["schema_url"] = message.schema_url
-    record["spans"] = len(message.spans)
-    spans.extend(_span(span, resource) for span in message.spans)
-    bare = _bare(message, "spans")
+    if bare.schema_url:
+        record["schema_url"] = bare.schema_url
     if not _same(_write_scope(record), bare):
         record[_RAW] = _raw(bare)
     return record
@@ -248,7 +272,8 @@ def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
 # --- spans --------------------------------------------------------------------------------------
 
 
-def _span(span: Span, resource: Resource) -> Record:
+def span_record(span: Span, resource: Resource) -> Record:
+    """The record of a span, exact whatever is in it."""
     record = _view(span, resource)
     try:
         exact = _same(_write_span(record), span)
@@ -274,8 +299,8 @@ def _view(span: Span, resource: Resource) -> Record:
     otel |= otelview.read(span, 0, view_attributes)
     if span.events:
         otel["events"] = [_event(event) for event in span.events]
-    thread_id = _int_attribute(span.attributes, sc.THREAD_ID)
-    rank = _int_attribute(resource.attributes, sc.RANK)
+    thread_id = int_attribute(span.attributes, sc.THREAD_ID)
+    rank = int_attribute(resource.attributes, sc.RANK)
     return {
         "id": record_id,
         "name": span.name,
@@ -287,7 +312,7 @@ def _view(span: Span, resource: Resource) -> Record:
         "gpu_ns": None,
         "memory_peak_bytes": None,
         "thread_id": thread_id,
-        "pid": _int_attribute(resource.attributes, sc.PROCESS_PID),
+        "pid": int_attribute(resource.attributes, sc.PROCESS_PID),
         "rank": 0 if rank is None else rank,
         "attrs": view_attributes(span.attributes),
         "mark_ids": [],
@@ -302,7 +327,8 @@ def _regular(span_id: bytes, trace_id: bytes) -> str | None:
     return derive_id(span_id, trace_id)
 
 
-def _int_attribute(pairs: Iterable[KeyValue], key: str) -> int | None:
+def int_attribute(pairs: Iterable[KeyValue], key: str) -> int | None:
+    """The value of an attribute that is an integer, else None."""
     for pair in pairs:
         if pair.key == key and pair.value.WhichOneof("value") == "int_value":
             return pair.value.int_value

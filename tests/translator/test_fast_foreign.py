@@ -1,0 +1,175 @@
+"""The fast way for OTLP of any service says what the slow way says, and loses nothing either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
+
+from cirron_otel import exactjson
+from cirron_otel.errors import InputError
+from cirron_otel.ids import uuid4_shaped
+from cirron_otel.spool.canonical import batch_bytes
+from cirron_otel.translator.fast_foreign import ForeignText
+from cirron_otel.translator.foreign import RECEIVED, decode_foreign, encode_foreign
+
+from .strategies import traces
+
+BATCH_ID = uuid4_shaped(bytes(range(16)))
+NOW = 1_795_197_734_691_234_492
+
+
+def made(*requests: bytes) -> dict[str, Any]:
+    """The batch of the requests, read again."""
+    text = ForeignText()
+    for data in requests:
+        text.add(data)
+    batch = exactjson.loads(text.text(BATCH_ID, NOW))
+    assert isinstance(batch, dict)
+    return batch
+
+
+def slow(*requests: bytes) -> dict[str, Any]:
+    """The same, by the slow way."""
+    messages = [each for data in requests for each in TracesData.FromString(data).resource_spans]
+    batch = decode_foreign(messages)
+    batch["batch_id"], batch["created_ns"] = BATCH_ID, NOW
+    batch["otel"][RECEIVED] = NOW
+    return batch
+
+
+def request(**fields: Any) -> bytes:
+    """One span, with a resource and a scope."""
+    message = ResourceSpans()
+    pair = message.resource.attributes.add(key="service.name")
+    pair.value.string_value = "shop"
+    scope = message.scope_spans.add()
+    scope.scope.name = "http"
+    defaults = {"trace_id": b"t" * 16, "span_id": b"s" * 8, "name": "GET"}
+    scope.spans.append(Span(**(defaults | fields)))
+    return TracesData(resource_spans=[message]).SerializeToString()
+
+
+def attribute(key: str = "k", **value: Any) -> dict[str, Any]:
+    return {"key": key, "value": value}
+
+
+SPANS: dict[str, dict[str, Any]] = {
+    "plain": {"start_time_unix_nano": 1, "end_time_unix_nano": 2**64 - 1, "kind": 3},
+    "with a parent": {"parent_span_id": b"p" * 8, "flags": 0x101, "trace_state": "a=b"},
+    "of a status": {"status": {"code": 2, "message": "no"}},
+    "of an empty status": {"status": {}},
+    "of an unknown kind": {"kind": 77},
+    "with counts": {
+        "dropped_attributes_count": 1, "dropped_events_count": 2, "dropped_links_count": 3,
+    },
+    "of a thread": {"attributes": [attribute("thread.id", int_value=7)]},
+    "of a thread of text": {"attributes": [attribute("thread.id", string_value="7")]},
+    "with all kinds": {
+        "attributes": [
+            attribute("s", string_value="ä\0"), attribute("i", int_value=-(2**63)),
+            attribute("b", bool_value=False), attribute("d", double_value=1.0),
+            attribute("z", double_value=-0.0), attribute("e", double_value=5e-324),
+            attribute("m", double_value=1.7976931348623157e308),
+            attribute("a", array_value={"values": [{"int_value": 1}, {"double_value": 1.0}]}),
+            attribute("", string_value=""),
+        ]
+    },
+    "with nan": {"attributes": [attribute(double_value=float("nan"))]},
+    "with infinity in a list": {
+        "attributes": [attribute(array_value={"values": [{"double_value": float("-inf")}]})]
+    },
+    "with bytes": {"attributes": [attribute(bytes_value=b"\xff")]},
+    "with a map": {"attributes": [attribute(kvlist_value={"values": [attribute(int_value=1)]})]},
+    "with an empty value": {"attributes": [attribute()]},
+    "with no value": {"attributes": [{"key": "k"}]},
+    "with an empty value in a list": {"attributes": [attribute(array_value={"values": [{}]})]},
+    "with a key twice": {"attributes": [attribute(int_value=1), attribute(int_value=2)]},
+    "with an empty list": {"attributes": [attribute(array_value={})]},
+    "with events": {
+        "events": [
+            {"name": "e", "time_unix_nano": 5, "attributes": [attribute(int_value=1)]},
+            {"dropped_attributes_count": 9},
+        ]
+    },
+    "with an event of bytes": {"events": [{"attributes": [attribute(bytes_value=b"")]}]},
+    "with links": {
+        "links": [
+            {"trace_id": b"u" * 16, "span_id": b"v" * 8, "trace_state": "x=y", "flags": 1,
+             "attributes": [attribute(string_value="x")], "dropped_attributes_count": 4},
+            {},
+        ]
+    },
+    "of a short id": {"span_id": b"s"},
+    "of no id": {"span_id": b""},
+    "of a zero id": {"span_id": bytes(8)},
+    "of a zero trace": {"trace_id": bytes(16)},
+    "of a long trace": {"trace_id": bytes(17)},
+    "of a short parent": {"parent_span_id": b"p"},
+    "of a zero parent": {"parent_span_id": bytes(8)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", SPANS.values(), ids=SPANS)
+def test_a_span(fields: dict[str, Any]) -> None:
+    data = request(**fields)
+    assert exactjson.equal(made(data), slow(data))
+    assert batch_bytes(made(data)) == batch_bytes(slow(data))
+    written = encode_foreign(made(data))
+    assert written is not None
+    assert TracesData(resource_spans=written).SerializeToString() == data
+
+
+UNKNOWN = {
+    "an unknown number": b"\xa0\x06\x01",
+    "an unknown text": b"\xa2\x06\x01x",
+    "a default": b"\x30\x00",
+}
+
+
+@pytest.mark.parametrize("tail", UNKNOWN.values(), ids=UNKNOWN)
+def test_bytes_that_are_written_otherwise(tail: bytes) -> None:
+    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="n").SerializeToString() + tail
+    scope = b"\x12" + bytes([len(span)]) + span
+    resource = b"\x12" + bytes([len(scope)]) + scope
+    data = b"\x0a" + bytes([len(resource)]) + resource
+    batch = made(data)
+    assert exactjson.equal(batch, slow(data))
+    written = encode_foreign(batch)
+    assert written is not None
+    again = TracesData.FromString(data).SerializeToString()
+    assert TracesData(resource_spans=written).SerializeToString() == again
+
+
+def test_fields_out_of_order() -> None:
+    first = Span(trace_id=b"t" * 16).SerializeToString()
+    span = Span(name="n").SerializeToString() + first + Span(span_id=b"s" * 8).SerializeToString()
+    scope = b"\x12" + bytes([len(span)]) + span
+    resource = b"\x12" + bytes([len(scope)]) + scope
+    data = b"\x0a" + bytes([len(resource)]) + resource
+    assert exactjson.equal(made(data), slow(data))
+
+
+def test_several_requests() -> None:
+    some = [request(name=str(number)) for number in range(3)]
+    assert exactjson.equal(made(*some, some[0]), slow(*some, some[0]))
+
+
+def test_what_is_no_request_adds_nothing() -> None:
+    text = ForeignText()
+    text.add(request())
+    with pytest.raises(InputError, match="no TracesData"):
+        text.add(b"\xff\xff")
+    assert text.spans == 1
+
+
+@given(traces)
+@settings(max_examples=60, deadline=None)
+def test_any_message(message: TracesData) -> None:
+    told = message.SerializeToString()
+    assert exactjson.equal(made(told), slow(told))
+    written = encode_foreign(made(told))
+    assert written is not None
+    assert TracesData(resource_spans=written).SerializeToString() == told
