@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 from ..sdk.errors import swallowed
@@ -18,17 +19,20 @@ class Patches:
         self._gone: dict[int, Any] = {}
         """Originals by the ids of what stood in their place; `_kept` keeps the ids from others."""
         self._kept: list[Any] = []
+        self._lock = threading.RLock()
+        """Models are met on several threads; re-entrant, for a signal handler may end it all."""
 
     def replace(self, owner: Any, name: str, made: Any) -> Any:
         """Let `owner.name` be `made`; returns what stood there, inherited or not.
 
         Raises AttributeError where `owner` has no such attribute.
         """
-        seen = getattr(owner, name)
-        own = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, made)
-        self._done.append((owner, name, own, made))
-        return seen
+        with self._lock:
+            seen = getattr(owner, name)
+            own = vars(owner).get(name, _ABSENT)
+            setattr(owner, name, made)
+            self._done.append((owner, name, own, made))
+            return seen
 
     def mend(self, module: Any) -> None:
         """Put the originals where `module` copied ours while it was imported. Raises nothing."""
@@ -56,6 +60,10 @@ class Patches:
 
         What somebody else has replaced since stays: theirs may call ours, which does nothing more.
         """
+        with self._lock:
+            self._undo(owner, name)
+
+    def _undo(self, owner: Any, name: str | None) -> None:
         kept = []
         for each in reversed(self._done):
             if owner is not None and (each[0] is not owner or each[1] != name):

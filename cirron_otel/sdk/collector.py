@@ -231,7 +231,7 @@ class Collector:
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
         for scope in (*self._open, *taking.scopes):
-            if not scope._end or (type(scope) is Phase and is_held(scope)):
+            if not scope._end or (isinstance(scope, Phase) and is_held(scope)):
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
                 ended.append(scope)

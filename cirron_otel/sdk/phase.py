@@ -98,6 +98,8 @@ class Step(Phase):
 def is_held(scope: Any) -> bool:
     """Whether it is not to be sealed though it has ended: its step may still turn out another."""
     above = scope._above
+    if isinstance(scope, (Step, Whole)):
+        return False
     return type(above) is Step and not above._end and not above._is_known
 
 

@@ -12,7 +12,7 @@ from .kinds import BACKWARD, FORWARD, LOSS, NAMES, OPTIMIZER, TRANSFER
 if TYPE_CHECKING:
     from .tracker import Tracker
 
-_MOST = 64
+_MOST = 4_096
 """Phases that wait for an optimizer's step; of more, the oldest belong to none."""
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER
 _get = CONTEXT.get

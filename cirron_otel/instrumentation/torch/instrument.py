@@ -72,6 +72,8 @@ class TorchInstrumentation:
         """Look again which names are torch's."""
         self.shared.owns_epoch = owners.owns("epoch", "torch")
         self.shared.owns_step = owners.owns("step", "torch")
+        for tracker in tuple(self.shared.trackers):
+            tracker.is_plain = False  # it looks again at its next fetch
 
     def later(self) -> dict[str, Callable[[Any], None]]:
         """What is hooked when a module is imported, by the module's name."""

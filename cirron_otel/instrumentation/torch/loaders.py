@@ -7,7 +7,7 @@ from typing import Any
 
 from ...sdk.state import state
 from ..patches import Patches
-from .kinds import LOAD, NO_FETCH
+from .kinds import LOAD, NO_FETCH, PARTIAL
 from .recovery import start_over
 from .tracker import Tracker
 from .trackers import Trackers
@@ -46,11 +46,21 @@ class Loaders:
                     return batch
             if tracker.has_failed:
                 start_over(tracker)
-            if tracker.inside & NO_FETCH or not state.recording:
+            if _is_none(tracker):
                 return original(self)
             return fetch(tracker, self, original)
 
         patches.replace(dataloader._BaseDataLoaderIter, "__next__", __next__)
+
+
+def _is_none(tracker: Tracker) -> bool:
+    """Whether a fetch now is none of a loop's: it is a part of something, or nobody records."""
+    if tracker.inside & PARTIAL:
+        try:
+            tracker.interrupt()  # only what comes next tells that a model's `forward` is over
+        except Exception as error:
+            tracker.failed(error)
+    return bool(tracker.inside & NO_FETCH or not state.recording or tracker.shared.is_over)
 
 
 def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> Any:
@@ -94,7 +104,7 @@ class Ahead(Iterator[Any]):
         tracker = self._trackers.t
         if tracker.has_failed:
             start_over(tracker)
-        if tracker.inside & NO_FETCH or not state.recording:
+        if _is_none(tracker):
             return next(self._inner)
         return fetch(tracker, self, _next_of)
 

@@ -9,6 +9,7 @@ outermost one. Which classes these are is found out while one step or two are wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class Modules:
         self._torch = torch
         self._graph_task = shared.graph_task
         self._base = torch.nn.Module
-        self._known: dict[int, Known] = {}
+        self._known = _Models()
         """By the id of a module."""
         self._classes: set[tuple[type, str]] = set()
         self._steps = self._calls = 0
@@ -48,8 +49,13 @@ class Modules:
         self._due = 1
         """The number of the next one whose first steps are watched whatever is known."""
         self._watches = self._is_watching = False
+        self._original: Any = None
+        """What stood there first."""
         self._watcher: Any = None
         """What stands in the place of every module's `__call__` for a time."""
+
+    def __reduce__(self) -> Any:
+        return _Elsewhere, ()
 
     def install(self) -> None:
         """Begin to look for models."""
@@ -101,7 +107,7 @@ class Modules:
         What is compiled in it must find `Module.__call__` as it will be later: dynamo compiles
         again where a function that it saw is another one.
         """
-        if self._is_watching:
+        if self._is_watching and vars(self._base)["__call__"] is self._watcher:
             self._is_watching = False
             self._patches.undo(self._base, "__call__")
 
@@ -110,10 +116,13 @@ class Modules:
         if not self._watches or self._is_watching:
             return
         try:
-            self._is_watching = True
+            own = vars(self._base)["__call__"]
             if self._watcher is None:
-                own = vars(self._base)["__call__"]
+                self._original = own
                 self._watcher = self._method(self._base, "__call__", own)
+            elif own is not self._original:
+                return  # somebody else's, for a time: to put ours over it would make it stay
+            self._is_watching = True
             self._patches.replace(self._base, "__call__", self._watcher)
         except Exception as error:
             self._watches = self._is_watching = False
@@ -144,11 +153,7 @@ class Modules:
             def call(self: Any, *args: Any, **kwargs: Any) -> Any:
                 return getattr(super(owner, self), name)(*args, **kwargs)
 
-            if name == "__call__" and getattr(owner, name) is base.__call__:
-                is_direct = True
-
-                def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-                    return base.__call__(self, *args, **kwargs)
+            is_direct = name == "__call__" and getattr(owner, name) is base.__call__
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
@@ -176,8 +181,12 @@ class Modules:
                     if self_._watches:
                         self_.go_on()
             try:
-                # A function less to go through, on the way that is walked most.
-                result = (base.__call__ if is_direct else call)(self, *args, **kwargs)
+                if is_direct and type(self) is owner:
+                    # A function less to go through, on the way that is walked most. A class that
+                    # inherits from several may have another `__call__` behind this one.
+                    result = base.__call__(self, *args, **kwargs)
+                else:
+                    result = call(self, *args, **kwargs)
             except BaseException as error:
                 tracker.exit(phase, kind, error)
                 if self_._watches:
@@ -192,8 +201,11 @@ class Modules:
                 self_.go_on()
             return result
 
-        method.__name__ = method.__qualname__ = name
-        return method
+        if own is None:
+            method.__name__ = method.__qualname__ = name
+            return method
+        # Who asks for its signature or its source is to find the original's.
+        return functools.wraps(own)(method)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -272,6 +284,22 @@ class Modules:
         attrs = Constant(module=type(shown).__name__)
         known[key] = made = Known(reference, kind, attrs)
         return made
+
+
+class _Models(dict[int, "Known"]):
+    """Modules that were called, by their ids."""
+
+    def __reduce__(self) -> Any:
+        return _Models, ()
+
+
+class _Elsewhere:
+    """What a class that was pickled by value finds in another process instead of Modules."""
+
+    _watches = False
+
+    def enter(self, _tracker: Tracker, _module: Any) -> None:
+        """Nothing is recorded there."""
 
 
 class Known:

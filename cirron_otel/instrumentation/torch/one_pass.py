@@ -6,8 +6,12 @@ import sys
 import weakref
 from typing import Any
 
+from opentelemetry.context.context import Context
+
 from ...sdk.phase import Phase, Whole
-from ...sdk.state import SCOPE_KEY, state
+from ...sdk.state import SCOPE_KEY, SPAN_KEY, state
+
+_OURS = (SPAN_KEY, SCOPE_KEY)
 
 _KEPT = 3
 """References to an iterator that its loader keeps: the loader's, and two for looking."""
@@ -75,6 +79,14 @@ def is_idle(some: Pass) -> bool:
     ):
         return False
     return sys.getrefcount(iterator) <= _KEPT
+
+
+def carried(context: Any, target: Any) -> Any:
+    """`target`, with what somebody else has put into `context` meanwhile: baggage, say."""
+    others = {key: value for key, value in context.items() if key not in _OURS}
+    if others == {key: value for key, value in target.items() if key not in _OURS}:
+        return target
+    return Context(others | {key: target[key] for key in _OURS if key in target})
 
 
 def scope_of(context: Any) -> Any:

@@ -16,7 +16,7 @@ from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from .iteration import Iteration
 from .kinds import EPOCHS, LOAD
-from .one_pass import Pass, again, by_hand, is_idle, scope_of
+from .one_pass import Pass, again, by_hand, carried, is_idle, scope_of
 from .steps import Steps
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _AHEAD = 64
 """Batches that may be fetched before one is used; after more an evaluation is one."""
 _get = CONTEXT.get
 _set = CONTEXT.set
-_new = Step.__new__
 
 
 class Passes:
@@ -208,7 +207,8 @@ class Passes:
         is_ours = current is own.scope or isinstance(current, Step)
         self.steps.close(own)
         if is_ours or (own.scope is None and context is own.base):
-            self.steps.open(own, own.within, own.scope or scope_of(own.base))
+            within = carried(_get(), own.within)
+            self.steps.open(own, within, own.scope or scope_of(own.base))
         else:
             self.steps.open(own, *self.steps.around(own, context, current))
 
@@ -434,11 +434,12 @@ class Passes:
 
     def _leave(self, some: Pass, step: Step | None = None) -> None:
         """Let what is around the pass be current, unless somebody else's scope is."""
-        current = _get().get(SCOPE_KEY)
+        context = _get()
+        current: Any = context.get(SCOPE_KEY)
         if step is not None and (current is step or current is some.scope):
-            _set(some.base)
+            _set(carried(context, some.base))
         if isinstance(current, (Whole, Step)) and (current._until or not current._id):
-            _set(some.base)
+            _set(carried(context, some.base))
 
 
 def _lies_in(others: Pass, own: Pass) -> bool:

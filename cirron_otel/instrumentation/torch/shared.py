@@ -20,6 +20,8 @@ class Shared:
         """Tells the backward that the calling thread is in: -1 for none."""
         self.owns_epoch = self.owns_step = True
         """Whether the names are torch's, and no other framework's."""
+        self.is_over = False
+        """Whether the hooks are off; somebody may hold some all the same."""
         self.detail_every = 0
         """How often a step's inside is recorded whatever happens in it; 0: always."""
         self.clock: Any = None
@@ -31,7 +33,8 @@ class Shared:
         self.parameter: Any = None
         """A weak reference to a parameter that is trained."""
         self.optimizers: dict[int, Constant] = {}
-        """Attributes of the steps of those that have stepped, by their ids."""
+        """Attributes of the steps of those that have stepped and live, by their ids."""
+        self._references: dict[int, Any] = {}
         self.seeks_parameter = False
         """Whether one is wanted, for want of a model."""
         self.trackers: set[Any] = set()
@@ -49,12 +52,15 @@ class Shared:
 
     def rest(self) -> None:
         """Nobody looks for models any more, nor waits for steps: the hooks are taken off."""
+        self.is_over = True
         self.discover = self.pass_begins = _nothing
         self.step_over = _ignore
 
     def meet(self, optimizer: Any) -> Constant:
         """An optimizer steps for the first time: what it trains may be new, too."""
-        made = self.optimizers[id(optimizer)] = Constant(optimizer=type(optimizer).__name__)
+        key, known = id(optimizer), self.optimizers
+        made = known[key] = Constant(optimizer=type(optimizer).__name__)
+        self._references[key] = weakref.ref(optimizer, lambda _: known.pop(key, None))
         self.discover()
         return made
 

@@ -11,7 +11,7 @@ from ...sdk.phase import Phase, Step, begin, make_current
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.traces import UNIT_DEPTH
 from .iteration import Iteration, new_step
-from .one_pass import Pass, scope_of
+from .one_pass import Pass, carried, scope_of
 
 if TYPE_CHECKING:
     from .passes import Passes
@@ -107,6 +107,9 @@ class Steps:
         step = new_step()
         begin(step, "step", own.steps, None, above, context, now())
         own.steps += 1
+        if tracker.shared.detail_every:
+            step._is_detailed = tracker.steps_begun % tracker.shared.detail_every == 0
+            tracker.steps_begun += 1
         iteration = Iteration(step, tracker.settle, tracker.shared.memory)
         tracker.opened(iteration, make_current(step, context))
         tracker.is_plain = own.is_decided and tracker.context is not None
@@ -126,8 +129,9 @@ class Steps:
             own.reached = max(own.reached, iteration.step._until)
             if tracker.shared.attends or not iteration.called:
                 tracker.shared.step_over(iteration.called)
-        if scope_of(_get()) is iteration.step:
-            _set(own.within)
+        context = _get()
+        if scope_of(context) is iteration.step:
+            _set(carried(context, own.within))
 
     def undo_fetch(self, load: Phase) -> None:
         """There was no batch: the step, or micro step, that was opened for it is none."""
@@ -141,6 +145,7 @@ class Steps:
         elif load._above is iteration.step and not iteration.kids and not iteration.was_stepped:
             tracker.closed()
             own.steps -= 1
+            tracker.steps_begun -= 1
             iteration.dissolve(iteration.step._above)
             _set(own.within)
 

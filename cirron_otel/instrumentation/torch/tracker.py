@@ -55,8 +55,8 @@ class Tracker:
         """Theirs."""
         self.folds = False
         """Whether phases in it are not recorded by themselves: see `Step._folded`."""
-        self.turns = 0
-        """Steps begun, in loops of which nothing special is expected."""
+        self.steps_begun = 0
+        """Steps of loaders' passes, with `detail_every`."""
         self.buffers: Any = None
         self.clock: Any = shared.clock
         self.batch: Fetched | None = None
@@ -184,7 +184,7 @@ class Tracker:
     def _enter(self, kind: int, attrs: dict[str, Any] | None, above: Any) -> Phase | None:
         begun = now()
         context = _get()
-        if not state.recording:
+        if not state.recording or self.shared.is_over:
             return None
         if state.session is NOWHERE:
             # A forked child opens its session now, or turns out to be a loader's worker.
@@ -198,7 +198,8 @@ class Tracker:
         if above is not None:
             current = above
         elif current is self.step:
-            current, is_fixed = self.parent, True
+            # A phase that is folded is not the current scope, and what is in it lies there.
+            current, is_fixed = (self.parent if self.open is None else self.open), True
         elif current is not self.open and self._is_by_hand(current, name):
             self._note(kind & PLAIN)
             return None
@@ -245,7 +246,7 @@ class Tracker:
                     iteration.called = True
                 elif kind == TRANSFER:
                     iteration.is_odd = True  # its end may still move
-                if phase._stamps is not None or state.special:
+                if phase._stamps is not None or state.special or kind == TRANSFER:
                     iteration.add(phase)
                 else:
                     iteration.count(phase)
@@ -258,8 +259,8 @@ class Tracker:
 
     def fold(self, step: Any, iteration: Iteration, every: int) -> None:
         """Record the phases of every `every`th step, and fold those of the others into it."""
-        self.turns += 1
-        step._is_detailed = is_detailed = self.turns % every == 0
+        step._is_detailed = is_detailed = self.steps_begun % every == 0
+        self.steps_begun += 1
         self.folds = not is_detailed and self.clock is None
         if self.folds:
             step._folded = iteration.kids
