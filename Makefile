@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
 	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt \
-	  -e '.[otlp]' --group dev
+	  -e '.[otlp,collector,postgres]' --group dev
 	@touch $@
 
 torch: $(TORCH_STAMP)

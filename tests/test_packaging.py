@@ -97,7 +97,8 @@ def pins() -> dict[str, str]:
 
 def asked_for() -> list[Requirement]:
     project = PROJECT["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["otlp"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["otlp"], *extras["collector"], *extras["postgres"]]
     return [Requirement(line) for line in [*lines, *PROJECT["dependency-groups"]["dev"]]]
 
 

@@ -16,6 +16,7 @@ import click
 
 from ..errors import CirronOtelError, TargetError, UsageError
 from . import output, signals
+from .collector import collector
 from .convert import convert
 from .demo import demo
 from .export import export
@@ -38,7 +39,7 @@ def cli() -> None:
     """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
 
 
-for _command in (convert, export, spool, demo):
+for _command in (convert, export, spool, demo, collector):
     cli.add_command(_command)
 
 

@@ -61,11 +61,11 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
     """Convert. Raises UsageError, InputError and TargetError; what was skipped is reported."""
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
-    source = source_place(request.source, request.source_format)
-    target = target_place(request.target, request.target_format, source)
-    report = Report(target=target.path)
     before = Report()
     with contextlib.ExitStack() as stack:
+        source = _source(request, stack)
+        target = target_place(request.target, request.target_format, source)
+        report = Report(target=target.path)
         if source.is_otlp and request.select:
             source = _as_spool(source, stack, before)
         if source.kind is Kind.BATCH:
@@ -82,6 +82,20 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
     report.incomplete += before.incomplete
     report.duplicates += before.duplicates
     return report
+
+
+def _source(request: Request, stack: contextlib.ExitStack) -> Place:
+    """The source; a storage's batches are copied into a temporary spool."""
+    if "://" in request.source:
+        from ..storage.source import copy_to_spool  # noqa: PLC0415 - brings drivers
+        from ..storage.url import is_storage_url  # noqa: PLC0415
+
+        if is_storage_url(request.source):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
+            copy_to_spool(request.source, folder)
+            (Path(folder) / "spool").mkdir(exist_ok=True)
+            return Place(folder, Kind.SPOOL)
+    return source_place(request.source, request.source_format)
 
 
 def _standard_input() -> BinaryIO:

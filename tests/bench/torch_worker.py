@@ -24,10 +24,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 LINEAR_LAYERS = 13
 """With a ReLU between each two, and the root: 26 modules."""
+
+WARM_STEPS = 40
+"""Steps before each block that do not count: other processes, or a flush, have run before it."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class Training:
         samples = work.batch * work.steps
         data = TensorDataset(torch.randn(samples, work.width), torch.randn(samples, 1))
         self.loader = DataLoader(data, batch_size=work.batch, shuffle=True)
+        few = Subset(data, range(min(samples, WARM_STEPS * work.batch)))
+        self.warming = DataLoader(few, batch_size=work.batch)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Everything of a step but the fetch."""
@@ -209,6 +214,10 @@ def _clocks() -> dict[str, int]:
 def block(subject: Bare, epochs: int) -> dict[str, float]:
     """Train that many epochs: µs a step by several clocks."""
     gc.collect()
+    training = subject.training
+    training.loader, loader = training.warming, training.loader
+    subject.epoch([])
+    training.loader = loader
     ends: list[int] = []
     laps: list[int] = []
     start = _clocks()

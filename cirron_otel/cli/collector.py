@@ -1,0 +1,126 @@
+"""`cirron-otel collector`: receive OTLP and Cirron, keep it, and hand it on."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from ..errors import UsageError
+from . import output
+from .text import printable
+
+if TYPE_CHECKING:
+    from ..collector.config_file import ConfigError, Loaded
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command(short_help="Receive OTLP and Cirron, keep it, and hand it on.")
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    type=click.Path(),
+    help="A YAML file with all options (docs/collector.md).",
+)
+@click.option("--spool", metavar="DIR", help="Where batches are kept; default: .cirron.")
+@click.option(
+    "--storage", metavar="URL", help="Write the platform's tables: sqlite:///FILE, postgresql://…"
+)
+@click.option("--blobs", metavar="URL", help="Keep snapshot files in a directory or s3://BUCKET/…")
+@click.option(
+    "--grpc", metavar="HOST:PORT", help="Listen for gRPC there; default: localhost:4317; off: not."
+)
+@click.option(
+    "--http", metavar="HOST:PORT", help="Listen for HTTP there; default: localhost:4318; off: not."
+)
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), help="The least that is logged; default: info."
+)
+@click.option("--check", is_flag=True, help="Check the configuration, and start nothing.")
+@click.option(
+    "--print-config", is_flag=True, help="Print the configuration without secrets; start nothing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to stdout.")
+def collector(
+    file: str | None,
+    check: bool,
+    print_config: bool,
+    as_json: bool,
+    **flags: str | None,
+) -> int:
+    """Receive OTLP over gRPC and HTTP, and Cirron's batches, until Ctrl-C or SIGTERM.
+
+    What is acknowledged is kept: in a spool, and as configured in a database, in a blob store and
+    at other endpoints. Port 0 takes a free one; the addresses are printed once all listen. Flags go
+    before the file.
+    """
+    from ..collector.config_file import ConfigError, load_options
+
+    given = {
+        f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None
+    }
+    try:
+        loaded = load_options(file, given)
+    except ConfigError as error:
+        _refuse(error)
+    if print_config:
+        return _print(loaded, as_json)
+    if check:
+        return _check(loaded, file, as_json)
+    return _serve(loaded, as_json)
+
+
+def _serve(loaded: Loaded, as_json: bool) -> int:
+    import asyncio
+
+    from ..collector.logs import Logging
+    from ..collector.running import run
+    from ..collector.walking import secrets_of
+
+    def announce(addresses: dict[str, str]) -> None:
+        if as_json:
+            output.document(addresses)
+            output.flush()
+        else:
+            told = ", ".join(f"{name} on {address}" for name, address in addresses.items())
+            output.message(f"listening: {told}")
+
+    for warning in loaded.warnings:
+        output.message(f"warning: {warning}")
+    with Logging(loaded.options.logs, secrets_of(loaded.options)):
+        return asyncio.run(run(loaded.options, announce))
+
+
+def _refuse(error: ConfigError) -> NoReturn:
+    """One line for each problem; the last is the command's own error."""
+    *others, last = error.problems
+    for problem in others:
+        output.error(problem)
+    raise UsageError(last) from None
+
+
+def _print(loaded: Loaded, as_json: bool) -> int:
+    from ..collector.walking import tree_of
+
+    tree = tree_of(loaded.options)
+    if as_json:
+        output.document(tree)
+    else:
+        import yaml
+
+        output.result(yaml.safe_dump(tree, sort_keys=False).rstrip())
+    return 0
+
+
+def _check(loaded: Loaded, file: str | None, as_json: bool) -> int:
+    if as_json:
+        output.document({"config": file, "warnings": loaded.warnings})
+        return 0
+    for warning in loaded.warnings:
+        output.message(f"warning: {warning}")
+    output.result(f"{printable(file or 'the configuration')}: good")
+    return 0

@@ -1,0 +1,217 @@
+"""Structured logs on stderr: one line each, without secrets, and each cause once a minute."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+from .options import Logs
+from .secret import MASK
+
+FIELDS: Final = "fields"
+"""`extra={"fields": {…}}` of a log call: what stands beside the message."""
+CAUSE: Final = "cause"
+"""`extra={"cause": "…"}`: what makes two warnings the same; by default the message's template."""
+
+_OURS = "cirron_otel"
+_SHORTEST = 4
+_MAX_CAUSES = 1000
+_MAX_DEPTH = 8
+_MAX_TEXT = 10_000
+_REPEAT_S = 60.0
+# A scheme and its credentials (RFC 9110, "Authorization"), and user and password of a URL.
+_CREDENTIALS = re.compile(r"\b(bearer|basic|digest)(\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"""\b((?:proxy-)?authorization|x-api-key)(["']?\s*[:=,]\s*["']?)(?!(?:bearer|basic|digest)\s)"""
+    r"""[^\s"',;]+""",
+    re.IGNORECASE,
+)
+_USER_INFO = re.compile(r"(?<=://)[^\s/@]+@")
+
+
+class Masking:
+    """Takes secrets out of text: those that it is told, and what looks like credentials."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """Secrets of fewer than four characters are not looked for: they are in every text."""
+        self._secrets: tuple[str, ...] = ()
+        self.hide(secrets)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Take these out, too, e.g. what a file of tokens holds now."""
+        # The longest first: one may be a part of another.
+        known = {each for each in (*self._secrets, *secrets) if len(each) >= _SHORTEST}
+        self._secrets = tuple(sorted(known, key=len, reverse=True))
+
+    def text(self, text: str) -> str:
+        """`text` without secrets."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        text = _CREDENTIALS.sub(rf"\1\2{MASK}", text)
+        text = _HEADER.sub(rf"\1\2{MASK}", text)
+        return _USER_INFO.sub(f"{MASK}@", text)
+
+    def value(self, value: object, depth: int = 0) -> Any:
+        """A field's value without secrets, as JSON can say it."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)  # no JSON has it as a number
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if depth < _MAX_DEPTH and isinstance(value, dict):
+            return {
+                self.text(_str(name)): self.value(each, depth + 1) for name, each in value.items()
+            }
+        if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
+            return [self.value(each, depth + 1) for each in value]
+        return self.text(_str(value))
+
+
+class Repeats(logging.Filter):
+    """Lets a warning through once a cause and minute, and says then how many it held back."""
+
+    def __init__(
+        self, seconds: float = _REPEAT_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._seconds, self._clock = seconds, clock
+        self._lock = threading.Lock()
+        # (when it was let through, how many came since), by cause
+        self._causes: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether `record` is written; its `repeated` says how many like it were not."""
+        if record.levelno < logging.WARNING:
+            return True
+        cause = (record.name, record.levelno, _str(getattr(record, CAUSE, record.msg)))
+        now = self._clock()
+        with self._lock:
+            since, held_back = self._causes.get(cause, (-self._seconds, 0))
+            is_due = cause not in self._causes or now - since >= self._seconds
+            self._causes[cause] = (now, 0) if is_due else (since, held_back + 1)
+            self._causes.move_to_end(cause)
+            if len(self._causes) > _MAX_CAUSES:
+                self._causes.popitem(last=False)
+        record.repeated = held_back
+        return is_due
+
+
+class Formatter(logging.Formatter):
+    """A record as one line, JSON or text."""
+
+    def __init__(self, masking: Masking, format: str) -> None:
+        """`format`: `json` or `text`."""
+        super().__init__()
+        self._masking, self._is_json = masking, format == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line: dict[str, Any] = {
+            "time": _time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._masking.text(_message(record)),
+        }
+        if fields := self._fields(record):
+            line["fields"] = fields
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = self._masking.text(self.formatException(record.exc_info))
+        return json.dumps(line) if self._is_json else _as_text(line)
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        given = getattr(record, FIELDS, None)
+        fields = dict(self._masking.value(given)) if isinstance(given, dict) else {}
+        if repeated := getattr(record, "repeated", 0):
+            fields["repeated"] = repeated
+        return fields
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        text = record.getMessage()
+    # Arguments that do not fit the template, or cannot be shown.
+    except Exception:
+        text = _str(record.msg)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+
+
+def _str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _as_text(line: dict[str, Any]) -> str:
+    fields = "".join(
+        f" {name}={json.dumps(value)}" for name, value in line.get("fields", {}).items()
+    )
+    error = f" error={json.dumps(line['error'])}" if "error" in line else ""
+    text = f"{line['time']} {line['level']:<7} {line['message']}{fields}{error}"
+    # One line, and nothing that a terminal would obey.
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to stderr; where nobody can read it, nothing is said about that either."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        del record
+
+
+class Logging:
+    """The logs of one process, from its making to `close`; a context manager."""
+
+    def __init__(
+        self,
+        options: Logs,
+        secrets: Iterable[str] = (),
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write what this process logs to `stream` (stderr), others' from WARNING on."""
+        self.masking = Masking(secrets)
+        self._handler = _Handler(stream or sys.stderr)
+        self._handler.addFilter(Repeats(clock=clock))
+        self._root, self._ours = logging.getLogger(), logging.getLogger(_OURS)
+        self._before = (self._root.level, self._ours.level, self._root.handlers[:])
+        self._root.handlers[:] = [self._handler]
+        self.apply(options)
+
+    def apply(self, options: Logs) -> None:
+        """Take a new level and format."""
+        level = getattr(logging, options.level.upper())
+        self._handler.setFormatter(Formatter(self.masking, options.format))
+        self._ours.setLevel(level)
+        self._root.setLevel(max(level, logging.WARNING))
+
+    def close(self) -> None:
+        """Leave the loggers as they were."""
+        self._root.setLevel(self._before[0])
+        self._ours.setLevel(self._before[1])
+        self._root.handlers[:] = self._before[2]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,321 @@
+"""The table of the collector's options. docs/collector.md shows it; a test compares the two.
+
+Each section of the file is a struct, each key of it a field; what a value may look like, and what
+it means, stands beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from ..config.parsing import (
+    BOOLEAN,
+    SIZE,
+    TEXT,
+    integer,
+    number_above,
+    one_of,
+)
+from .exporter_options import CirronExporter, MetricsPush, OtlpExporter
+from .secret import Secret, SecretUrl
+from .section import SECONDS, Key, Section
+from .values import (
+    ADDRESS,
+    BLOBS,
+    DATABASE,
+    FILE,
+    FOLDER,
+    HEADER_NAMES,
+    SECRETS,
+    Address,
+    between,
+)
+
+# What gRPC counts a message's bytes in.
+_MESSAGE = between(SIZE, 1024, 2**31 - 1)
+
+TENANT: Final = "x-scope-orgid"
+"""The header that Tempo, Mimir and Loki tell tenants by."""
+PASSED: Final = (
+    TENANT,
+    "x-cirron-sdk-version",
+    "x-cirron-batch-id",
+    "x-cirron-workspace-id",
+    "x-cirron-run-id",
+    "x-cirron-pipeline-id",
+    "x-cirron-deployment-id",
+    "x-cirron-model-id",
+)
+
+
+class Spool(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where batches are kept."""
+
+    directory: Annotated[
+        Path, Key(FOLDER, "the directory that holds `spool/`, `state/` and `snapshots/`")
+    ] = Path(".cirron")
+    max_bytes: Annotated[
+        int,
+        Key(SIZE, "the cap of the spool, above which its oldest batches go", "bytes"),
+    ] = 100_000_000_000
+
+
+class ServerTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The certificate of a server; the files are PEM."""
+
+    cert: Annotated[Path, Key(FILE, "the server's certificate, and those that it was issued by")]
+    key: Annotated[Path, Key(FILE, "its private key, without a passphrase")]
+    client_ca: Annotated[
+        Path | None,
+        Key(FILE, "clients must show a certificate issued by one of these (mutual TLS)"),
+    ] = None
+
+
+class Keepalive(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How gRPC keeps connections, and ends them."""
+
+    time_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "a connection that is silent this long is pinged, and ended without answer",
+            "s",
+        ),
+    ] = 60.0
+    min_time_s: Annotated[
+        float, Key(SECONDS, "a client that pings more often than this is cut off", "s")
+    ] = 10.0
+    max_connection_age_s: Annotated[
+        float | None,
+        Key(SECONDS, "connections are ended after this time, so that load spreads anew", "s"),
+    ] = None
+    max_connection_age_grace_s: Annotated[
+        float, Key(SECONDS, "how long requests on such a connection may still take", "s")
+    ] = 30.0
+
+
+class Grpc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OTLP over gRPC."""
+
+    address: Annotated[
+        Address | None,
+        Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
+    ] = Address("localhost", 4317)
+    tls: ServerTls | None = None
+    max_concurrent_streams: Annotated[
+        int, Key(integer(1), "requests that a connection may have open", "requests")
+    ] = 256
+    keepalive: Keepalive = msgspec.field(default_factory=Keepalive)
+
+
+class Http(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OTLP over HTTP, Cirron's batches and snapshot files, health and metrics."""
+
+    address: Annotated[
+        Address | None,
+        Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
+    ] = Address("localhost", 4318)
+    tls: ServerTls | None = None
+    max_connections: Annotated[
+        int, Key(integer(1), "connections at the same time", "connections")
+    ] = 1000
+    idle_s: Annotated[float, Key(SECONDS, "a connection that is idle this long is closed", "s")] = (
+        75.0
+    )
+
+
+class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may send. With neither key anybody may."""
+
+    tokens: Annotated[
+        tuple[Secret, ...],
+        Key(SECRETS, "bearer tokens, each of which lets in", at_once=True, is_secret=True),
+    ] = ()
+    tokens_file: Annotated[
+        Path | None,
+        Key(FILE, "a file of tokens, one a line, read again when it changes", at_once=True),
+    ] = None
+
+
+class Headers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Headers of requests that are kept with them."""
+
+    pass_: Annotated[
+        tuple[str, ...],
+        Key(HEADER_NAMES, "their names, in any case; credentials cannot be named", at_once=True),
+    ] = msgspec.field(default=PASSED, name="pass")
+
+
+class Signals(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of signals beside traces."""
+
+    logs: Annotated[
+        str,
+        Key(
+            one_of("accept", "refuse"),
+            "`accept`: acknowledged and dropped; `refuse`: refused",
+            at_once=True,
+        ),
+    ] = "refuse"
+    metrics: Annotated[
+        str,
+        Key(
+            one_of("accept", "refuse"),
+            "`accept`: acknowledged and dropped; `refuse`: refused",
+            at_once=True,
+        ),
+    ] = "refuse"
+
+
+class Receivers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is received, where, and from whom."""
+
+    grpc: Grpc = msgspec.field(default_factory=Grpc)
+    http: Http = msgspec.field(default_factory=Http)
+    auth: Auth = msgspec.field(default_factory=Auth)
+    headers: Headers = msgspec.field(default_factory=Headers)
+    signals: Signals = msgspec.field(default_factory=Signals)
+
+
+class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is taken at most."""
+
+    request_bytes: Annotated[
+        int, Key(_MESSAGE, "the largest body of a request, decompressed", "bytes")
+    ] = 64 * 1024**2
+    request_elements: Annotated[
+        int,
+        Key(
+            integer(1),
+            "spans, events, links and attributes in one request",
+            "elements",
+            at_once=True,
+        ),
+    ] = 200_000
+    in_flight_bytes: Annotated[
+        int,
+        Key(SIZE, "bodies that are not acknowledged yet; more are told to wait", "bytes"),
+    ] = 256 * 1024**2
+    journal_bytes: Annotated[
+        int,
+        Key(SIZE, "what may wait for its translation; more is told to wait", "bytes"),
+    ] = 1024**3
+    request_seconds: Annotated[
+        float, Key(SECONDS, "the most that a request may take to arrive", "s")
+    ] = 30.0
+    upload_bytes: Annotated[int, Key(SIZE, "the largest snapshot file", "bytes")] = 64 * 1024**3
+
+
+class Dedup(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How duplicates are known."""
+
+    hours: Annotated[
+        float,
+        Key(
+            number_above(0, 744, "hours"),
+            "how long what came is remembered: the same again is acknowledged, not stored",
+            "h",
+        ),
+    ] = 24.0
+
+
+class Context(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What rows are stored under where neither the resource nor a header says it."""
+
+    workspace: Annotated[str, Key(TEXT, "`workspaceId`", at_once=True)] = "default"
+    run: Annotated[
+        str | None, Key(TEXT, "`runId`; where it is not set, the session's id", at_once=True)
+    ] = None
+    pipeline: Annotated[str | None, Key(TEXT, "`pipelineId`", at_once=True)] = None
+    deployment: Annotated[str | None, Key(TEXT, "`deploymentId`", at_once=True)] = None
+    model: Annotated[str | None, Key(TEXT, "`modelId`", at_once=True)] = None
+
+
+class Storage(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The database with the platform's tables."""
+
+    url: Annotated[
+        SecretUrl | None,
+        Key(
+            DATABASE,
+            "the database: `sqlite:///FILE` or `postgresql://…`; null: none is written",
+            is_secret=True,
+        ),
+    ] = None
+    retention_days: Annotated[
+        float | None,
+        Key(
+            number_above(0, 36_500, "days"),
+            "rows of batches that are older go; null: none goes",
+            "days",
+            at_once=True,
+        ),
+    ] = None
+    context: Context = msgspec.field(default_factory=Context)
+
+
+class Blobs(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where snapshot files go."""
+
+    url: Annotated[
+        str | None,
+        Key(BLOBS, "a directory or `s3://BUCKET/PREFIX`; null: they stay in the spool's directory"),
+    ] = None
+
+
+class Health(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether the collector lives, and takes requests, on the HTTP receiver."""
+
+    enabled: Annotated[bool, Key(BOOLEAN, "answer `/health` and `/ready`")] = True
+
+
+class Metrics(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The collector's own metrics."""
+
+    prometheus: Annotated[bool, Key(BOOLEAN, "answer `/metrics` on the HTTP receiver")] = True
+    otlp: MetricsPush | None = None
+
+
+class Logs(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the collector writes on stderr."""
+
+    level: Annotated[
+        str,
+        Key(
+            one_of("debug", "info", "warning", "error"),
+            "the least that is written: `debug`, `info`, `warning` or `error`",
+            at_once=True,
+        ),
+    ] = "info"
+    format: Annotated[
+        str,
+        Key(one_of("json", "text"), "`json`, one object a line, or `text`", at_once=True),
+    ] = "json"
+
+
+class CollectorOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All options of one collector, each with a value that is right."""
+
+    spool: Spool = msgspec.field(default_factory=Spool)
+    receivers: Receivers = msgspec.field(default_factory=Receivers)
+    limits: Limits = msgspec.field(default_factory=Limits)
+    dedup: Dedup = msgspec.field(default_factory=Dedup)
+    storage: Storage = msgspec.field(default_factory=Storage)
+    blobs: Blobs = msgspec.field(default_factory=Blobs)
+    exporters: tuple[OtlpExporter | CirronExporter, ...] = ()
+    health: Health = msgspec.field(default_factory=Health)
+    metrics: Metrics = msgspec.field(default_factory=Metrics)
+    logs: Logs = msgspec.field(default_factory=Logs)
+    drain_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "the most that the collector takes to end: requests that are in, what waits for its"
+            " translation, one last try of each exporter",
+            "s",
+            at_once=True,
+        ),
+    ] = 30.0

@@ -1,0 +1,162 @@
+"""`${env:NAME}` in a configuration file, by the rules of the OpenTelemetry Collector.
+
+Source: opentelemetry.io/docs/collector/configuration/#environment-variables, and the confmap
+package of the collector. `${env:NAME}` and `${NAME}` are the variable, `${NAME:-default}` the
+default where it is not set (set and empty is set), `$$` a dollar sign; defaults may hold further
+references. A `$` before anything else stands for itself.
+
+Two differences, both on the safe side: a variable that is not set and has no default is an error,
+not empty text; and what a variable holds is not expanded again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_REFERENCE = re.compile(
+    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?!-))?(?P<name>[^}:${]*)(?P<default>:-)?"
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STOP = re.compile(r"[$}]")
+_MAX_DEPTH = 16
+_SHOWN = 80
+
+
+class SubstitutionError(ValueError):
+    """A reference that cannot be resolved; the text is the end of a sentence about the value."""
+
+
+class FromVariables(str):
+    """Text of which variables gave a part, perhaps a secret part: messages do not show it."""
+
+    __slots__ = ()
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """`text` with its references resolved; a FromVariables where it had one.
+
+    Raises SubstitutionError, whose text holds no variable's value.
+    """
+    if "$" not in text:
+        return text
+    expansion = _Expansion(text, environ)
+    found = expansion.run()
+    return FromVariables(found) if expansion.has_references else found
+
+
+class _Expansion:
+    """One text on its way through."""
+
+    def __init__(self, text: str, environ: Mapping[str, str]) -> None:
+        self._source = text
+        self._environ = environ
+        self.has_references = False
+
+    def run(self) -> str:
+        return self._text(0, 0, is_used=True)[0]
+
+    def _text(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
+        """What stands from `at` on, to the end or to the brace that closes; and where that is."""
+        source = self._source
+        parts: list[str] = []
+        while at < len(source):
+            if source.startswith("$$", at):
+                parts.append("$")
+                at += 2
+            elif source.startswith("${", at):
+                value, at = self._reference(at + 2, depth + 1, is_used=is_used)
+                parts.append(value)
+            elif depth and source[at] == "}":
+                return "".join(parts), at
+            else:
+                stop = _STOP.search(source, at + 1)
+                end = stop.start() if stop else len(source)
+                parts.append(source[at:end])
+                at = end
+        if depth:
+            raise SubstitutionError("has a ${ without its }: close it, or say $${ for the letters")
+        return "".join(parts), at
+
+    def _reference(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
+        """The value of the reference whose brace opens before `at`, and where it ends."""
+        if depth > _MAX_DEPTH:
+            raise SubstitutionError(f"has references in references, more than {_MAX_DEPTH} deep")
+        match = _REFERENCE.match(self._source, at)
+        assert match is not None  # noqa: S101 - every part of it is optional
+        name = _checked(match)
+        at = match.end()
+        self.has_references = True
+        value = self._environ.get(name)
+        if match["default"]:
+            default, at = self._text(at, depth, is_used=is_used and value is None)
+            value = default if value is None else value
+        elif not self._source.startswith("}", at):
+            raise SubstitutionError(
+                f"has a reference to {name} that is none: expected ${{{name}}} or"
+                f" ${{{name}:-default}}"
+            )
+        elif value is None and is_used:
+            raise SubstitutionError(
+                f"names the variable {name}, which is not set: set it, or say ${{{name}:-}} for"
+                " nothing"
+            )
+        return value or "", at + 1
+
+
+def _checked(match: re.Match[str]) -> str:
+    """The variable that a reference names."""
+    scheme, name = match["scheme"], match["name"]
+    if scheme is not None and scheme != "env":
+        raise SubstitutionError(
+            f"has a reference to {scheme[:_SHOWN]!a}: only variables can be named, as"
+            " ${env:NAME} or ${NAME:-default}"
+        )
+    if not _NAME.fullmatch(name):
+        raise SubstitutionError(
+            f"names the variable {name[:_SHOWN]!a}: expected letters, digits and _"
+        )
+    return name
+
+
+class Expander:
+    """Changes the texts of a tree of plain values; what is wrong is noted by its path."""
+
+    def __init__(self, change: Callable[[str], str]) -> None:
+        """`change` gives a new text for each; it may raise SubstitutionError."""
+        self.problems: list[tuple[str, str]] = []
+        """(the path of the value, what is wrong with it)"""
+        self._change = change
+        # By identity: YAML's aliases make a tree that is far larger to walk than to hold.
+        self._done: dict[int, Any] = {}
+        self._open: set[int] = set()
+
+    def tree(self, value: Any, path: str = "") -> Any:
+        """`value` with all its texts changed; keys stay as they are."""
+        if isinstance(value, str):
+            try:
+                return self._change(value)
+            except SubstitutionError as error:
+                self.problems.append((path, str(error)))
+                return None
+        if not isinstance(value, dict | list):
+            return value
+        if id(value) in self._open:
+            self.problems.append((path, "holds itself"))
+            return None
+        if id(value) not in self._done:
+            self._open.add(id(value))
+            self._done[id(value)] = self._inside(value, path)
+            self._open.remove(id(value))
+        return self._done[id(value)]
+
+    def _inside(self, value: Any, path: str) -> Any:
+        if isinstance(value, list):
+            return [self.tree(each, f"{path}[{at}]") for at, each in enumerate(value)]
+        return {key: self.tree(each, below(path, key)) for key, each in value.items()}
+
+
+def below(path: str, key: object) -> str:
+    """The path of `key` in the mapping at `path`."""
+    return f"{path}.{key}" if path else f"{key}"

@@ -1,0 +1,1 @@
+"""Servers that take OTLP and Cirron JSON, and what keeps their requests: one `export` for all."""

@@ -1,0 +1,132 @@
+"""Which bearer tokens are accepted (RFC 6750, "Authorization Request Header Field")."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import UsageError
+
+_LARGEST_FILE = 1024 * 1024
+_CHECK_EVERY_S = 1.0
+"""How long a file that was withdrawn may go on counting, seconds."""
+
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_HEADER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+
+_logger = logging.getLogger(__name__)
+
+_Stamp = tuple[int, int, int]
+
+
+class Auth(Protocol):
+    """Who may hand anything in."""
+
+    def allows(self, header: str | None) -> bool:
+        """Whether a request with this `Authorization` is let in; None where it has none."""
+
+
+class Tokens:
+    """The accepted bearer tokens: those that are given, and those of a file.
+
+    The file has one token a line; empty lines and lines that begin with `#` do not count. It is
+    read again when it has changed. A file that cannot be read then, or that holds no token, is
+    reported and changes nothing: the tokens before it stay. Tokens are kept as digests, so that
+    none can turn up in a log, and every comparison takes the same time.
+    """
+
+    def __init__(
+        self,
+        tokens: Iterable[str] = (),
+        file: Path | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raise UsageError where there is no token at all, or one that no header can carry.
+
+        `clock`, seconds, says when the file is looked at again: once a second at most.
+        """
+        self._given = tuple(_digest(_checked(token, "the tokens")) for token in tokens)
+        self._file, self._clock = file, clock
+        self._of_file: tuple[bytes, ...] = ()
+        self._stamp: _Stamp | None = None
+        self._looked = clock()
+        if file is not None:
+            self._stamp = _stamp(file)
+            self._of_file = _read(file)
+        elif not self._given:
+            raise UsageError("no bearer token is given: name one, or a file of them")
+
+    def allows(self, header: str | None) -> bool:
+        """Whether `header`, an `Authorization`, carries an accepted token."""
+        found = _HEADER.fullmatch(header or "")
+        if found is None:
+            return False
+        self._refresh()
+        offered, is_known = _digest(found[1]), False
+        for known in (*self._given, *self._of_file):
+            is_known |= hmac.compare_digest(offered, known)
+        return is_known
+
+    def _refresh(self) -> None:
+        now = self._clock()
+        if self._file is None or now - self._looked < _CHECK_EVERY_S:
+            return
+        self._looked = now
+        stamp = _stamp(self._file)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._of_file = _read(self._file)
+        except UsageError as error:
+            _logger.warning("%s; the tokens read before go on counting", error)
+        else:
+            _logger.info("the bearer tokens were read again: there are %d", len(self._of_file))
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self._given) + len(self._of_file)} of them)"
+
+
+def _stamp(file: Path) -> _Stamp | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _read(file: Path) -> tuple[bytes, ...]:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(
+            f"the file of bearer tokens {file} cannot be read: {error.strerror or error}"
+        ) from None
+    if len(content) > _LARGEST_FILE:
+        raise UsageError(f"the file of bearer tokens {file} is over 1 MiB: one token a line")
+    lines = (line.strip() for line in content.decode("utf-8", "replace").splitlines())
+    tokens = [line for line in lines if line and not line.startswith("#")]
+    if not tokens:
+        raise UsageError(f"the file of bearer tokens {file} holds none: one a line is expected")
+    return tuple(_digest(_checked(token, str(file))) for token in tokens)
+
+
+def _checked(token: str, where: str) -> str:
+    if not _TOKEN.fullmatch(token):
+        raise UsageError(
+            f"a bearer token in {where} is empty, or holds spaces or letters beyond ASCII:"
+            " no header can carry it"
+        )
+    return token
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,112 @@
+"""Bodies of gRPC calls, and the room that they take.
+
+gRPC leaves them compressed (see grpc_server.py) and does not say with what; the first bytes do. A
+request in protobuf begins with none of these: 0x1f is a tag without a wire type, and the others
+are fields 15 and 5, which OTLP's requests do not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from ..errors import InputError
+from .export import Exporter, Reason, RefusalError
+from .inflating import inflater
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_FED = 64 * 1024
+"""Compressed bytes that are fed at a time."""
+_YIELD_EVERY = 1024 * 1024
+"""Bytes that are inflated before other calls have their turn."""
+
+
+class Reservation:
+    """Room for bytes in flight, which a call has until it ends."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._exporter.release(self._size)
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Raise RefusalError where there is no room."""
+        if not self._exporter.reserve(size):
+            raise RefusalError(Reason.BUSY, "too many requests are in flight: send again later")
+        self._size += size
+
+
+async def receive(
+    context: Any, reading: asyncio.Semaphore, timeout_s: float, reservation: Reservation
+) -> bytes:
+    """The message of a call, as it came.
+
+    At most as many are being received as `reading` lets, for their size is known only when they
+    are there; what is not read stays with the client. Raises RefusalError when it is late.
+    """
+    try:
+        async with asyncio.timeout(timeout_s), reading:
+            body = await context.read()
+            if not isinstance(body, bytes):  # the call ended
+                raise RefusalError(Reason.INVALID, "a call without a request")
+            reservation.add(len(body))
+    except TimeoutError:
+        raise RefusalError(
+            Reason.UNAVAILABLE, f"the request was not there within {timeout_s:g} s"
+        ) from None
+    return body
+
+
+async def inflated(body: bytes, limit: int, reservation: Reservation) -> bytes:
+    """A message without its compression, if it has one; never more than `limit` bytes of it.
+
+    Raises RefusalError for more, and for what is damaged.
+    """
+    coding = _coding(body)
+    codec = inflater(coding) if coding else None
+    if codec is None:
+        return body
+    pieces: list[bytes] = []
+    size = paused = 0
+    try:
+        for start in range(0, len(body), _FED):
+            for piece in codec.feed(body[start : start + _FED]):
+                size += len(piece)
+                if size > limit:
+                    raise RefusalError(
+                        Reason.TOO_LARGE, f"more than {limit} bytes when decompressed"
+                    )
+                reservation.add(len(piece))
+                pieces.append(piece)
+                if size - paused >= _YIELD_EVERY:
+                    paused = size
+                    await asyncio.sleep(0)
+        codec.finish()
+    except InputError as error:
+        if coding == "deflate":
+            return body  # its two first bytes may be those of an unknown field
+        raise RefusalError(Reason.INVALID, str(error)) from None
+    return b"".join(pieces)
+
+
+def _coding(body: bytes) -> str | None:
+    if body.startswith(_GZIP):
+        return "gzip"
+    if body.startswith(_ZSTD):
+        return "zstd"
+    # RFC 1950, "Data format": CM 8 with a window of 32 KiB, and a check of the two bytes.
+    if body.startswith(b"\x78") and int.from_bytes(body[:2]) % 31 == 0:
+        return "deflate"
+    return None

@@ -1,0 +1,229 @@
+"""The OTLP/gRPC receiver (opentelemetry.io/docs/specs/otlp/, "OTLP/gRPC").
+
+Needs the extra `collector`; whoever wants it imports this module when it is wanted.
+
+Bodies go on as they came. They are decompressed here, and not by gRPC, which knows how much that
+takes only when it has taken it: a message of 4 MiB may say 4 GiB. An OTLP request is told from a
+compressed one by its beginning, since gRPC does not hand on which it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ..errors import TargetError
+from .auth import Auth
+from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
+from .grpc_bodies import Reservation, inflated, receive
+from .grpc_status import answer_bytes, status_of
+from .tls import server_context
+
+_log = logging.getLogger(__name__)
+
+_FAILED = "the request failed: see the collector's log"
+_UNAUTHENTICATED = "expected the header `authorization: Bearer …`, with a token known here"
+
+_METHODS = {
+    f"/opentelemetry.proto.collector.{package}.v1.{service}/Export": signal
+    for package, service, signal in (
+        ("trace", "TraceService", Signal.TRACES),
+        ("metrics", "MetricsService", Signal.METRICS),
+        ("logs", "LogsService", Signal.LOGS),
+    )
+}
+
+_LOOKAHEAD_BYTES = 256 * 1024
+_FEWEST_READS = 4
+
+TENANT_HEADERS = ("x-scope-orgid", "x-cirron-*")
+"""What says whose a request is."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcTls:
+    """PEM files: the server's own, and the CA whose clients alone are let in."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises UsageError where they cannot be read or used, or do not belong together."""
+        server_context(self.certificate, self.key, self.client_ca)
+        pair = (self.key.read_bytes(), self.certificate.read_bytes())
+        ca = None if self.client_ca is None else self.client_ca.read_bytes()
+        return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What one client may take from the others."""
+
+    streams: int = 128
+    """Calls at a time on one connection; more wait at the client."""
+    reading_bytes: int = 64 * 1024 * 1024
+    """Bodies that are being received at a time, at their largest; other calls wait unread. Four
+    may always be received."""
+    read_timeout_s: float = 10.0
+    """How long a call may take until its body is there, waiting included."""
+    ping_interval_s: float = 10.0
+    """A connection that pings more often is closed (keepalive)."""
+    keepalive_s: float = 60.0
+    """A connection that is silent for so long is pinged, and closed when nothing comes back."""
+    connection_age_s: float | None = None
+    """Connections are to be made anew when they are so old, so that load spreads."""
+    connection_grace_s: float = 30.0
+    """How long calls on such a connection may still take."""
+
+
+class GrpcReceiver:
+    """Serves the three OTLP services, and hands what comes to an Exporter."""
+
+    def __init__(
+        self,
+        exporter: Exporter,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 4317,
+        tls: GrpcTls | None = None,
+        auth: Auth | None = None,
+        limits: GrpcLimits | None = None,
+        headers: Collection[str] = TENANT_HEADERS,
+    ) -> None:
+        """Nothing listens yet. `port` 0 takes a free one.
+
+        `headers` are those that are handed on, by lower-case name; `x-*` is all that begin so.
+        """
+        self._exporter, self._auth, self._tls = exporter, auth, tls
+        self._host, self._port = host, port
+        self._limits = limits or GrpcLimits()
+        self._names = frozenset(headers)
+        self._prefixes = tuple(name[:-1] for name in headers if name.endswith("*"))
+        reads = self._limits.reading_bytes // max(exporter.max_body_bytes, 1)
+        self._reading = asyncio.Semaphore(max(reads, _FEWEST_READS))
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; the address that it listens on.
+
+        Raises UsageError for the TLS files, TargetError where the address cannot be had.
+        """
+        credentials = None if self._tls is None else self._tls.credentials()
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers((_Services(self._export),))
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        address = f"{host}:{self._port}"
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise TargetError(
+                f"cannot listen on {address}: it is in use, or no address of this host; choose"
+                " another with --grpc HOST:PORT"
+            ) from None
+        await server.start()
+        self._server = server
+        return self._host, port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, and end those that are not answered within `grace_s` seconds."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)
+
+    def _options(self) -> list[tuple[str, int]]:
+        """Names and meanings: grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
+        limits = self._limits
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", self._exporter.max_body_bytes),
+            ("grpc.per_message_decompression", 0),
+            # What a stream may send before it is read: a fixed size, or gRPC lets it grow to MiB.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
+            ("grpc.max_concurrent_streams", limits.streams),
+            ("grpc.keepalive_time_ms", _ms(limits.keepalive_s)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.ping_interval_s)),
+        ]
+        if limits.connection_age_s is not None:
+            options += [
+                ("grpc.max_connection_age_ms", _ms(limits.connection_age_s)),
+                ("grpc.max_connection_age_grace_ms", _ms(limits.connection_grace_s)),
+            ]
+        return options
+
+    async def _export(self, signal: Signal, context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata() or ())
+        header = metadata.get("authorization")
+        header = header if isinstance(header, str) else None  # bytes, where it is no text
+        if self._auth is not None and not self._auth.allows(header):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _UNAUTHENTICATED)
+        try:
+            with Reservation(self._exporter) as reservation:
+                answer = await self._exporter.export(
+                    await self._request(signal, metadata, context, reservation)
+                )
+        except RefusalError as error:
+            status = status_of(error)
+        except Exception:
+            _log.exception("an OTLP/gRPC request failed")
+            status = status_of(RefusalError(Reason.UNAVAILABLE, _FAILED))
+        else:
+            return answer_bytes(answer)
+        # Behind the handlers: an error that is being handled holds on to the body.
+        await context.abort(*status)
+        raise AssertionError("abort raises")
+
+    async def _request(
+        self, signal: Signal, metadata: dict[str, Any], context: Any, reservation: Reservation
+    ) -> Request:
+        timeout_s = self._limits.read_timeout_s
+        body = await receive(context, self._reading, timeout_s, reservation)
+        received_ns = time.time_ns()
+        body = await inflated(body, self._exporter.max_body_bytes, reservation)
+        headers = {
+            name: value
+            for name, value in metadata.items()
+            if (name in self._names or name.startswith(self._prefixes)) and isinstance(value, str)
+        }
+        return Request(signal, Encoding.PROTOBUF, body, received_ns, headers)
+
+
+class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """The methods of OTLP; gRPC itself answers UNIMPLEMENTED to others.
+
+    As methods that take a stream, since gRPC calls them before it has read a message.
+    """
+
+    def __init__(self, export: Callable[[Signal, Any], Awaitable[bytes]]) -> None:
+        self._handlers = {
+            method: grpc.stream_unary_rpc_method_handler(_bound(export, signal))
+            for method, signal in _METHODS.items()
+        }
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """The handler of a method; None where there is none."""
+        return self._handlers.get(details.method)
+
+
+def _bound(export: Callable[[Signal, Any], Awaitable[bytes]], signal: Signal) -> Any:
+    async def handle(_messages: Any, context: Any) -> bytes:
+        return await export(signal, context)
+
+    return handle
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

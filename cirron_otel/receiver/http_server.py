@@ -1,0 +1,280 @@
+"""The HTTP server: OTLP and Cirron batches, snapshot files, and the endpoints of operation.
+
+Sources: OTLP specification 1.x, "OTLP/HTTP"; docs/cirron-http.md. Needs the extra `collector`;
+whoever wants it imports this module when it is wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from ..errors import UsageError
+from .auth import Auth
+from .export import Encoding, Exporter, RefusalError, Request, Signal
+from .http_answers import (
+    HttpError,
+    Reply,
+    cirron_reply,
+    error_reply,
+    of_refusal,
+    otlp_reply,
+)
+from .http_blobs import BlobStore, Uploads, blob_names
+from .http_bodies import Bodies, HttpLimits, Room
+from .http_connections import Connections, response_of
+from .http_content import encoding_of, json_signal
+
+PASSED_HEADERS = frozenset(
+    (
+        "x-scope-orgid",
+        "x-cirron-sdk-version",
+        "x-cirron-batch-id",
+        "x-cirron-workspace-id",
+        "x-cirron-run-id",
+        "x-cirron-pipeline-id",
+        "x-cirron-deployment-id",
+        "x-cirron-model-id",
+    )
+)
+"""What a request says of whose it is, unless told otherwise."""
+
+_OTLP = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS, "/v1/logs": Signal.LOGS}
+_CIRRON = "/api/traces"
+_INGESTS = ("/v1/traces", _CIRRON)
+_BLOBS = tuple(f"{ingest}/blobs/" for ingest in _INGESTS)
+_OPERATION = frozenset(("/health", "/ready", "/metrics"))
+_READING = ("GET", "HEAD")
+
+_NEVER_PASSED = frozenset(("authorization", "proxy-authorization", "cookie"))
+
+_LONGEST_PASSED = 1024
+
+_HANG_UP = frozenset((401, 408, 413, 431))
+"""Behind these the rest of a body is not worth a connection that is kept."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the endpoints of operation say; each is called in the server's event loop."""
+
+    live: Callable[[], str] = lambda: ""
+    """Why the process is beyond help; empty while it works."""
+    ready: Callable[[], str] = lambda: ""
+    """Why nothing can be taken now; empty while it can."""
+    metrics: Callable[[], tuple[bytes, str]] | None = None
+    """The metrics and their Content-Type."""
+
+
+class HttpReceiver:
+    """One listening socket and what is behind it; one start, one stop."""
+
+    def __init__(
+        self,
+        exporter: Exporter,
+        *,
+        host: str = "localhost",
+        port: int = 4318,
+        tls: ssl.SSLContext | None = None,
+        auth: Auth | None = None,
+        limits: HttpLimits | None = None,
+        health: Health | None = None,
+        blobs: BlobStore | None = None,
+        staging: Path | None = None,
+        passed_headers: Collection[str] = PASSED_HEADERS,
+    ) -> None:
+        """Nothing listens yet. Port 0 takes a free one.
+
+        Without `auth` everybody is let in; with it, everybody still reads /health and /ready.
+        Snapshot files are taken where there is a store for them, `blobs`; in parts where there is
+        a directory `staging` to keep those in. `passed_headers` go to the exporter, credentials
+        never. Raises UsageError where `staging` cannot be made.
+        """
+        self._exporter, self._host, self._port = exporter, host, port
+        self._tls, self._auth = tls, auth
+        self._limits = limits or HttpLimits()
+        self._health = health or Health()
+        self._bodies = Bodies(exporter, self._limits)
+        self._passed = frozenset(name.lower() for name in passed_headers) - _NEVER_PASSED
+        try:
+            self._uploads = Uploads(blobs, self._limits, staging) if blobs is not None else None
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"no parts of files can be kept in {staging}: {why}") from None
+        self._connections: Connections | None = None
+        self._listener: asyncio.Server | None = None
+        self._is_stopping = False
+        self.answered: Counter[tuple[str, int]] = Counter()
+        """How many requests were answered, by route and status; `-` is no known route."""
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; gives the address. Raises UsageError where that is not possible."""
+        connections = Connections(self._answer, self._limits, self._count_garbage)
+        loop = asyncio.get_running_loop()
+        handshake_s = self._limits.grace_s if self._tls is not None else None
+        try:
+            self._listener = await loop.create_server(
+                connections,
+                self._host if self._port else await _first_address(self._host),
+                self._port,
+                ssl=self._tls,
+                ssl_handshake_timeout=handshake_s,
+                backlog=min(self._limits.connections, 1024),
+            )
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
+            ) from None
+        self._connections = connections
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more connections, and answer the requests that are there, for `grace_s` at most.
+
+        What is not answered by then is cut off: its sender knows that it was not taken.
+        """
+        self._is_stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._connections is not None:
+            left = await self._connections.drain(grace_s)
+            self._connections = None
+            if left:
+                _logger.warning("%d HTTP requests were cut off", left)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.rel_url.raw_path
+        route = _route(path)
+        reply = await self._reply(request, route, path)
+        self.answered[route, reply.status] += 1
+        response = response_of(reply)
+        if self._is_stopping or (reply.status in _HANG_UP and request.can_read_body):
+            response.force_close()
+        return response
+
+    async def _reply(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+        try:
+            return await self._routed(request, route, path)
+        except HttpError as error:
+            failure = error
+        except RefusalError as error:
+            failure = of_refusal(error)
+        except Exception:
+            # 503 and not 500, which clients take for final: nothing must be lost by a fault here.
+            _logger.exception("a request to %s failed", route)
+            failure = HttpError(503, "an internal error: try again later", {"Retry-After": "5"})
+        return error_reply(failure, _answered_in(request))
+
+    async def _routed(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+        if route in _OTLP or route == _CIRRON:
+            self._check(request, ("POST",))
+            return await self._export(request, route)
+        if route == "blobs" and self._uploads is not None:
+            self._check(request, ("PUT", "HEAD"))
+            span_id, file = blob_names(path.partition("/blobs/")[2])
+            if request.method == "HEAD":
+                return await self._uploads.head(span_id, file)
+            return await self._uploads.put(request, span_id, file)
+        if route in _OPERATION:
+            return self._operation(request, route)
+        raise HttpError(404, "nothing is taken at this path")
+
+    def _check(
+        self, request: web.BaseRequest, methods: tuple[str, ...], *, is_open: bool = False
+    ) -> None:
+        if request.method not in methods:
+            allowed = ", ".join(methods)
+            raise HttpError(405, f"expected {allowed}", {"Allow": allowed})
+        if self._auth is None or is_open:
+            return
+        told = request.headers.getall("Authorization", [])
+        if len(told) > 1 or not self._auth.allows(told[0] if told else None):
+            raise HttpError(
+                401,
+                "expected `Authorization: Bearer <token>` with a token that is accepted here",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _export(self, request: web.BaseRequest, route: str) -> Reply:
+        received_ns = time.time_ns()
+        encoding = encoding_of(request.headers.get("Content-Type"))
+        signal = _OTLP.get(route, Signal.CIRRON)
+        if signal is Signal.CIRRON and encoding is not Encoding.JSON:
+            raise HttpError(415, "Cirron batches are taken as application/json")
+        whose = self._whose(request)
+        with Room(self._exporter) as room:
+            body = await self._bodies.read(request, room)
+            if encoding is Encoding.JSON and signal is Signal.TRACES:
+                signal = json_signal(body)
+            answer = await self._exporter.export(
+                Request(signal, encoding, body, received_ns, whose)
+            )
+        if signal is Signal.CIRRON:
+            return cirron_reply(answer)
+        return otlp_reply(answer, signal, encoding)
+
+    def _whose(self, request: web.BaseRequest) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key, value in request.headers.items():
+            name = key.lower()
+            if name not in self._passed or not value:
+                continue
+            # What is stored under a name must be that of one tenant, and nothing made up of two.
+            if name in found or not value.isascii() or len(value) > _LONGEST_PASSED:
+                raise HttpError(
+                    400,
+                    f"expected one {name} of up to {_LONGEST_PASSED} ASCII letters,"
+                    " found several, or another",
+                )
+            found[name] = value
+        return found
+
+    def _operation(self, request: web.BaseRequest, route: str) -> Reply:
+        self._check(request, _READING, is_open=route != "/metrics")
+        if route == "/metrics":
+            if self._health.metrics is None:
+                raise HttpError(404, "no metrics are given out here")
+            body, media_type = self._health.metrics()
+            return Reply(200, body, media_type)
+        why = self._health.live() if route == "/health" else self._health.ready()
+        if why:
+            raise HttpError(503, why, {"Retry-After": "1"})
+        return Reply(200, b'{"status": "ok"}')
+
+    def _count_garbage(self, status: int) -> None:
+        self.answered["-", status] += 1
+
+
+async def _first_address(host: str) -> str:
+    """One address of `host`: with several, port 0 would take a port for each."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return str(found[0][4][0])
+
+
+def _answered_in(request: web.BaseRequest) -> Encoding:
+    """How an error is told: as the request is written, and in JSON if that cannot be said."""
+    try:
+        return encoding_of(request.headers.get("Content-Type"))
+    except HttpError:
+        return Encoding.JSON
+
+
+def _route(path: str) -> str:
+    if path in _OTLP or path == _CIRRON or path in _OPERATION:
+        return path
+    return "blobs" if path.startswith(_BLOBS) else "-"

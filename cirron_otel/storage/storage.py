@@ -1,0 +1,241 @@
+"""The platform's tables in a database: batches in, batches out (docs/storage.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple, Self
+
+from .. import exactjson
+from ..errors import InputError
+from ..exporter.batch_target import SealedBatch
+from ..spool.paths import checked_name
+from .database import Database, connect
+from .migrate import check_readable, migrate
+from .processes import forget_processes
+from .rows import (
+    BATCH_COLUMNS,
+    COLUMNS,
+    MARK,
+    SNAPSHOT,
+    SPAN,
+    Made,
+    hash_of,
+    made_of,
+    rows_of,
+    stored_name,
+)
+from .stored import Select, stored_batches
+from .traces import Placing
+from .url import Location, parse_url
+from .whose import Context
+
+_EXPIRED_AT_ONCE = 200
+"""Batches that are removed in one transaction: writers wait for no more than that."""
+
+
+class Written(NamedTuple):
+    """What became of batches."""
+
+    new: int
+    known: int
+    """Of these, the storage had the same name and content already."""
+    rows: int
+    """Spans, marks and snapshots that were added."""
+
+
+class Retained(NamedTuple):
+    """What was removed because of its age."""
+
+    batches: int
+    rows: int
+
+
+class Storage:
+    """A database with the platform's tables. One thread uses it; `interrupt` may come from any.
+
+    Its methods raise UnreachableError where the database cannot do it now (MisconfiguredError
+    where that looks like a fault of the configuration), RefusedError where it will never take
+    what it is given, and StoppedError behind `interrupt`. After UnreachableError it is to be
+    closed, and opened again.
+    """
+
+    def __init__(self, database: Database, location: Location) -> None:
+        """`open` is how one comes by a storage."""
+        self._database, self._location = database, location
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = True) -> Self:
+        """Connect to `sqlite:///FILE` or `postgresql://…`, and bring the tables up to date.
+
+        `create=False` is for reading alone: it changes nothing. Raises as the methods do, and
+        UsageError for a URL that is none, MissingExtraError without PostgreSQL's driver,
+        and, with `create=False`, InputError where there is no storage.
+        """
+        location = parse_url(url)
+        database = connect(location, create=create)
+        try:
+            storage = cls(database, location)
+            if create:
+                storage.migrate()
+            else:
+                check_readable(database, location.shown)
+        except BaseException:
+            database.close()
+            raise
+        return storage
+
+    @property
+    def shown(self) -> str:
+        """Where it is, as people may see it: without user, password and parameters."""
+        return self._location.shown
+
+    @property
+    def database(self) -> Database:
+        """The connection, for statements of one's own."""
+        return self._database
+
+    def migrate(self) -> int:
+        """Bring the tables to the version that this release writes; the version they had.
+
+        Raises MisconfiguredError where a newer release wrote them.
+        """
+        return migrate(self._database)
+
+    def write(self, batches: Sequence[SealedBatch], context: Context = Context()) -> Written:  # noqa: B008
+        """Store batches, all of them or, where it raises, none.
+
+        A batch that is there already, by its name and content, is left as it is; one of a known
+        name with other content is stored beside it. Raises RefusedError for what is no batch, and
+        TargetError for a name that no file could have.
+        """
+        unknown = self._unknown(batches)
+        made = [made_of(batch, hash_, context) for hash_, batch in unknown]
+        made.sort(key=lambda each: (each.name, each.hash))  # so that writers never block in circles
+        rows = 0
+        new: list[tuple[int, Made]] = []
+        if made:
+            with self._database.transaction():
+                new = self._add(made)
+                rows = self._fill(new, context)
+        return Written(len(new), len(batches) - len(new), rows)
+
+    def batches(self, select: Select = Select()) -> Iterator[tuple[str, bytes]]:  # noqa: B008
+        """(file name, bytes) of the stored batches, in the order of their names.
+
+        Each is equal to what was written, as JSON values. It reads through a connection of its
+        own, all as it stands at the beginning. Raises InputError where a batch is damaged.
+        """
+        with closing(connect(self._location, create=False)) as database:
+            yield from stored_batches(database, select)
+
+    def retain(self, older_than_ns: int) -> Retained:
+        """Remove the batches that were created before a time (Unix ns), with all their rows.
+
+        One that does not say when, or says 0 or less, counts from when it was stored.
+        """
+        batches = rows = 0
+        database = self._database
+        while True:
+            with database.transaction():
+                database.serialize()
+                found = database.rows(
+                    'SELECT "batchKey" FROM "TraceBatch" WHERE "createdNs" < ?'  # noqa: S608
+                    ' AND ("createdNs" > 0 OR "storedNs" < ?) ORDER BY "createdNs"'
+                    f" LIMIT {_EXPIRED_AT_ONCE}",
+                    older_than_ns,
+                    older_than_ns,
+                )
+                keys = database.many(row[0] for row in found)
+                among = database.among('"batchKey"')
+                if not found:
+                    self._forget_unresolved()
+                    break
+                for kind in COLUMNS:
+                    rows += database.run(f'DELETE FROM "{kind}" WHERE {among}', keys)  # noqa: S608
+                batches += database.run(f'DELETE FROM "TraceBatch" WHERE {among}', keys)  # noqa: S608
+        if batches:
+            database.shrink()
+        return Retained(batches, rows)
+
+    def interrupt(self) -> None:
+        """End what another thread is doing here, and allow nothing after it."""
+        self._database.interrupt()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connection without a word to the server."""
+        self._database.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Storage({self.shown!r})"
+
+    def _unknown(self, batches: Sequence[SealedBatch]) -> list[tuple[bytes, SealedBatch]]:
+        """Those that are not there yet, each once."""
+        wanted = {
+            (stored_name(checked_name(batch.name)), hash_of(batch.data)): batch for batch in batches
+        }
+        among = self._database.among('"name"')
+        known = {
+            (name, bytes(hash_))
+            for name, hash_ in self._database.rows(
+                f'SELECT "name", "hash" FROM "TraceBatch" WHERE {among}',  # noqa: S608
+                self._database.many({name for name, _ in wanted}),
+            )
+        }
+        names = {name for name, _ in known}
+        return [
+            (hash_, batch)
+            for (name, hash_), batch in wanted.items()
+            if (name, hash_) not in known and not (name in names and self._holds_equal(batch))
+        ]
+
+    def _holds_equal(self, batch: SealedBatch) -> bool:
+        """Whether a batch of that name, in other bytes, is the same as JSON values."""
+        try:
+            value = exactjson.loads(batch.data)
+            return any(
+                name == batch.name and exactjson.equal(exactjson.loads(data), value)
+                for name, data in self.batches(Select(name=batch.name))
+            )
+        except (InputError, RecursionError):
+            return False
+
+    def _add(self, made: Sequence[Made]) -> list[tuple[int, Made]]:
+        """Add the batches; (key, batch) of those that were not there."""
+        now = time.time_ns()
+        keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in made])
+        return [(key, each) for key, each in zip(keys, made, strict=True) if key is not None]
+
+    def _fill(self, new: Sequence[tuple[int, Made]], context: Context) -> int:
+        """Add the rows of batches; how many."""
+        made = [each for _, each in new]
+        placing = Placing(self._database, made)
+        if context.blob_uri is not None:
+            for each in made:
+                placing.set_blob_uris(each, context.blob_uri)
+        count = 0
+        for kind in (SPAN, MARK, SNAPSHOT):
+            rows = [row for key, each in new for row in rows_of(kind, key, each.records_of(kind))]
+            if rows:
+                self._database.fill(kind, COLUMNS[kind], rows)
+            count += len(rows)
+        placing.settle(made)
+        return count
+
+    def _forget_unresolved(self) -> None:
+        self._database.run(
+            'DELETE FROM "TraceUnresolved" WHERE NOT EXISTS'
+            ' (SELECT 1 FROM "TraceSpan" s WHERE s."traceId" = "TraceUnresolved"."id")'
+        )
+        forget_processes(self._database)

@@ -1,0 +1,73 @@
+"""A collector as a user starts it: a process of its own, asked over loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROGRAM = "import sys; from cirron_otel.cli import main; sys.exit(main())"
+
+
+class Serving:
+    """A running `cirron-otel collector`."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        """Start it on free ports, with its spool in `folder`, and wait until it listens."""
+        self.folder = folder
+        self.log = folder.parent / f"{folder.name}.log"
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, "collector", "--spool", str(folder), "--json",
+                 "--grpc", "localhost:0", "--http", "localhost:0", *options],
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        addresses = json.loads(line)
+        self.grpc, self.http = addresses["grpc"], f"http://{addresses['http']}"
+
+    def translator(self) -> int | None:
+        """The process id of its second process."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        with contextlib.suppress(OSError):
+            children = found.read_text().split()
+            return int(children[0]) if children else None
+        return None
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """Ask it to end; its exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Serving]:
+    """A collector that is gone afterwards."""
+    found = Serving(folder, *options)
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.kill()
+
+
+def spans_of(folder: Path) -> list[dict[str, Any]]:
+    """All span records in the spool of a collector."""
+    spans: list[dict[str, Any]] = []
+    for path in sorted((folder / "spool").glob("*.json")):
+        spans += json.loads(path.read_bytes())["spans"]
+    return spans

@@ -1,0 +1,52 @@
+"""A program: a gRPC receiver by itself, whose memory and answers a test watches."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from cirron_otel.receiver.export import Answer, Reason, RefusalError, Request
+from cirron_otel.receiver.grpc_server import GrpcReceiver
+from cirron_otel.receiver.measure import MalformedError, TooManyElementsError, measure
+
+ROOM = 64 * 1024 * 1024
+
+
+class Measured:
+    """Takes what can be measured, and keeps nothing."""
+
+    max_body_bytes = 4 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self._room = ROOM
+
+    async def export(self, request: Request) -> Answer:
+        try:
+            measure(request.body, request.signal)
+        except MalformedError as error:
+            raise RefusalError(Reason.INVALID, str(error)) from None
+        except TooManyElementsError as error:
+            raise RefusalError(Reason.TOO_LARGE, str(error)) from None
+        await asyncio.sleep(0.01)  # what a write may take: bodies are in flight meanwhile
+        return Answer()
+
+    def reserve(self, size: int) -> bool:
+        if size > self._room:
+            return False
+        self._room -= size
+        return True
+
+    def release(self, size: int) -> None:
+        self._room += size
+
+
+async def main() -> None:
+    receiver = GrpcReceiver(Measured(), port=0)
+    _, port = await receiver.start()
+    print(port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await receiver.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

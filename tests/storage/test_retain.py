@@ -1,0 +1,56 @@
+"""Retention removes what is old, with all its rows, and nothing else."""
+
+from __future__ import annotations
+
+import time
+
+from cirron_otel.storage import Storage
+from tests.spool.made import EPOCH_NS, made, mark, snapshot, span
+
+from .helpers import ALL_TABLES, column, sealed
+
+SECOND = 10**9
+
+
+def counts(storage: Storage) -> list[int]:
+    return [column(storage, f'SELECT COUNT(*) FROM "{table}"')[0] for table in ALL_TABLES[:4]]
+
+
+def test_batches_go_with_all_their_rows(storage: Storage) -> None:
+    storage.write(
+        [
+            sealed(
+                made(n, spans=[span(n), span(n)], marks=[mark(n, n)], snapshots=[snapshot(n, n)])
+            )
+            for n in range(10)
+        ]
+    )
+    assert storage.retain(EPOCH_NS + 4 * SECOND) == (4, 16)
+    assert counts(storage) == [6, 12, 6, 6]
+    assert column(storage, 'SELECT MIN("createdNs") FROM "TraceBatch"') == [EPOCH_NS + 4 * SECOND]
+    assert storage.retain(EPOCH_NS + 4 * SECOND) == (0, 0)
+
+
+def test_more_than_go_in_one_transaction(storage: Storage) -> None:
+    storage.write([sealed(made(n, spans=[span(n)])) for n in range(450)])
+    assert storage.retain(EPOCH_NS + 440 * SECOND) == (440, 440)
+    assert counts(storage) == [10, 10, 0, 0]
+
+
+def test_a_batch_without_a_time_counts_from_when_it_was_stored(storage: Storage) -> None:
+    before = time.time_ns()
+    odd = [made(n, created_ns=created) for n, created in enumerate((0, -5, None, "x"))]
+    storage.write([sealed(batch, f"{n}.json") for n, batch in enumerate(odd)])
+    assert storage.retain(before).batches == 0
+    assert storage.retain(time.time_ns() + SECOND).batches == 4
+
+
+def test_an_sqlite_file_gets_smaller(url: str) -> None:
+    with Storage.open(url) as storage:
+        if storage.database.dialect != "sqlite":
+            return
+        storage.write([sealed(made(n, spans=[span(n, name="x" * 50_000)])) for n in range(40)])
+        [before] = column(storage, "PRAGMA page_count")
+        storage.retain(EPOCH_NS + 100 * SECOND)
+        [after] = column(storage, "PRAGMA page_count")
+        assert after < before / 4
