@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,8 +60,14 @@ def test_statements(storage: Storage, number: int) -> None:
 
 def test_the_program(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     [program] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    scope: dict[str, Any] = {"url": url, "spool": SPOOLS / "01_torch_basic"}
-    exec(program, scope)
+    spool = SPOOLS / "01_torch_basic"
+    for said, meant in (
+        ("sqlite:///traces.db", url),
+        ('SpoolReader(".")', f'SpoolReader("{spool}")'),
+    ):
+        assert said in program
+        program = program.replace(said, meant)
+    exec(program, {})
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == [
         path.name for path in batch_files("01_torch_basic")
