@@ -110,7 +110,7 @@ class TestTheDocument:
             assert load_options("c.yaml", environ=environ).warnings == ()
 
     def test_its_commands_say_what_it_shows(self, run: Run, tmp_path: Path) -> None:
-        wrong = re.search(r"<<'END'\n(.*?)^END$", DOCUMENT.read_text(), re.M | re.S)
+        wrong = re.search(r"collector.yaml <<'END'\n(.*?)^END$", DOCUMENT.read_text(), re.M | re.S)
         assert wrong is not None
         (tmp_path / "collector.yaml").write_text(wrong[1])
         (shown,) = self.blocks("console")
