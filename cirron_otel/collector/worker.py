@@ -62,7 +62,6 @@ class Worker:
         self._until: Position | None = None
         self._finish_by: float | None = None
         self._forget_at = 0.0
-        self._position: Position | None = None
 
     def tell(self, message: dict[str, Any]) -> None:
         """What came over the standard input; from any thread."""
@@ -72,18 +71,15 @@ class Worker:
         """Work until it is told to finish."""
         if self._senders is not None:
             self._senders.start(self._paths)
-        self._attempt(self._recovered)
+        worked = self._attempt(self._recovered)
         while True:
-            self._listen(0.0 if self._is_behind() else _IDLE_S)
+            self._listen(0.0 if worked or self._finish_by is not None else _IDLE_S)
             worked = self._attempt(self._work)
             if self._finish_by is not None and not worked:
                 break
         self._end()
 
     # --- the journal ----------------------------------------------------------------------------
-
-    def _is_behind(self) -> bool:
-        return self._until is not None and (self._position is None or self._position < self._until)
 
     def _listen(self, seconds: float) -> None:
         """Take what was said, and wait for it for so long."""
@@ -123,7 +119,6 @@ class Worker:
             return self._finish_by is not None
 
     def _done(self, done: Done) -> None:
-        self._position = done.position
         if self._senders is not None:
             self._senders.stored(done.names)
         counts, self._translation.counts = (

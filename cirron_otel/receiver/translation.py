@@ -55,19 +55,22 @@ class Translation:
         """Nothing is read yet. Raises InputError, TargetError."""
         self._directory, self._writer, self._seen = directory, writer, seen
         self.counts: Counter[str] = Counter()
+        self._is_broken_off = False
+        """Whether frames were read and are not done."""
         self._place = read_place(directory, self._damaged)
         self._reader = self._read_from(self._place.position)
 
     def recover(self) -> Done | None:
-        """Finish the group that an earlier process was at; to be called before `work`."""
-        intent = self._place.intent
-        if not intent:
+        """Finish the group that was broken off, by this process or an earlier one; None without.
+
+        To be called before `work`, which does it, too.
+        """
+        if not self._place.intent:
             return None
-        until = Position(*intent["until"])
-        frames: list[Frame] = []
-        while found := self._reader.poll(max_bytes=GROUP_BYTES, until=until):
-            frames += found
-        return self._finish(frames, until, set(intent["skip"]))
+        self._begin()
+        done = self._again(self._place.intent)
+        self._is_broken_off = False
+        return done
 
     def work(self, until: Position | None) -> Done | None:
         """Translate the next group of frames before `until`; None where there is none.
@@ -75,21 +78,34 @@ class Translation:
         Raises TargetError where the spool cannot be written: the group is to be tried again.
         """
         if self._place.intent:
+            return self.recover()
+        self._begin()
+        done = self._next(until)
+        self._is_broken_off = False
+        return done
+
+    def _begin(self) -> None:
+        """Stand where all is done up to; until it is said otherwise, what is read now is not."""
+        if self._is_broken_off:
             self._reader.close()
             self._reader = self._read_from(self._place.position)
-            return self.recover()
+        self._is_broken_off = True
+
+    def _again(self, intent: dict[str, Any]) -> Done:
+        until = Position(*intent["until"])
+        frames: list[Frame] = []
+        while found := self._reader.poll(max_bytes=GROUP_BYTES, until=until):
+            frames += found
+        return self._finish(frames, until, set(intent["skip"]))
+
+    def _next(self, until: Position | None) -> Done | None:
         frames = self._reader.poll(max_bytes=GROUP_BYTES, until=until)
         if not frames:
             return None
         end = frames[-1].end
         skip = self._duplicates(frames)
-        intent = {"until": list(end), "skip": sorted(skip)}
-        self._move(Place(self._place.position, intent))
+        self._move(Place(self._place.position, {"until": list(end), "skip": sorted(skip)}))
         return self._finish(frames, end, skip)
-
-    def rest(self) -> None:
-        """There is nothing to do for now: note how far all is done, and give room."""
-        remove_before(self._directory, self._reader.position)
 
     def forget(self, before_ns: int) -> None:
         """Duplicates of what came before are not known any more."""

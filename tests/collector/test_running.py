@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -170,3 +172,23 @@ def test_an_address_that_is_taken(collector: Serving, tmp_path: Path) -> None:
 def test_two_on_one_spool(collector: Serving) -> None:
     with pytest.raises(AssertionError, match="another"):
         Serving(collector.folder)
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_nothing_to_do_costs_nothing(is_used: bool, tmp_path: Path) -> None:
+    """Neither process turns in circles: processor time is what is asked for, and no wall time."""
+    with serving(tmp_path / "data") as here:
+        if is_used:
+            assert post(f"{here.http}/v1/traces", request(), "application/x-protobuf")[0] == 200
+            time.sleep(0.5)
+        translator = here.translator()
+        assert translator is not None
+        before = [_processor_s(each) for each in (here.process.pid, translator)]
+        time.sleep(2.0)
+        after = [_processor_s(each) for each in (here.process.pid, translator)]
+    assert [late - early < 0.5 for early, late in zip(before, after, strict=True)] == [True, True]
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
