@@ -114,7 +114,9 @@ def test_compressed_bodies(compress: Callable[[bytes], bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"\x1f\x8b", gzip.compress(b"abc")[:-1], gzip.compress(b"abc" * 99) + b"!"]
+    "body",
+    [b"\x1f\x8b", gzip.compress(b"abc")[:-1], gzip.compress(b"abc" * 99) + b"!"],
+    ids=["magic alone", "cut off", "rest behind it"],  # the bytes hold the time, by the second
 )
 def test_what_is_damaged_is_invalid(body: bytes) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
