@@ -32,6 +32,8 @@ class Sizes:
     """Of an epoch: fewer records than wake our flush thread before its time."""
     rounds: int = 5
     """Of a generation, before and after the tools are installed."""
+    alone_rounds: int = 20
+    """The same of the training thread alone: short blocks, so that many even the machine out."""
     generations: int = 3
     flushing_epochs: int = 8
     """Of a block while everything flushes: long beside the tools' intervals of one second."""
@@ -41,7 +43,7 @@ class Sizes:
     """How often each layer of the longer step is applied: 10 ms."""
 
 
-TINY = Sizes(10, 1, 1, 1, 2, 1, 2)
+TINY = Sizes(10, 1, 1, 1, 1, 2, 1, 2)
 """Enough to see that everything runs."""
 
 
@@ -103,7 +105,7 @@ def tables(sizes: Sizes) -> list[Table]:
         short,
         "thread",
         (Bar(OURS, CIRRON_SDK, 0.35),),
-        sizes.rounds,
+        sizes.alone_rounds,
         is_held_back=True,
     )
     flushing = Table(

@@ -34,6 +34,13 @@ _new = Phase.__new__
 class Tracker:
     """One thread's. Its methods raise nothing."""
 
+    # There are more than an object holds beside its dictionary, and the dictionary is slower.
+    __slots__ = ("__weakref__", "backward", "backwards", "bare", "batch", "buffers", "clock",
+                 "compiled", "context", "copies", "depth", "folds", "has_failed", "inside",
+                 "is_plain", "iteration", "open", "parent", "partial", "partial_until", "passes",
+                 "shared", "spare", "step", "stepped", "stepping", "steps", "steps_begun",
+                 "was_forward")  # fmt: skip
+
     now = staticmethod(now)
 
     def __init__(self, shared: Shared) -> None:
