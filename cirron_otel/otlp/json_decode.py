@@ -81,21 +81,26 @@ def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
 def traces_from_value(document: Any) -> tuple[TracesData, list[str]]:
     """`traces_from_json` for a document that `json_parse.parse` has parsed."""
     message, unknown = TracesData(), Unknown()
+    read_document(_TRACES_DATA, document, message, unknown)
+    return message, unknown.report()
+
+
+def read_document(kind: Kind, document: Any, message: Any, unknown: Unknown) -> None:
+    """Read a parsed document into a message of type `kind`. Raises InputError."""
     try:
-        _read(_TRACES_DATA, document, lambda: message, 0, unknown)
+        _read(kind, document, lambda: message, 0, unknown)
     except Bad as bad:
         path = "".join(reversed(bad.path)).removeprefix(".")
         raise InputError(f"{path}: {bad.reason}" if path else bad.reason) from None
     except UnicodeEncodeError:
         raise InputError("a string holds a lone surrogate, which is no Unicode text") from None
-    return message, unknown.report()
 
 
 def _camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
 
 
-class _Kind:
+class Kind:
     """One message type: its name, and its fields under each key that JSON may give them."""
 
     def __init__(self, name: str, scalars: dict[str, Convert], others: dict[str, Fill]) -> None:
@@ -108,9 +113,7 @@ def _by_key(fields: dict[str, _Action]) -> dict[str, tuple[str, _Action]]:
     return {key: (name, fields[name]) for name in fields for key in (name, _camel(name))}
 
 
-def _read(
-    kind: _Kind, value: Any, create: Callable[..., Any], depth: int, unknown: Unknown
-) -> None:
+def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknown: Unknown) -> None:
     """Read the object `value` into the message that `create(**scalars)` makes in its place."""
     if type(value) is not dict:
         raise Bad(f"expected an object ({kind.name}), found {shown(value)}")
@@ -143,7 +146,7 @@ def _read(
             raise
 
 
-def _one(kind: _Kind) -> Fill:
+def one(kind: Kind) -> Fill:
     """A sub-message; it is present even where its object is empty."""
 
     def fill(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
@@ -174,7 +177,7 @@ def _each(fill_item: Fill) -> Fill:
     return fill
 
 
-def _many(kind: _Kind) -> Fill:
+def many(kind: Kind) -> Fill:
     """A list of sub-messages."""
 
     def fill_item(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
@@ -188,7 +191,7 @@ def _add_string(container: Any, item: Any, _depth: int, _unknown: Unknown) -> No
 
 
 def _add_any_value(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
-    _any_value(container.add(), item, depth, unknown)
+    any_value(container.add(), item, depth, unknown)
 
 
 def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
@@ -197,7 +200,7 @@ def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
         key, value = item.get("key"), item.get("value")
         if type(key) is str and value is not None:
             try:
-                _any_value(container.add(key=key).value, value, depth + 1, unknown)
+                any_value(container.add(key=key).value, value, depth + 1, unknown)
             except Bad as bad:
                 bad.path.append(".value")
                 raise
@@ -206,7 +209,7 @@ def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
     _read(_KEY_VALUE, item, container.add, depth, unknown)
 
 
-def _any_value(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
+def any_value(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
     """An AnyValue, which may have one member or none; an empty one is present all the same."""
     _check_depth(depth)
     if type(value) is not dict:
@@ -245,9 +248,9 @@ def _member(name: str, convert: Convert) -> Fill:
     return fill
 
 
-def _list_member(name: str, kind: _Kind) -> Fill:
+def _list_member(name: str, kind: Kind) -> Fill:
     """The array or the key-value list of an AnyValue."""
-    read = _one(kind)
+    read = one(kind)
 
     def fill(message: Any, item: Any, depth: int, unknown: Unknown) -> None:
         _check_depth(depth)
@@ -256,12 +259,12 @@ def _list_member(name: str, kind: _Kind) -> Fill:
     return fill
 
 
-_attributes = _each(_add_key_value)
+ATTRIBUTES = _each(_add_key_value)
 _strings = _each(_add_string)
 
-_ARRAY = _Kind("ArrayValue", {}, {"values": _each(_add_any_value)})
-_KEY_VALUE_LIST = _Kind("KeyValueList", {}, {"values": _attributes})
-_KEY_VALUE = _Kind("KeyValue", {"key": string, "key_strindex": int32}, {"value": _any_value})
+_ARRAY = Kind("ArrayValue", {}, {"values": _each(_add_any_value)})
+_KEY_VALUE_LIST = Kind("KeyValueList", {}, {"values": ATTRIBUTES})
+_KEY_VALUE = Kind("KeyValue", {"key": string, "key_strindex": int32}, {"value": any_value})
 
 _ANY_VALUE_FIELDS = {
     "string_value": _member("string_value", string),
@@ -275,13 +278,13 @@ _ANY_VALUE_FIELDS = {
 }
 _ANY_VALUE = {key: fill for name, fill in _ANY_VALUE_FIELDS.items() for key in (name, _camel(name))}
 
-_STATUS = _Kind("Status", {"message": string, "code": enum(Status.StatusCode.items())}, {})
-_EVENT = _Kind(
+_STATUS = Kind("Status", {"message": string, "code": enum(Status.StatusCode.items())}, {})
+_EVENT = Kind(
     "Event",
     {"time_unix_nano": uint64, "name": string, "dropped_attributes_count": uint32},
-    {"attributes": _attributes},
+    {"attributes": ATTRIBUTES},
 )
-_LINK = _Kind(
+_LINK = Kind(
     "Link",
     {
         "trace_id": hex_id,
@@ -290,9 +293,9 @@ _LINK = _Kind(
         "dropped_attributes_count": uint32,
         "flags": uint32,
     },
-    {"attributes": _attributes},
+    {"attributes": ATTRIBUTES},
 )
-_SPAN = _Kind(
+_SPAN = Kind(
     "Span",
     {
         "trace_id": hex_id,
@@ -309,33 +312,33 @@ _SPAN = _Kind(
         "dropped_links_count": uint32,
     },
     {
-        "attributes": _attributes,
-        "events": _many(_EVENT),
-        "links": _many(_LINK),
-        "status": _one(_STATUS),
+        "attributes": ATTRIBUTES,
+        "events": many(_EVENT),
+        "links": many(_LINK),
+        "status": one(_STATUS),
     },
 )
-_SCOPE = _Kind(
+SCOPE = Kind(
     "InstrumentationScope",
     {"name": string, "version": string, "dropped_attributes_count": uint32},
-    {"attributes": _attributes},
+    {"attributes": ATTRIBUTES},
 )
-_SCOPE_SPANS = _Kind(
-    "ScopeSpans", {"schema_url": string}, {"scope": _one(_SCOPE), "spans": _many(_SPAN)}
+_SCOPE_SPANS = Kind(
+    "ScopeSpans", {"schema_url": string}, {"scope": one(SCOPE), "spans": many(_SPAN)}
 )
-_ENTITY_REF = _Kind(
+_ENTITY_REF = Kind(
     "EntityRef",
     {"schema_url": string, "type": string},
     {"id_keys": _strings, "description_keys": _strings},
 )
-_RESOURCE = _Kind(
+RESOURCE = Kind(
     "Resource",
     {"dropped_attributes_count": uint32},
-    {"attributes": _attributes, "entity_refs": _many(_ENTITY_REF)},
+    {"attributes": ATTRIBUTES, "entity_refs": many(_ENTITY_REF)},
 )
-_RESOURCE_SPANS = _Kind(
+_RESOURCE_SPANS = Kind(
     "ResourceSpans",
     {"schema_url": string},
-    {"resource": _one(_RESOURCE), "scope_spans": _many(_SCOPE_SPANS)},
+    {"resource": one(RESOURCE), "scope_spans": many(_SCOPE_SPANS)},
 )
-_TRACES_DATA = _Kind("TracesData", {}, {"resource_spans": _many(_RESOURCE_SPANS)})
+_TRACES_DATA = Kind("TracesData", {}, {"resource_spans": many(_RESOURCE_SPANS)})

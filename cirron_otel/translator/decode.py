@@ -6,7 +6,7 @@ what comes out the same is taken for a record of Cirron's. The others are left f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,10 @@ class Decoded:
     expected: Counts
     duplicates: int = 0
     """Records that came more than once and were counted once."""
+    key: bytes = b""
+    """What all parts of a batch that was born in Cirron have in common; empty for any other."""
+    records: frozenset[bytes] = frozenset()
+    """Of such a part, the keys of its records (`record_key`)."""
 
     @property
     def complete(self) -> bool:
@@ -53,7 +57,9 @@ class Assembly:
     resource_attributes: Record
     units: list[SpanSet] = field(default_factory=list)
     carriers: list[Carrier] = field(default_factory=list)
-    seen: set[object] = field(default_factory=set)
+    known: frozenset[bytes] = frozenset()
+    """The keys of records that came before, and are kept elsewhere."""
+    seen: set[tuple[int, str | None, int | None]] = field(default_factory=set)
     found: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     duplicates: int = 0
 
@@ -68,7 +74,7 @@ class Assembly:
     def _is_new(self, which: int, record_id: object, seq: int | None) -> bool:
         text = record_id if isinstance(record_id, str) else None
         key = (which, text, seq)
-        if key in self.seen:
+        if key in self.seen or (self.known and record_key(*key) in self.known):
             self.duplicates += which < len(LISTS)
             return False
         self.seen.add(key)
@@ -162,14 +168,29 @@ class Assembly:
             mark_ids.extend(carried[: unit.more_marks])
 
 
+Known = Callable[[bytes], frozenset[bytes]]
+"""By the key of a batch: the keys of its records that are kept elsewhere already."""
+
+
+def record_key(which: int, record_id: str | None, seq: int | None) -> bytes:
+    """What tells a record of a batch from its others, 8 bytes: its kind, id and `seq`."""
+    return digest(which, "" if record_id is None else f"={record_id}", str(seq))[:8]
+
+
+def nothing_known(_: bytes) -> frozenset[bytes]:
+    """The records that are known where nothing came before: none."""
+    return frozenset()
+
+
 class Regrouper:
     """Puts batches together again from ResourceSpans that a collector split, merged or reordered.
 
     Holds the parts of batches that are not complete yet.
     """
 
-    def __init__(self) -> None:
-        """Start with nothing."""
+    def __init__(self, known: Known = nothing_known) -> None:
+        """Start with nothing; what is `known` counts as a duplicate."""
+        self._known = known
         self.open: dict[bytes, Assembly] = {}
         self.done: set[bytes] = set()
         """Batches that were handed out: what comes of them again is a duplicate."""
@@ -189,12 +210,12 @@ class Regrouper:
                 del self.open[key]
                 self.done.add(key)
                 self.duplicates += assembly.duplicates
-                complete.append(assembly.assemble())
+                complete.append(_assembled(key, assembly))
         return complete, foreign
 
     def finish(self) -> list[Decoded]:
         """What is left: batches of which a part never came."""
-        left = [assembly.assemble() for assembly in self.open.values()]
+        left = [_assembled(key, assembly) for key, assembly in self.open.items()]
         self.open.clear()
         return left
 
@@ -236,7 +257,9 @@ class Regrouper:
         if key in self.done:
             assembly = Assembly(header, origin.attributes)  # counted as duplicates, not kept
         else:
-            assembly = self.open.get(key) or Assembly(header, origin.attributes)
+            assembly = self.open.get(key) or Assembly(
+                header, origin.attributes, known=self._known(key)
+            )
         foreign: list[Span] = []
         for span in scope_spans.spans:
             try:
@@ -256,6 +279,14 @@ class Regrouper:
         del rest.spans[:]
         rest.spans.extend(foreign)
         return rest
+
+
+def _assembled(key: bytes, assembly: Assembly) -> Decoded:
+    decoded = assembly.assemble()
+    decoded.key = key
+    if not decoded.complete:
+        decoded.records = frozenset(record_key(*each) for each in assembly.seen)
+    return decoded
 
 
 def _take_span(span: Span, assembly: Assembly, header: Header, origin: Origin) -> None:

@@ -1,20 +1,18 @@
 """OTLP of any service to the text of a batch: the fast way of `foreign.decode_foreign`.
 
-The proof that nothing is lost costs one serialisation a request: what parses and, its unknown
-fields discarded, serialises to the very bytes that came holds known fields alone, in canonical
-order; to read every field is all then. A span with something that JSON cannot say exactly goes the
-slow way, and so does a request whose bytes are written otherwise.
+The proof that nothing is lost is that of light_spans: what is in canonical form holds nothing but
+the fields that are read here. A span with something that JSON cannot say exactly goes the slow way,
+and so does what is written otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
 from msgspec import Struct
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
@@ -31,12 +29,14 @@ from .foreign import (
     resource_record,
     resource_spans_record,
     scope_record,
+    scope_spans_record,
     span_record,
     with_key,
 )
+from .light_spans import SlowError, Values, attributes_of, is_canonical, read_light
 
-_INFINITE = float("inf")
-_MOST_CACHED = 256
+_MOST_KNOWN = 256
+_ZERO = bytes(8)
 
 
 class _Row(Struct, gc=False):
@@ -59,10 +59,6 @@ class _Row(Struct, gc=False):
     otel: dict[str, Any]
 
 
-class _SlowError(Exception):
-    """Something that a readable view does not say exactly."""
-
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -72,8 +68,9 @@ class ForeignText:
     def __init__(self) -> None:
         self._rows: list[Any] = []
         self._resources: list[Record] = []
-        self._known: dict[bytes, Record] = {}
+        self._known: dict[bytes, Any] = {}
         """Records of resources and scopes, by their bytes: most requests bring the same."""
+        self._values = Values()
         self.spans = 0
 
     def add(self, data: bytes) -> int:
@@ -81,24 +78,26 @@ class ForeignText:
 
         Raises InputError for what is none; then nothing was added.
         """
+        rows, resources = len(self._rows), len(self._resources)
+        try:
+            light, has_more = read_light(data)
+            for each in light.resource_spans if light is not None else ():
+                self._resources.append(self._add(each, has_more))
+        except (DecodeError, UnicodeDecodeError):
+            light = None
+            del self._rows[rows:], self._resources[resources:]
+        if light is None:
+            self._add_slowly(data)
+        self.spans = len(self._rows)
+        return self.spans - rows
+
+    def _add_slowly(self, data: bytes) -> None:
         try:
             message = TracesData.FromString(data)
         except DecodeError:
             raise InputError("no TracesData in protobuf") from None
-        return self.add_message(message, data)
-
-    def add_message(self, message: TracesData, data: bytes | None = None) -> int:
-        """The same, parsed; `data` are the bytes it was parsed from. It may be changed."""
-        before = len(self._rows)
-        is_plain = _is_canonical(message, data)
-        if not is_plain and data is not None:
-            message = TracesData.FromString(data)  # its unknown fields again
         for each in message.resource_spans:
-            self._resources.append(
-                self._add(each) if is_plain else resource_spans_record(each, self._rows)
-            )
-        self.spans = len(self._rows)
-        return len(self._rows) - before
+            self._resources.append(resource_spans_record(each, self._rows))
 
     def text(self, batch_id: str, created_ns: int) -> bytes:
         """The batch; it is over by that."""
@@ -114,44 +113,73 @@ class ForeignText:
             )
         )
 
-    def _add(self, message: ResourceSpans) -> Record:
-        resource = message.resource
-        record = dict(self._resource(message))
-        pid = int_attribute(resource.attributes, sc.PROCESS_PID)
-        rank = int_attribute(resource.attributes, sc.RANK) or 0
+    def _add(self, light: Any, has_more: bool) -> Record:
+        """The record of a ResourceSpans, and the rows of its spans."""
+        known = self._resource(light)
+        if known is None:
+            message = ResourceSpans.FromString(light.SerializeToString())
+            return resource_spans_record(message, self._rows)
         scopes: list[Record] = []
-        for each in message.scope_spans:
-            scope = dict(self._scope(each))
-            count = _add_rows(each.spans, resource, pid, rank, self._rows)
-            scopes.append(with_key(scope, "spans", count))
-        return with_key(record, "scope_spans", scopes)
+        for each in light.scope_spans:
+            scope = self._scope(each)
+            if scope is None:
+                scopes.append(self._scope_slowly(each, known.resource))
+                continue
+            count = _add_rows(each.spans, known, has_more, self._values, self._rows)
+            scopes.append(with_key(dict(scope), "spans", count))
+        return with_key(dict(known.record), "scope_spans", scopes)
 
-    def _resource(self, message: ResourceSpans) -> Record:
-        bare = ResourceSpans(schema_url=message.schema_url)
-        if message.HasField("resource"):
-            bare.resource.CopyFrom(message.resource)
-        return self._cached(b"r" + bare.SerializeToString(), lambda: resource_record(bare))
+    def _scope_slowly(self, light: Any, resource: Resource) -> Record:
+        message = ScopeSpans.FromString(light.SerializeToString())
+        return scope_spans_record(message, resource, self._rows)
 
-    def _scope(self, message: ScopeSpans) -> Record:
-        bare = ScopeSpans(schema_url=message.schema_url)
-        if message.HasField("scope"):
-            bare.scope.CopyFrom(message.scope)
-        return self._cached(b"s" + bare.SerializeToString(), lambda: scope_record(bare))
-
-    def _cached(self, key: bytes, make: Any) -> Record:
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _MOST_CACHED:
-                self._known.clear()
-            found = self._known[key] = make()
+    def _resource(self, light: Any) -> _Known | None:
+        """What is known of a resource; None where it is in no canonical form."""
+        data = light.resource if light.HasField("resource") else None
+        key = b"r%d %b %b" % (data is not None, light.schema_url, data or b"")
+        if key not in self._known:
+            bare = ResourceSpans(schema_url=light.schema_url.decode())
+            if data is not None:
+                bare.resource.ParseFromString(data)
+            self._remember(key, _known(bare) if _is_same(bare.resource, data) else None)
+        found: _Known | None = self._known[key]
         return found
 
+    def _scope(self, light: Any) -> Record | None:
+        data = light.scope if light.HasField("scope") else None
+        key = b"s%d %b %b" % (data is not None, light.schema_url, data or b"")
+        if key not in self._known:
+            bare = ScopeSpans(schema_url=light.schema_url.decode())
+            if data is not None:
+                bare.scope.ParseFromString(data)
+            self._remember(key, scope_record(bare) if _is_same(bare.scope, data) else None)
+        found: Record | None = self._known[key]
+        return found
 
-def _is_canonical(message: TracesData, data: bytes | None) -> bool:
-    if data is None:
-        return False
-    message.DiscardUnknownFields()
-    return bool(message.SerializeToString() == data)
+    def _remember(self, key: bytes, made: Any) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = made
+
+
+class _Known(NamedTuple):
+    """A resource that came before."""
+
+    record: Record
+    resource: Resource
+    pid: int | None
+    rank: int
+
+
+def _known(bare: ResourceSpans) -> _Known:
+    pairs = bare.resource.attributes
+    pid, rank = int_attribute(pairs, sc.PROCESS_PID), int_attribute(pairs, sc.RANK)
+    return _Known(resource_record(bare), bare.resource, pid, rank or 0)
+
+
+def _is_same(message: Any, data: bytes | None) -> bool:
+    """Whether a message says what `data` does, from which it was parsed."""
+    return data is None or is_canonical(message, data)
 
 
 def _text(value: Any) -> bytes:
@@ -171,65 +199,70 @@ def _told(row: Any) -> Any:
 
 
 def _add_rows(
-    spans: Iterable[Span], resource: Resource, pid: int | None, rank: int, rows: list[Any]
+    spans: Iterable[Any], known: _Known, has_more: bool, values: Values, rows: list[Any]
 ) -> int:
-    """The hot loop: each field of a message is read once."""
-    put, before = rows.append, len(rows)
+    """The hot loop: each field of a span is read once."""
+    read, read_status, put, before = values.attributes, values.status, rows.append, len(rows)
+    pid, rank = known.pid, known.rank
     last: bytes | None = None
     trace_hex = low = ""
     for span in spans:
-        trace_id, span_id = span.trace_id, span.span_id
-        if trace_id != last:
-            if len(trace_id) != 16 or not any(trace_id):
-                put(span_record(span, resource))
-                continue
-            last, trace_hex = trace_id, trace_id.hex()
-            low = trace_hex[16:]
-        parent = span.parent_span_id
-        if len(span_id) != 8 or not any(span_id):
-            put(span_record(span, resource))
-            continue
-        if parent and (len(parent) != 8 or not any(parent)):
-            put(span_record(span, resource))
-            continue
+        trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
         try:
+            if trace_id != last:
+                if len(trace_id) != 16 or not any(trace_id):
+                    raise SlowError
+                last, trace_hex = trace_id, trace_id.hex()
+                low = trace_hex[16:]
+            if len(span_id) != 8 or span_id == _ZERO:
+                raise SlowError
+            if parent and (len(parent) != 8 or parent == _ZERO):
+                raise SlowError
+            attrs = read(span.attributes[:])
             otel: Record = {"trace_id": trace_hex}
-            attrs = _attributes(span.attributes)
             if kind := span.kind:
                 otel["kind"] = kind
             if span.HasField("status"):
-                status = span.status
-                told = otel["status"] = {}
-                if code := status.code:
-                    told["code"] = code
-                if said := status.message:
-                    told["message"] = said
+                otel["status"] = read_status(span.status)
             if flags := span.flags:
                 otel["flags"] = flags
-            if state := span.trace_state:
-                otel["trace_state"] = state
-            if dropped := span.dropped_attributes_count:
-                otel["dropped_attributes_count"] = dropped
-            if dropped := span.dropped_events_count:
-                otel["dropped_events_count"] = dropped
-            if dropped := span.dropped_links_count:
-                otel["dropped_links_count"] = dropped
-            if links := span.links:
-                otel["links"] = [_link(link) for link in links]
-            if events := span.events:
-                otel["events"] = [_event(event) for event in events]
-        except _SlowError:
-            put(span_record(span, resource))
+            if has_more:
+                _add_more(span, otel)
+        except SlowError:
+            put(span_record(Span.FromString(span.SerializeToString()), known.resource))
             continue
         thread = attrs.get(sc.THREAD_ID)
         put(
             _Row(
-                span_id.hex() + low, span.name, parent.hex() + low if parent else None, None,
-                span.start_time_unix_nano, span.end_time_unix_nano, None, None, None,
+                span_id.hex() + low, span.name.decode(), parent.hex() + low if parent else None,
+                None, span.start_time_unix_nano, span.end_time_unix_nano, None, None, None,
                 thread if type(thread) is int else None, pid, rank, attrs, (), otel,
             )
         )  # fmt: skip
     return len(rows) - before
+
+
+def _add_more(span: Any, otel: Record) -> None:
+    """What most spans have not."""
+    if state := span.trace_state:
+        otel["trace_state"] = state.decode()
+    if dropped := span.dropped_attributes_count:
+        otel["dropped_attributes_count"] = dropped
+    if dropped := span.dropped_events_count:
+        otel["dropped_events_count"] = dropped
+    if dropped := span.dropped_links_count:
+        otel["dropped_links_count"] = dropped
+    if links := span.links[:]:
+        otel["links"] = [_link(_read(Span.Link, link)) for link in links]
+    if events := span.events[:]:
+        otel["events"] = [_event(_read(Span.Event, event)) for event in events]
+
+
+def _read(kind: Any, data: bytes) -> Any:
+    message = kind.FromString(data)
+    if not is_canonical(message, data):
+        raise SlowError
+    return message
 
 
 def _link(link: Span.Link) -> Record:
@@ -241,55 +274,14 @@ def _link(link: Span.Link) -> Record:
     if dropped := link.dropped_attributes_count:
         record["dropped_attributes_count"] = dropped
     if attributes := link.attributes:
-        record["attributes"] = _attributes(attributes)
+        record["attributes"] = attributes_of(attributes)
     return record
 
 
 def _event(event: Span.Event) -> Record:
     record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
     if attributes := event.attributes:
-        record["attributes"] = _attributes(attributes)
+        record["attributes"] = attributes_of(attributes)
     if dropped := event.dropped_attributes_count:
         record["dropped_attributes_count"] = dropped
     return record
-
-
-def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """Raises _SlowError where they are more than JSON says: bytes, NaN, a key twice."""
-    attrs: dict[str, Any] = {}
-    count = 0
-    for pair in pairs:
-        count += 1
-        value = pair.value
-        if text := value.string_value:
-            attrs[pair.key] = text
-            continue
-        kind = value.WhichOneof("value")
-        if kind == "string_value":
-            attrs[pair.key] = ""
-        elif kind == "int_value":
-            attrs[pair.key] = value.int_value
-        elif kind == "bool_value":
-            attrs[pair.key] = value.bool_value
-        elif kind == "double_value":
-            number = value.double_value
-            if not -_INFINITE < number < _INFINITE:
-                raise _SlowError
-            attrs[pair.key] = number
-        elif kind == "array_value":
-            attrs[pair.key] = [_element(item) for item in value.array_value.values]
-        else:
-            raise _SlowError
-    if len(attrs) != count:
-        raise _SlowError
-    return attrs
-
-
-def _element(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    if kind not in ("string_value", "int_value", "bool_value", "double_value"):
-        raise _SlowError
-    found = getattr(value, kind)
-    if kind == "double_value" and not -_INFINITE < found < _INFINITE:
-        raise _SlowError
-    return found

@@ -79,7 +79,7 @@ def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
         left = iter(spans)
         messages = [_write_resource_spans(record, left) for record in resources]
         again = decode_foreign(messages, copy)
-    except (_NotOursError, StopIteration, DecodeError):
+    except (NotOursError, StopIteration, DecodeError):
         return None
     again["sdk_version"] = batch.get("sdk_version")
     received = otel.get(RECEIVED)
@@ -119,13 +119,13 @@ def _regular_ids(owner: Span | Span.Link) -> bool:
     return True
 
 
-class _NotOursError(Exception):
+class NotOursError(Exception):
     """A batch's `otel` is not what our decoder writes."""
 
 
 def _is(value: object, kind: type) -> Any:
     if type(value) is not kind:
-        raise _NotOursError
+        raise NotOursError
     return value
 
 
@@ -137,7 +137,7 @@ def _unraw(kind: type[_M], text: object) -> _M:
     try:
         return kind.FromString(base64.b64decode(_is(text, str), validate=True))
     except (binascii.Error, ValueError):
-        raise _NotOursError from None
+        raise NotOursError from None
 
 
 def _same(a: Message, b: Message) -> bool:
@@ -158,7 +158,7 @@ def _bare(message: _M, field: str) -> _M:
 def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record:
     """What a batch says of ResourceSpans; the records of their spans are appended to `spans`."""
     resource = message.resource
-    scopes = [_scope_spans(item, resource, spans) for item in message.scope_spans]
+    scopes = [scope_spans_record(item, resource, spans) for item in message.scope_spans]
     return with_key(resource_record(_bare(message, "scope_spans")), "scope_spans", scopes)
 
 
@@ -178,12 +178,13 @@ def resource_record(bare: ResourceSpans) -> Record:
         record["resource"] = _attributes_view(bare.resource)
     if bare.schema_url:
         record["schema_url"] = bare.schema_url
-    if not _same(_write_resource(record), bare):
+    if not _same(write_resource(record), bare):
         record[_RAW] = _raw(bare)
     return record
 
 
-def _write_resource(record: Record) -> ResourceSpans:
+def write_resource(record: Record) -> ResourceSpans:
+    """The inverse of `resource_record`. Raises NotOursError, DecodeError."""
     message = ResourceSpans()
     if _RAW in record:
         return _unraw(ResourceSpans, record[_RAW])
@@ -212,11 +213,12 @@ def _write_attributes_view(owner: Any, record: Record) -> None:
     write_plain(owner.attributes, _is(record.get("attributes", {}), dict))
     count = record.get("dropped_attributes_count", 0)
     if not is_int(count, 0, otelview.UINT32_MAX):
-        raise _NotOursError
+        raise NotOursError
     owner.dropped_attributes_count = count
 
 
-def _scope_spans(message: ScopeSpans, resource: Resource, spans: list[Record]) -> Record:
+def scope_spans_record(message: ScopeSpans, resource: Resource, spans: list[Record]) -> Record:
+    """The record of a ScopeSpans; its spans are added to `spans`."""
     spans.extend(span_record(span, resource) for span in message.spans)
     return with_key(scope_record(_bare(message, "spans")), "spans", len(message.spans))
 
@@ -230,12 +232,13 @@ def scope_record(bare: ScopeSpans) -> Record:
         record["scope"] = {k: v for k, v in told.items() if v} | _attributes_view(scope)
     if bare.schema_url:
         record["schema_url"] = bare.schema_url
-    if not _same(_write_scope(record), bare):
+    if not _same(write_scope(record), bare):
         record[_RAW] = _raw(bare)
     return record
 
 
-def _write_scope(record: Record) -> ScopeSpans:
+def write_scope(record: Record) -> ScopeSpans:
+    """The inverse of `scope_record`. Raises NotOursError, DecodeError."""
     message = ScopeSpans()
     if _RAW in record:
         return _unraw(ScopeSpans, record[_RAW])
@@ -254,15 +257,15 @@ def _text(value: object) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _NotOursError from None
+        raise NotOursError from None
     return str(text)
 
 
 def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
     told = _is(record, dict)
-    message = _write_resource(told)
+    message = write_resource(told)
     for item in _is(told.get("scope_spans"), list):
-        scope_spans = _write_scope(_is(item, dict))
+        scope_spans = write_scope(_is(item, dict))
         for _ in range(_is(item.get("spans"), int)):
             scope_spans.spans.append(_write_span(next(spans)))
         message.scope_spans.append(scope_spans)
@@ -277,7 +280,7 @@ def span_record(span: Span, resource: Resource) -> Record:
     record = _view(span, resource)
     try:
         exact = _same(_write_span(record), span)
-    except _NotOursError:
+    except NotOursError:
         exact = False
     if not exact:
         record["otel"][_RAW] = _raw(span)
@@ -356,7 +359,7 @@ def _write_span(record: Record) -> Span:
     span.name = _text(record.get("name"))
     for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
         if not is_int(record.get(source), 0, 2**64 - 1):
-            raise _NotOursError
+            raise NotOursError
         setattr(span, target, record[source])
     otelview.write(span, otel, 0)
     write_plain(span.attributes, _is(record.get("attrs"), dict))
@@ -368,7 +371,7 @@ def _write_span(record: Record) -> Span:
 def _bytes(value: object) -> bytes:
     found = unhex(value)
     if found is None:
-        raise _NotOursError
+        raise NotOursError
     return found
 
 
@@ -379,7 +382,7 @@ def _span_id(told: object, record_id: object) -> bytes:
 def _write_event(event: Span.Event, told: Record) -> None:
     event.name = _text(told.get("name"))
     if not is_int(told.get("time_ns"), 0, 2**64 - 1):
-        raise _NotOursError
+        raise NotOursError
     event.time_unix_nano = told["time_ns"]
     _write_attributes_view(event, told)
 
@@ -389,15 +392,16 @@ def _write_event(event: Span.Event, told: Record) -> None:
 
 def view_attributes(pairs: Iterable[KeyValue]) -> Record:
     """A readable JSON view of any attribute list; exact wherever JSON can be."""
-    return {pair.key: _value_view(pair.value) for pair in pairs}
+    return {pair.key: value_view(pair.value) for pair in pairs}
 
 
-def _value_view(value: AnyValue) -> Any:
+def value_view(value: AnyValue) -> Any:
+    """A readable JSON view of a value; exact wherever JSON can be."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
     if kind == "array_value":
-        return [_value_view(item) for item in value.array_value.values]
+        return [value_view(item) for item in value.array_value.values]
     if kind == "kvlist_value":
         return view_attributes(value.kvlist_value.values)
     found = getattr(value, kind)

@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from .. import exactjson
 from ..errors import InputError
 from ..model import SCHEMA_VERSION
-from .decode import Decoded, Regrouper
+from .decode import Decoded, Known, Regrouper, nothing_known
 from .encode import DEFAULT, Options, encode_batch, file_name
 from .events import Record
 from .fast_decode import Whole, fast_decode
@@ -70,9 +70,9 @@ def _check(batch: object) -> None:
 class FromOtlp:
     """Makes batches of a stream of OTLP messages."""
 
-    def __init__(self) -> None:
-        """Start with nothing."""
-        self.regrouper = Regrouper()
+    def __init__(self, known: Known = nothing_known) -> None:
+        """Start with nothing; of batches of Cirron's, what is `known` is left out."""
+        self.regrouper = Regrouper(known)
         self._copies: Counter[str] = Counter()
 
     def feed(self, messages: Iterable[ResourceSpans]) -> list[Decoded]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
 
 from cirron_otel import exactjson
@@ -173,3 +175,70 @@ def test_any_message(message: TracesData) -> None:
     written = encode_foreign(made(told))
     assert written is not None
     assert TracesData(resource_spans=written).SerializeToString() == told
+
+
+PAIRS = {
+    "a number of two bytes": b"\x0a\x01k\x12\x03\x18\x80\x01",
+    "a number of five bytes": b"\x0a\x01k\x12\x06\x18\x80\x80\x80\x80\x01",
+    "a number of six bytes": b"\x0a\x01k\x12\x07\x18\x80\x80\x80\x80\x80\x01",
+    "a number in more bytes than it needs": b"\x0a\x01k\x12\x04\x18\x80\x81\x00",
+    "zero in two bytes": b"\x0a\x01k\x12\x03\x18\x80\x00",
+    "a number and more": b"\x0a\x01k\x12\x05\x18\x01\x18\x02\x18",
+    "two numbers": b"\x0a\x01k\x12\x04\x18\x01\x18\x02",
+    "a number that is cut off": b"\x0a\x01k\x12\x02\x18\x80",
+    "a text": b"\x0a\x01k\x12\x03\x0a\x01v",
+    "an empty text": b"\x0a\x01k\x12\x02\x0a\x00",
+    "a text that is cut off": b"\x0a\x01k\x12\x03\x0a\x02v",
+    "a text that is none": b"\x0a\x01k\x12\x03\x0a\x01\xff",
+    "a key that is none": b"\x0a\x01\xff\x12\x03\x0a\x01v",
+    "no key": b"\x12\x03\x0a\x01v",
+    "an empty key": b"\x0a\x00\x12\x03\x0a\x01v",
+    "the value first": b"\x12\x03\x0a\x01v\x0a\x01k",
+    "two values": b"\x0a\x01k\x12\x03\x0a\x01v\x12\x02\x18\x01",
+    "an unknown field": b"\x0a\x01k\x12\x03\x0a\x01v\x1a\x01x",
+    "an unknown field in the value": b"\x0a\x01k\x12\x06\x0a\x01v\x4a\x01x",
+    "a length in two bytes": b"\x0a\x81\x00k\x12\x03\x0a\x01v",
+    "no value": b"\x0a\x01k",
+    "an empty value": b"\x0a\x01k\x12\x00",
+    "nothing": b"",
+}
+
+
+def with_pair(pair: bytes) -> bytes:
+    """A request whose span has an attribute of those bytes."""
+    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="GET").SerializeToString()
+    told = span + b"\x4a" + bytes([len(pair)]) + pair
+    for tag in (b"\x12", b"\x12", b"\x0a"):  # ScopeSpans.spans, ResourceSpans.scope_spans, ...
+        told = tag + bytes([len(told)]) + told
+    return told
+
+
+def same_or_refused(told: bytes) -> None:
+    """The fast way says what the slow way says, and refuses what that refuses."""
+    try:
+        expected = slow(told)
+    except DecodeError:
+        with pytest.raises(InputError):
+            made(told)
+        return
+    assert exactjson.equal(made(told), expected)
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
+def test_the_bytes_of_an_attribute(pair: bytes) -> None:
+    same_or_refused(with_pair(pair))
+
+
+def test_an_attribute_is_in_a_span() -> None:
+    batch = made(with_pair(PAIRS["a number of two bytes"]))
+    assert [span["attrs"] for span in batch["spans"]] == [{"k": 128}]
+
+
+@given(traces, st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_bytes(message: TracesData, data: st.DataObject) -> None:
+    told = bytearray(message.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        if told:
+            told[data.draw(st.integers(0, len(told) - 1))] = data.draw(st.integers(0, 255))
+    same_or_refused(bytes(told))
