@@ -5,7 +5,8 @@ CirronOtelError
 ├── UsageError      2  wrong usage or configuration
 ├── InputError      3  input is not what it claims to be, or cannot be read
 ├── TargetError     4  the target cannot be written
-│   └── RefusedNameError   one file of it, for its name or for what is there already
+│   ├── RefusedNameError   one file of it, for its name or for what is there already
+│   └── OverCapError       what is to be written is larger than all that may be there
 └── EndpointError   5  the endpoint cannot be reached, or refused
 ```
 
@@ -52,6 +53,10 @@ class TargetError(CirronOtelError):
 
 class RefusedNameError(TargetError):
     """One file of a target is refused, for its name or because other content is there."""
+
+
+class OverCapError(TargetError):
+    """What is to be written never fits: it is larger than the cap of its target."""
 
 
 class EndpointError(CirronOtelError):

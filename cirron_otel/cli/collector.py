@@ -13,6 +13,8 @@ from . import output
 from .text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..collector.config_file import ConfigError, Loaded
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -71,10 +73,10 @@ def collector(
         return _print(loaded, as_json)
     if check:
         return _check(loaded, file, as_json)
-    return _serve(loaded, as_json)
+    return _serve(loaded, as_json, lambda: load_options(file, given))
 
 
-def _serve(loaded: Loaded, as_json: bool) -> int:
+def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
     import asyncio
 
     from ..collector.logs import Logging
@@ -91,8 +93,8 @@ def _serve(loaded: Loaded, as_json: bool) -> int:
 
     for warning in loaded.warnings:
         output.message(f"warning: {warning}")
-    with Logging(loaded.options.logs, secrets_of(loaded.options)):
-        return asyncio.run(run(loaded.options, announce))
+    with Logging(loaded.options.logs, secrets_of(loaded.options)) as logs:
+        return asyncio.run(run(loaded.options, announce, read, logs))
 
 
 def _refuse(error: ConfigError) -> NoReturn:

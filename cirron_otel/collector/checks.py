@@ -8,13 +8,19 @@ from typing import Any
 
 from ..errors import UsageError
 from ..exporter.config import OtlpConfig, target_key
+from ..receiver.journal import DEFAULT_SEGMENT_BYTES
+from ..receiver.journal_files import GROUP_BYTES
 from .exporter_options import CirronExporter, OtlpExporter
 from .options import CollectorOptions, Grpc, Http
+from .readiness import FRAME_BYTES
 from .targets import api_key, otlp_config
 from .values import FILE
 from .walking import leaves
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+_GROWTH = 4
+"""So many times the bytes of a request its batch may have: it is JSON, and was protobuf."""
 
 Problem = tuple[str, str]
 """(the path of a key, what is wrong there)"""
@@ -26,6 +32,7 @@ def problems_of(options: CollectorOptions) -> list[Problem]:
         *_files(options),
         *_addresses(options),
         *_limits(options),
+        *_spool(options),
         *_exporters(options),
     ]
 
@@ -55,13 +62,32 @@ def _addresses(options: CollectorOptions) -> Iterator[Problem]:
 
 def _limits(options: CollectorOptions) -> Iterator[Problem]:
     limits = options.limits
-    for name in ("in_flight_bytes", "journal_bytes"):
-        value = getattr(limits, name)
-        if value < limits.request_bytes:
-            yield (
-                f"limits.{name}",
-                f"is {value:,}: expected at least request_bytes, which is {limits.request_bytes:,}",
-            )
+    largest = limits.request_bytes
+    if limits.in_flight_bytes < largest:
+        yield (
+            "limits.in_flight_bytes",
+            f"is {limits.in_flight_bytes:,}: expected at least request_bytes, which is {largest:,}",
+        )
+    # Two segments: the last one stays until the next one is begun.
+    least = 2 * max(DEFAULT_SEGMENT_BYTES, largest + FRAME_BYTES)
+    if limits.journal_bytes < least:
+        yield (
+            "limits.journal_bytes",
+            f"is {limits.journal_bytes:,}: expected at least {least:,}, twice the larger of"
+            f" {DEFAULT_SEGMENT_BYTES:,} and what the largest request takes, where request_bytes"
+            f" is {largest:,}",
+        )
+
+
+def _spool(options: CollectorOptions) -> Iterator[Problem]:
+    largest, cap = options.limits.request_bytes, options.spool.max_bytes
+    least = _GROWTH * (largest + GROUP_BYTES)
+    if cap < least:
+        yield (
+            "spool.max_bytes",
+            f"is {cap:,}: expected at least {least:,}, what the batch of the largest request may"
+            f" take, where limits.request_bytes is {largest:,}",
+        )
 
 
 def _exporters(options: CollectorOptions) -> Iterator[Problem]:
@@ -72,8 +98,9 @@ def _exporters(options: CollectorOptions) -> Iterator[Problem]:
             problems = list(_cirron(exporter, path))
             key: Any = (exporter.endpoint, exporter.ingest_path)
         else:
-            problems = list(_otlp(exporter, path, options.receivers.headers.pass_))
+            problems = list(_otlp(exporter, path))
             key = _key(exporter)
+        problems += _unknown_headers(exporter, path, options.receivers.headers.pass_)
         yield from problems
         first = at if key is None else seen.setdefault(key, at)
         if first != at:
@@ -95,7 +122,7 @@ def _cirron(exporter: CirronExporter, path: str) -> Iterator[Problem]:
     yield from _tried(lambda: api_key(exporter), path, "api_key_file", exporter.api_key_file)
 
 
-def _otlp(exporter: OtlpExporter, path: str, passed: tuple[str, ...]) -> Iterator[Problem]:
+def _otlp(exporter: OtlpExporter, path: str) -> Iterator[Problem]:
     if exporter.tls is not None:
         if exporter.endpoint.startswith("http:"):
             yield f"{path}.tls", "is said, and the endpoint begins with http: say https"
@@ -106,13 +133,18 @@ def _otlp(exporter: OtlpExporter, path: str, passed: tuple[str, ...]) -> Iterato
             yield f"{path}.compression", "is deflate, which gRPC does not take: say gzip or none"
         if exporter.endpoint.count("/") > 2:
             yield f"{path}.endpoint", "has a path, which gRPC has no use for: leave it out"
+    yield from _tried(lambda: otlp_config(exporter), path, "headers_file", exporter.headers_file)
+
+
+def _unknown_headers(
+    exporter: OtlpExporter | CirronExporter, path: str, passed: tuple[str, ...]
+) -> Iterator[Problem]:
     for name in exporter.headers_from:
         if name not in passed:
             yield (
                 f"{path}.headers_from",
                 f"names {name!a}, which is not kept: name it in receivers.headers.pass",
             )
-    yield from _tried(lambda: otlp_config(exporter), path, "headers_file", exporter.headers_file)
 
 
 def _tried(read: Any, path: str, name: str, file: Path | None) -> Iterator[Problem]:

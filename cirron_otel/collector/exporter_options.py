@@ -91,6 +91,15 @@ class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     api_key_file: Annotated[
         Path | None, Key(FILE, "a file that holds it, in its place", at_once=True)
     ] = None
+    headers_from: Annotated[
+        tuple[str, ...],
+        Key(
+            HEADER_NAMES,
+            "headers of the requests that came in which go out with what came in them; each must"
+            " be in `receivers.headers.pass`",
+            at_once=True,
+        ),
+    ] = ()
     ca: Annotated[
         Path | None,
         Key(FILE, "the server's certificate must come from one of these", at_once=True),

@@ -9,7 +9,7 @@ import bisect
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -63,24 +63,19 @@ RECEIVED_BYTES = _counter(
     meaning="Bodies of requests that were acknowledged, decompressed",
     unit="By",
 )
-RECEIVED_ELEMENTS = _counter(
-    "received_elements",
-    labels="transport signal",
-    meaning="Spans, events, links and attributes, or records, in acknowledged requests",
-)
 REFUSED_REQUESTS = _counter(
     "refused_requests",
     labels="transport signal reason",
     meaning="Requests of which nothing was taken",
 )
-REJECTED_ELEMENTS = _counter(
-    "rejected_elements",
+REJECTED_RECORDS = _counter(
+    "rejected_records",
     labels="transport signal",
-    meaning="Elements that were not taken of requests that were (partial success)",
+    meaning="Records that were not taken of requests that were (partial success)",
 )
 DUPLICATES = _counter(
     "duplicates",
-    labels="signal",
+    labels="",
     meaning="Requests or batches that had come before: acknowledged, not stored again",
 )
 REQUEST_SECONDS = _metric(
@@ -97,7 +92,10 @@ STORED_RECORDS = _counter(
     "stored_records", labels="store kind", meaning="Spans, marks and snapshots in them"
 )
 STORED_BYTES = _counter(
-    "stored_bytes", labels="store", meaning="Bytes of batches and snapshot files", unit="By"
+    "stored_bytes",
+    labels="store",
+    meaning="Bytes of batches, as they stand in the spool",
+    unit="By",
 )
 EXPORTED_BATCHES = _counter(
     "exported_batches", labels="exporter", meaning="Batches that an endpoint acknowledged"
@@ -106,28 +104,49 @@ EXPORTED_RECORDS = _counter(
     "exported_records", labels="exporter", meaning="Spans, marks and snapshots in them"
 )
 EXPORTED_BYTES = _counter(
-    "exported_bytes", labels="exporter", meaning="Bytes of them, uncompressed", unit="By"
+    "exported_bytes", labels="exporter", meaning="Bytes of them, as in the spool", unit="By"
 )
 EXPORT_FAILURES = _counter(
     "export_failures",
     labels="exporter reason",
     meaning="Attempts that an endpoint did not acknowledge",
 )
-DROPPED_RECORDS = _counter(
-    "dropped_records",
+EXPORT_REJECTED_SPANS = _counter(
+    "export_rejected_spans",
+    labels="exporter",
+    meaning="Spans that an endpoint did not take of batches that it acknowledged",
+)
+DROPPED_BATCHES = _counter(
+    "dropped_batches",
+    labels="stage reason",
+    meaning="Batches that are lost: `evicted` from the full spool, `refused` by an endpoint",
+)
+SET_ASIDE = _counter(
+    "set_aside",
     labels="reason",
-    meaning="Records that are lost: refused for good, evicted, or damaged",
+    meaning="What was kept beside the journal: `untranslatable` requests, `damaged` files",
 )
 QUEUE_REQUESTS = _gauge(
     "queue_requests",
     labels="queue",
-    meaning="Requests or batches that wait: in flight, for translation, for an exporter",
+    meaning="What waits: requests for the `disk` and for `translation`, batches for an exporter,"
+    " `database` or `blobs`",
 )
-QUEUE_BYTES = _gauge("queue_bytes", labels="queue", meaning="Bytes of them", unit="By")
+QUEUE_BYTES = _gauge(
+    "queue_bytes",
+    labels="queue",
+    meaning="Bytes of bodies that are `in flight`, and what the `journal` takes on disk",
+    unit="By",
+)
 LAG_SECONDS = _gauge(
-    "lag_seconds", labels="stage", meaning="Age of the oldest that waits there", unit="s"
+    "lag_seconds",
+    labels="stage",
+    meaning="How long the oldest waits, for `translation`, an exporter or `database`",
+    unit="s",
 )
-SPOOL_BYTES = _gauge("spool_bytes", labels="", meaning="Size of the spool", unit="By")
+SPOOL_BYTES = _gauge(
+    "spool_bytes", labels="", meaning="Batches and snapshot files in the spool", unit="By"
+)
 INFO = _gauge("info", labels="version", meaning="Always 1; the label says which version runs")
 START_TIME = _gauge(
     "start_time_seconds", labels="", meaning="When the collector started, Unix time", unit="s"
@@ -158,6 +177,8 @@ class Registry:
         """What processes had counted that are no more."""
         self._others: dict[str, tuple[str, _Values]] = {}
         """By the name of the process: its run, and its latest figures."""
+        self.before: Callable[[], None] = lambda: None
+        """Called, from any thread, before figures are shown: to set gauges."""
 
     def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
         """Count `amount` of a counter."""
@@ -220,6 +241,7 @@ class Registry:
 
     def totals(self) -> dict[Metric, list[tuple[Labels, list[float]]]]:
         """The sum over all processes, every metric in the order of METRICS."""
+        self.before()
         total: _Values = {}
         with self._lock:
             for values in (self._own, self._ended, *(each for _, each in self._others.values())):

@@ -155,11 +155,12 @@ class Signals(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logs: Annotated[
         str,
         Key(
-            one_of("accept", "refuse"),
-            "`accept`: acknowledged and dropped; `refuse`: refused",
+            one_of("marks", "accept", "refuse"),
+            "`marks`: records that are marks are kept, and how many others were dropped is told;"
+            " `accept`: acknowledged and dropped; `refuse`: refused",
             at_once=True,
         ),
-    ] = "refuse"
+    ] = "marks"
     metrics: Annotated[
         str,
         Key(

@@ -2,70 +2,135 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-from ..errors import CirronOtelError
-from ..exporter.delivery import Delivery
-from ..pipeline.convert import default_service_name
-from ..pipeline.export_report import ExportReport
-from ..pipeline.follow import Follower
-from ..spool.owner import NONE
+from ..errors import CirronOtelError, UsageError
+from ..receiver.whose import Whose
 from ..spool.paths import SpoolPaths
-from ..translator.encode import SEGMENTED, Options
 from ..translator.foreign import SDK_VERSION
+from . import metrics as m
+from .counting import DATABASE
+from .delivering import Delivering
 from .exporter_options import CirronExporter, OtlpExporter
-from .targets import api_key, name_of, otlp_config
+from .following import Following
+from .metrics import Registry
+from .targets import api_key, cirron_settings, name_of, otlp_config
+from .values import FILE
+from .walking import leaves
 
 if TYPE_CHECKING:
-    from ..exporter.batch_target import BatchTarget
+    from .blob_sender import BlobSender
     from .options import CollectorOptions, Context
+    from .owned_rows import OwnedRows
 
 logger = logging.getLogger(__name__)
-_AGAIN_S = 5.0
+
+_END_S = 2.0
+"""So long an exporter that is changed may go on with what it is about."""
+
+_GRACE_S = 1.0
+"""So long a last try may take to break off what is under way."""
+
+Sender = Delivering | Following
 
 
-class Nobodys:
-    """The owner of batches whose writer has no process here: all that a collector stores."""
+class Wanted(NamedTuple):
+    """An exporter as the configuration has it."""
 
-    prefix = NONE
+    exporter: OtlpExporter | CirronExporter
+    files: tuple[bytes, ...]
+    """What the files hold that it names, hashed."""
 
 
 class Senders:
-    """All of a collector's."""
+    """All of a collector's; for one thread."""
 
-    def __init__(self, options: CollectorOptions) -> None:
-        """Raises UsageError, and MissingExtraError where a library is not there."""
-        self._storage = options.storage
+    def __init__(self, options: CollectorOptions, owners: Whose, registry: Registry) -> None:
+        """`owners` knows what came with a batch; `registry` counts.
+
+        Raises UsageError, and MissingExtraError where a library is not there.
+        """
+        self._storage, self._owners, self._registry = options.storage, owners, registry
         self._retaining = threading.Lock()
-        self._targets: list[BatchTarget] = []
+        self._rows: OwnedRows | None = None
         if options.storage.url is not None:
-            from ..storage.target import StorageTarget  # noqa: PLC0415 - brings drivers
+            from .owned_rows import OwnedRows  # noqa: PLC0415 - brings drivers
 
             context = storage_context(options.storage.context)
-            self._targets.append(StorageTarget(options.storage.url.reveal(), context))
-        for exporter in options.exporters:
-            if isinstance(exporter, CirronExporter):
-                self._targets.append(_cirron(exporter))
-        self._otlp = [each for each in options.exporters if isinstance(each, OtlpExporter)]
-        self._deliveries: list[Delivery] = []
-        self._followers: list[Following] = []
+            self._rows = OwnedRows(options.storage.url.reveal(), context, owners.of)
+        self._blobs: BlobSender | None = None
+        if options.blobs.url is not None:
+            from .blob_sender import BlobSender  # noqa: PLC0415 - may bring a library
+
+            url = None if options.storage.url is None else options.storage.url.reveal()
+            context = storage_context(options.storage.context)
+            self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
+        self._fixed: list[Delivering] = []
+        self._ready = _prepared(options, owners, registry)
+        """Exporters that are to be started."""
+        self._running: list[tuple[Wanted, Sender]] = []
+        self._paths: SpoolPaths | None = None
+        self._measured: set[tuple[m.Metric, str]] = set()
+        self._evicted: WeakKeyDictionary[Sender, int] = WeakKeyDictionary()
 
     def start(self, paths: SpoolPaths) -> None:
         """Start the threads, before a batch is sealed."""
-        nobodys: Any = Nobodys()
-        self._deliveries = [Delivery(paths, nobodys, target) for target in self._targets]
-        for delivery in self._deliveries:
-            delivery.start()
-        self._followers = [Following(paths, exporter) for exporter in self._otlp]
+        self._paths = paths
+        if self._rows is not None:
+            self._fixed.append(Delivering(paths, self._rows, self._registry, DATABASE))
+        if self._blobs is not None:
+            self._fixed.append(Delivering(paths, self._blobs.start(paths), self._registry))
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the exporters that are to be started."""
+        ready, self._ready = self._ready, []
+        if self._paths is not None:
+            self._running += [(wanted, start(self._paths)) for wanted, start in ready]
+
+    def apply(self, options: CollectorOptions, ended: Callable[[], None]) -> None:
+        """Take another configuration.
+
+        `ended` is called, from another thread, when those have ended that are changed or gone:
+        `begin` is to be called then. Raises UsageError where an exporter cannot be made: all is as
+        it was then.
+        """
+        ready = _prepared(options, self._owners, self._registry)
+        wanted = [each for each, _ in ready]
+        known = [each for each, _ in self._running]
+        old = [sender for each, sender in self._running if each not in wanted]
+        self._running = [each for each in self._running if each[0] in wanted]
+        self._ready = [each for each in ready if each[0] not in known]
+        self._storage = options.storage
+        if self._rows is not None:
+            self._rows.context = storage_context(options.storage.context)
+        if self._blobs is not None:
+            self._blobs.set_context(storage_context(options.storage.context))
+        threading.Thread(target=_end, args=(old, ended), daemon=True).start()
 
     def stored(self, names: list[str]) -> None:
         """Batches are in the spool."""
-        for delivery in self._deliveries:
-            for name in names:
-                delivery.notify(name)
+        for sender in self._all():
+            sender.stored(names)
+
+    @property
+    def are_any(self) -> bool:
+        """Whether batches are handed on at all."""
+        return bool(self._fixed or self._running or self._ready)
+
+    def lack(self, name: str) -> bool:
+        """Whether a batch is still to be sent to any of them."""
+        return any(sender.lacks(name) for sender in self._all())
+
+    def _all(self) -> list[Sender]:
+        return [*self._fixed, *(sender for _, sender in self._running)]
 
     def retain(self) -> None:
         """Remove the rows of batches that are older than is wanted, on a thread of its own."""
@@ -93,79 +158,88 @@ class Senders:
                 logger.warning("%s", error, extra={"cause": "retention"})
 
     def finish(self, timeout: float) -> None:
-        """Give each a last try, `timeout` seconds together."""
-        for delivery in self._deliveries:
-            delivery.hurry(timeout)
-        for delivery in self._deliveries:
-            delivery.finish(timeout)
-        for follower in self._followers:
-            follower.finish(timeout)
+        """Give each a last try, all at the same time, for `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        fixed = [_started(sender.finish, timeout) for sender in self._fixed]
+        tries = [_started(sender.finish, timeout) for _, sender in self._running]
+        if self._blobs is not None:
+            tries.append(_started(self._finish_blobs, fixed, deadline))
+        for each in (*fixed, *tries):
+            each.join(max(deadline + _GRACE_S - time.monotonic(), 0.0))
 
-    def stats(self) -> list[dict[str, Any]]:
-        """Where each stands."""
-        told = [delivery.stats() for delivery in self._deliveries]
-        return told + [follower.stats() for follower in self._followers]
+    def _finish_blobs(self, before: list[threading.Thread], deadline: float) -> None:
+        """Behind the rows, which are to name what was uploaded."""
+        for each in before:
+            each.join(max(deadline - time.monotonic(), 0.0))
+        if self._blobs is not None:
+            self._blobs.finish(max(deadline - time.monotonic(), 0.0))
+
+    def measure(self) -> None:
+        """Bring the figures up to date that nobody counts as things happen."""
+        self._measured, before = set(), self._measured
+        for sender in self._all():
+            standing = sender.standing()
+            if sender.name:
+                self._gauge(m.QUEUE_REQUESTS, standing.waiting, sender.name)
+                self._gauge(m.LAG_SECONDS, standing.age_s, sender.name)
+                evicted = self._evicted.get(sender, 0)
+                self._evicted[sender] = standing.evicted
+                if new := standing.evicted - evicted:
+                    self._registry.add(m.DROPPED_BATCHES, new, sender.name, "evicted")
+        if self._blobs is not None:
+            self._gauge(m.QUEUE_REQUESTS, self._blobs.stats()["waiting"], "blobs")
+        for metric, name in before - self._measured:  # of an exporter that is no more
+            self._registry.clear(metric, name)
+
+    def _gauge(self, metric: m.Metric, value: float, name: str) -> None:
+        self._registry.set(metric, value, name)
+        self._measured.add((metric, name))
 
 
-class Following:
-    """An OTLP exporter on a thread of its own: it may have to find out whose sessions spans are."""
+def _started(what: Callable[..., object], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=what, args=arguments, daemon=True)
+    thread.start()
+    return thread
 
-    def __init__(self, paths: SpoolPaths, exporter: OtlpExporter) -> None:
-        self._paths, self._exporter = paths, exporter
-        self._config = otlp_config(exporter)
-        self._stop = threading.Event()
-        self._report = ExportReport()
-        self._last_error = ""
-        self._thread = threading.Thread(target=self._run, name="cirron-otel-otlp", daemon=True)
-        self._thread.start()
 
-    def _follower(self) -> Follower:
-        options = Options(SEGMENTED, default_service_name())
-        return Follower(
-            str(self._paths.root), self._config, options, self._report, stop=self._stop, say=_say
-        )
+def _end(senders: list[Sender], ended: Callable[[], None]) -> None:
+    for sender in senders:
+        sender.end(_END_S)
+    ended()
 
-    def _run(self) -> None:
-        self._paths.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while not self._stop.is_set():
+
+def _prepared(
+    options: CollectorOptions, owners: Whose, registry: Registry
+) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
+    """The exporters, and what starts each."""
+    made: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
+    for number, exporter in enumerate(options.exporters):
+        start = _starter(exporter, f"exporters[{number}]", owners, registry)
+        made.append((Wanted(exporter, _files(exporter)), start))
+    return made
+
+
+def _starter(
+    exporter: OtlpExporter | CirronExporter, path: str, owners: Whose, registry: Registry
+) -> Callable[[SpoolPaths], Sender]:
+    if isinstance(exporter, OtlpExporter):
+        config = otlp_config(exporter, path)
+        return lambda paths: Following(paths, exporter, config, owners.of, registry)
+    make = partial(_cirron, exporter, path, owners)
+    make()  # so that what is wrong is found at once
+    return lambda paths: Delivering(paths, make(), registry, name_of(exporter))
+
+
+def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
+    """What its files hold: keys, headers and certificates may be others under the same name."""
+    found = []
+    for path, key, value in leaves(exporter):
+        if key.parser is FILE and value is not None:
             try:
-                self._follower().run()
-            except CirronOtelError as error:
-                self._last_error = str(error)
-                logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
-                self._stop.wait(_AGAIN_S)
-            except Exception as error:
-                self._last_error = f"{type(error).__name__}: {error}"
-                logger.exception("the export to %s failed", self._config.shown_endpoint)
-                self._stop.wait(_AGAIN_S)
-
-    def finish(self, timeout: float) -> None:
-        """Send what is there, and end."""
-        self._stop.set()
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            return
-        stop = threading.Event()
-        timer = threading.Timer(timeout, stop.set)
-        timer.daemon = True
-        timer.start()
-        self._stop = stop
-        try:
-            self._follower().once()
-        except CirronOtelError as error:
-            self._last_error = str(error)
-        finally:
-            timer.cancel()
-
-    def stats(self) -> dict[str, Any]:
-        """Where it stands."""
-        return {
-            "target": name_of(self._exporter),
-            "batches": self._report.batches,
-            "spans": self._report.spans,
-            "last_error": self._last_error,
-            "is_running": self._thread.is_alive(),
-        }
+                found.append(hashlib.sha256(value.read_bytes()).digest())
+            except OSError as error:
+                raise UsageError(f"{path}: {value} cannot be read: {error.strerror}") from None
+    return tuple(found)
 
 
 def storage_context(context: Context) -> Any:
@@ -182,18 +256,17 @@ def storage_context(context: Context) -> Any:
     return whose.Context({key: value for key, value in told.items() if value is not None})
 
 
-def _cirron(exporter: CirronExporter) -> BatchTarget:
-    from ..exporter.cirron_http import CirronTarget  # noqa: PLC0415 - brings its own
+def _cirron(exporter: CirronExporter, path: str, owners: Whose) -> Any:
+    from .passing import PassingCirron  # noqa: PLC0415 - brings its own
 
-    return CirronTarget(
+    target = PassingCirron(
         exporter.endpoint,
         exporter.ingest_path,
         api_key(exporter),
         SDK_VERSION,
         certificate=None if exporter.ca is None else str(exporter.ca),
         timeout=exporter.timeout_s,
+        settings=cirron_settings(path),
     )
-
-
-def _say(told: str) -> None:
-    logger.info("%s", told)
+    target.names, target.headers_of = exporter.headers_from, owners.of
+    return target

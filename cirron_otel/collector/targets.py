@@ -6,7 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..errors import UsageError
-from ..exporter.config import Compression, OtlpConfig, Protocol
+from ..exporter.cirron_http import CirronSettings
+from ..exporter.config import Compression, OtlpConfig, Protocol, Settings
 from .exporter_options import CirronExporter, ClientTls, MetricsPush, OtlpExporter
 from .options import TENANT
 from .values import HEADERS
@@ -14,8 +15,22 @@ from .values import HEADERS
 _MAX_FILE_BYTES = 64 * 1024
 
 
-def otlp_config(exporter: OtlpExporter) -> OtlpConfig:
-    """Where and how `exporter` pushes. Raises UsageError where its `headers_file` is wrong."""
+_WORDS = {
+    "ENDPOINT": "endpoint",
+    "HEADERS": "headers",
+    "PROTOCOL": "protocol",
+    "COMPRESSION": "compression",
+    "CERTIFICATE": "tls.ca",
+    "CLIENT_KEY": "tls.key",
+    "CLIENT_CERTIFICATE": "tls.cert",
+}
+
+
+def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig:
+    """Where and how `exporter` pushes; `path` is where the configuration says it.
+
+    Raises UsageError where its `headers_file` is wrong.
+    """
     protocol = Protocol(exporter.protocol)
     url = urlsplit(exporter.endpoint)
     tls = exporter.tls or ClientTls()
@@ -36,7 +51,14 @@ def otlp_config(exporter: OtlpExporter) -> OtlpConfig:
         certificate=_name(tls.ca),
         client_key=_name(tls.key),
         client_certificate=_name(tls.cert),
+        settings=Settings(f"{path}.", "", _WORDS),
     )
+
+
+def cirron_settings(path: str) -> CirronSettings:
+    """What the settings of the Cirron exporter at `path` are called."""
+    names = ("api_key", "endpoint", "ingest_path", "ca")
+    return CirronSettings(*(f"{path}.{name}" for name in names))
 
 
 def api_key(exporter: CirronExporter) -> str:

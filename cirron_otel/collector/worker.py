@@ -1,13 +1,15 @@
 """The collector's second process: from the intake journal to the spool, and on from there.
 
 It is told over its standard input: the options, pickled, then lines of JSON: `{"until": [segment,
-offset]}`, how far the journal is on disk, and `{"finish": seconds}`. The end of the input is a
-finish, too: the process that receives is gone. On its standard output it says, a line of JSON each,
-how far it has come and what it counted.
+offset]}`, how far the journal is on disk, `{"options": …}`, other ones, pickled, in base64, and
+`{"finish": seconds}`. The end of the input says that the process that receives is gone: this one
+ends behind what it is about. On its standard output it says, a line of JSON each, how far it has
+come and what it counted.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
@@ -17,28 +19,33 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import CirronOtelError, TargetError
-from ..receiver.journal_files import Position, intake_directory
+from ..receiver.journal_files import GROUP_BYTES, Position, intake_directory
 from ..receiver.seen import Seen
-from ..receiver.translation import GROUP_BYTES, Done, Translation
-from ..spool.paths import target_spool
-from ..spool.state import lock_named, make_state
+from ..receiver.translation import Done, Translation
+from ..receiver.whose import FILE_NAME, Whose
+from ..spool.paths import batch_names, target_spool
+from ..spool.state import has_name, lock_named, make_state
 from ..spool.writer import SpoolWriter
+from .counting import SpoolCounts
 from .logs import Logging
+from .metrics import Registry
+from .steady import Steadiness
 from .walking import secrets_of
 
 if TYPE_CHECKING:
     from .options import CollectorOptions
-    from .senders import Senders
 
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 0.1
 """So long a small group waits for more: a batch is a file, and costs one."""
-_TROUBLE_S = 1.0
+_TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
+"""Waits between tries: the first are short, for room may be made at any moment."""
 _IDLE_S = 1.0
 _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
@@ -47,37 +54,66 @@ _FORGET_EVERY_S = 600.0
 class Worker:
     """What the process does."""
 
-    def __init__(self, options: CollectorOptions, senders: Senders | None = None) -> None:
-        """Become the consumer of the journal. Raises TargetError where another process stays it."""
-        self._options = options
+    def __init__(self, options: CollectorOptions, logs: Logging) -> None:
+        """Become the consumer of the journal.
+
+        Raises TargetError where another process stays it, and what Senders raises.
+        """
+        from .senders import Senders  # noqa: PLC0415 - brings libraries of its own
+
+        self._options, self._logs = options, logs
         self._paths = target_spool(options.spool.directory)
         make_state(self._paths.state)
         directory = intake_directory(self._paths.state)
-        self._lock = _consumer_lock(directory)
-        self._writer = SpoolWriter(options.spool.directory, options.spool.max_bytes)
+        self._lock_path = directory / "consumer.lock"
+        self._lock = _consumer_lock(self._lock_path)
+        self._writer = SpoolWriter(
+            options.spool.directory,
+            options.spool.max_bytes,
+            is_wanted=self._is_wanted,
+        )
+        self._evicted = 0
         seen = Seen(directory / "seen.sqlite")
-        self._translation = Translation(directory, self._writer, seen)
-        self._senders = senders
+        self._owners = Whose(self._paths.state / FILE_NAME)
+        self._translation = Translation(directory, self._writer, seen, self._owners)
+        self._registry = Registry()
+        self._counted = SpoolCounts(self._registry, self._paths)
+        self._senders = Senders(options, self._owners, self._registry)
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._until: Position | None = None
         self._finish_by: float | None = None
         self._forget_at = 0.0
+        self._steadiness = Steadiness()
+        self._troubles = 0
+        """Tries that failed, one behind the other."""
+        self._is_alone = threading.Event()
+        self._is_ending = False
 
     def tell(self, message: dict[str, Any]) -> None:
         """What came over the standard input; from any thread."""
         self._inbox.put(message)
 
-    def run(self) -> None:
-        """Work until it is told to finish."""
-        if self._senders is not None:
-            self._senders.start(self._paths)
+    def leave(self) -> None:
+        """The process that receives is gone, and its successor waits for this one to be; from any
+        thread. What is not done is done there.
+        """
+        self._is_alone.set()
+        self._inbox.put({})
+        if self._is_ending:
+            os._exit(1)
+
+    def run(self) -> bool:
+        """Work until it is told to finish; whether all that was acknowledged is in the spool."""
+        self._senders.start(self._paths)
         worked = self._attempt(self._recovered)
-        while True:
+        while not self._is_alone.is_set() and self._is_there():
             self._listen(0.0 if worked or self._finish_by is not None else _IDLE_S)
             worked = self._attempt(self._work)
+            self._tell_damage()
             if self._finish_by is not None and not worked:
-                break
-        self._end()
+                self._end()
+                return not self._troubles
+        return False
 
     # --- the journal ----------------------------------------------------------------------------
 
@@ -90,7 +126,40 @@ class Worker:
                     self._until = Position(*message["until"])
                 if "finish" in message:
                     self._finish_by = time.monotonic() + float(message["finish"])
+                if "options" in message:
+                    self._apply(pickle.loads(base64.b64decode(message["options"])))  # noqa: S301
+                if "begin" in message:
+                    self._attempt(self._senders.begin)
                 message = self._inbox.get_nowait()
+
+    def _apply(self, options: CollectorOptions) -> None:
+        """Take what can be taken at once; exporters that stay are left alone."""
+        self._options = options
+        self._logs.masking.hide(secrets_of(options))
+        self._logs.apply(options.logs)
+        try:
+            self._senders.apply(options, lambda: self.tell({"begin": True}))
+        except CirronOtelError as error:
+            logger.error("the exporters are as they were: %s", error, extra={"cause": str(error)})
+
+    def _is_there(self) -> bool:
+        """Whether the journal still is where it was.
+
+        What is open here has no name any more where somebody removed it: another process is to
+        begin anew.
+        """
+        if has_name(self._lock, self._lock_path):
+            return True
+        told = f"{self._lock_path.parent} was removed, or moved away"
+        logger.error("%s", told, extra={"cause": "gone"})
+        say({"trouble": told})
+        return False
+
+    def _tell_damage(self) -> None:
+        """Nothing more is to be acknowledged that is written into a damaged segment."""
+        number = self._translation.take_damaged()
+        if number is not None:
+            say({"damaged": number})
 
     def _recovered(self) -> bool:
         done = self._translation.recover()
@@ -109,52 +178,72 @@ class Worker:
     def _attempt(self, what: Any) -> bool:
         """Whether something was done. What a disk is in the way of is tried again."""
         try:
-            return bool(what())
+            worked = bool(what())
         except CirronOtelError as error:
+            self._troubles += 1
             logger.warning("%s", error, extra={"fields": {"cause": "spool"}, "cause": "spool"})
             say({"trouble": str(error)})
             if self._finish_by is not None and time.monotonic() > self._finish_by:
                 return False
-            time.sleep(_TROUBLE_S)
+            time.sleep(_TROUBLE_S[min(self._troubles, len(_TROUBLE_S)) - 1])
             return self._finish_by is not None
+        self._troubles = 0
+        return worked
+
+    def _tell_evicted(self) -> None:
+        """What was evicted is delivered, if there is anybody to deliver to."""
+        evicted = self._writer.drops.batches
+        if evicted > self._evicted:
+            level = logging.INFO if self._senders.are_any else logging.WARNING
+            told = "the spool is at its cap of %d bytes: %d of its oldest batches were evicted"
+            new, self._evicted = evicted - self._evicted, evicted
+            logger.log(level, told, self._options.spool.max_bytes, new, extra={"cause": "evicted"})
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._senders.lack(name)
 
     def _done(self, done: Done) -> None:
-        if self._senders is not None:
-            self._senders.stored(done.names)
-        counts, self._translation.counts = (
-            dict(self._translation.counts),
-            type(self._translation.counts)(),
-        )
-        say({"position": list(done.position), "counts": counts, **self._standing()})
+        self._senders.stored(done.names)
+        self._counted.stored(done.names)
+        self._tell_evicted()
+        say({"position": list(done.position), **self._figures()})
         if done.size < GROUP_BYTES // 4 and self._finish_by is None:
             time.sleep(_LINGER_S)
 
-    def _standing(self) -> dict[str, Any]:
-        return {"senders": self._senders.stats()} if self._senders is not None else {}
+    def _figures(self) -> dict[str, Any]:
+        self._counted.count(self._translation.take_counts(), self._writer.drops)
+        self._senders.measure()
+        return {"figures": self._registry.figures()}
 
     def _forget(self) -> None:
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            kept_ns = int(self._options.dedup.hours * 3600e9)
-            self._translation.forget(time.time_ns() - kept_ns)
-            if self._senders is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._owners.retain(batch_names(self._paths.spool))
+            if self._steadiness.is_steady():
+                kept_ns = int(self._options.dedup.hours * 3600e9)
+                self._translation.forget(time.time_ns() - kept_ns)
                 self._senders.retain()
-        say({"idle": True, **self._standing()})
+            else:
+                logger.warning("the clock was set: nothing is removed for its age for an hour")
+        say({"idle": True, **self._figures()})
 
     def _end(self) -> None:
-        if self._senders is not None:
-            left = max((self._finish_by or 0.0) - time.monotonic(), 0.0)
-            self._senders.finish(left)
-            say({**self._standing()})
+        self._is_ending = True
+        if self._is_alone.is_set():
+            return
+        left = max((self._finish_by or 0.0) - time.monotonic(), 0.0)
+        self._senders.finish(left)
+        say({**self._figures()})
         self._translation.close()
+        self._owners.close()
         os.close(self._lock)
 
 
-def _consumer_lock(directory: Any) -> int:
+def _consumer_lock(path: Path) -> int:
     """Held as long as the process lives: one that a killed collector left may still be at it."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    path = directory / "consumer.lock"
+    make_state(path.parent)
     deadline = time.monotonic() + _PREDECESSOR_S
     while (lock := lock_named(path)) is None:
         if time.monotonic() > deadline:
@@ -173,7 +262,7 @@ def listen(worker: Worker, source: BinaryIO) -> None:
     """Hand on what is said, until nobody is there to say more."""
     for line in source:
         worker.tell(json.loads(line))
-    worker.tell({"finish": worker._options.drain_s})
+    worker.leave()
 
 
 def main() -> None:
@@ -182,18 +271,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source = sys.stdin.buffer
     options: CollectorOptions = pickle.load(source)  # noqa: S301 - our parent wrote it
-    with Logging(options.logs, secrets_of(options)):
+    with Logging(options.logs, secrets_of(options)) as logs:
         try:
-            from .senders import Senders  # noqa: PLC0415 - brings libraries of its own
-
-            worker = Worker(options, Senders(options))
+            worker = Worker(options, logs)
         except CirronOtelError as error:
             say({"failed": str(error)})
             sys.exit(1)
         say({"ready": True})
         threading.Thread(target=listen, args=(worker, source), daemon=True).start()
-        worker.run()
-    os._exit(0)  # the thread that listens may still wait
+        is_done = worker.run()
+    os._exit(0 if is_done else 1)  # the thread that listens may still wait
 
 
 if __name__ == "__main__":

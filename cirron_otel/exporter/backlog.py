@@ -11,7 +11,7 @@ from ..errors import InputError, TargetError
 from ..spool.blobs import BlobKey
 from ..spool.cursor import Cursor, cursor_path
 from ..spool.lease import Lease, claim_delivery
-from ..spool.owner import owner_of
+from ..spool.owner import NONE, group_of, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 from .batch_target import SealedBatch
 from .blobs import BlobQueue, local_blobs, queue_path
@@ -246,12 +246,13 @@ class Backlog:
 
 
 def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:
-    """The names of the batches of each of the `owners`, in no order."""
+    """The names of the batches of each of the `owners`, of whom one may be NONE, in no order."""
     found: dict[str, list[str]] = {owner: [] for owner in owners}
+    known = owners | (known_owners(paths) if NONE in owners else set())
     with contextlib.suppress(FileNotFoundError):
         for name in batch_names(paths.spool):
-            owner = owner_of(name)
-            if owner in found and owner is not None:
+            owner = group_of(name, known)
+            if owner in found:
                 found[owner].append(name)
     return found
 

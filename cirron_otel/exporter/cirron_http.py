@@ -9,6 +9,7 @@ import re
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import BinaryIO, NoReturn
 
 from ..errors import UsageError
@@ -40,13 +41,23 @@ _PATH = re.compile(r"/[\x21\x24-\x3b\x3d\x40-\x5a\x5f\x61-\x7a\x7e]*")
 _HEADER = re.compile(r"[\x20-\x7e]*")
 
 _HINTS = {
-    401: "check CIRRON_API_KEY",
-    403: "check CIRRON_API_KEY, and what the key may do",
-    404: "check CIRRON_API_ENDPOINT and CIRRON_INGEST_PATH",
-    405: "check CIRRON_API_ENDPOINT and CIRRON_INGEST_PATH",
+    401: "check {0.key}",
+    403: "check {0.key}, and what the key may do",
+    404: "check {0.endpoint} and {0.path}",
+    405: "check {0.endpoint} and {0.path}",
 }
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CirronSettings:
+    """What the settings are called where they come from: messages say which to look at."""
+
+    key: str = "CIRRON_API_KEY"
+    endpoint: str = "CIRRON_API_ENDPOINT"
+    path: str = "CIRRON_INGEST_PATH"
+    certificate: str = "SSL_CERT_FILE"
 
 
 class CirronTarget:
@@ -66,6 +77,7 @@ class CirronTarget:
         *,
         certificate: str | None = None,
         timeout: float = _TIMEOUT_S,
+        settings: CirronSettings = CirronSettings(),
     ) -> None:
         """`certificate`: a file of CA certificates, in the place of the system's.
 
@@ -90,7 +102,7 @@ class CirronTarget:
             "User-Agent": USER_AGENT,
             "X-Cirron-SDK-Version": sdk_version,
         }
-        self._timeout = timeout
+        self._timeout, self._settings = timeout, settings
         self._client = HttpClient(endpoint, certificate=certificate)
         self._is_interrupted = False
         self.blobs = CirronBlobs(self._request, self._raise_for, self._path)
@@ -129,7 +141,8 @@ class CirronTarget:
         except UsageError as error:
             raise MisconfiguredError(str(error)) from None
         except ssl.SSLCertVerificationError as error:
-            why = f"no TLS connection ({error.verify_message}); check SSL_CERT_FILE"
+            why = f"no TLS connection ({error.verify_message}); check"
+            why += f" {self._settings.certificate}"
             raise self._error(MisconfiguredError, why) from None
         except BrokenAnswerError as error:
             raise self._error(UnreachableError, f"its answer is no HTTP ({error})") from None
@@ -140,19 +153,23 @@ class CirronTarget:
         if answer.headers.get("content-type", "").lower().startswith("text/html"):
             why = f"{answer.status}, and a web page: this is no Cirron endpoint"
             kind = UnreachableError if answer.status >= 500 else MisconfiguredError
-            raise self._error(kind, f"{why}; {_HINTS[404]}", str(answer.status))
+            raise self._error(
+                kind, f"{why}; {_HINTS[404].format(self._settings)}", str(answer.status)
+            )
         return answer
 
     def _raise_for(self, answer: HttpAnswer) -> NoReturn:
         status = answer.status
-        hint = f"; {_HINTS[status]}" if status in _HINTS else ""
+        hint = f"; {_HINTS[status].format(self._settings)}" if status in _HINTS else ""
         said = f" ({words})" if (words := _words(answer.content)) else ""
         why = f"{status} {answer.reason}{said}{hint}"
         if status in _REFUSES_THIS:
             raise self._error(RefusedError, why, str(status))
         if status not in _NOT_NOW and status < 500:
             if 300 <= status < 400:
-                why = f"{status}, a redirect, which is not followed; check CIRRON_API_ENDPOINT"
+                why = (
+                    f"{status}, a redirect, which is not followed; check {self._settings.endpoint}"
+                )
             raise self._error(MisconfiguredError, why, str(status))
         after = retry_after_seconds(answer.headers.get("retry-after", ""))
         raise self._error(UnreachableError, why, str(status), after)

@@ -46,6 +46,24 @@ class Compression(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """What the settings are called where they come from: messages say which to look at."""
+
+    prefix: str = _PREFIX
+    again: str = "_"
+    """In the place of `prefix`, of further ones behind the first."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """By the variable's name without its prefix, where it is called otherwise."""
+
+    def said(self, *names: str) -> str:
+        """Settings, by the names of their variables without prefix, as a list in a sentence."""
+        words = [self.words.get(name, name) for name in names]
+        listed = [self.prefix + words[0], *(self.again + word for word in words[1:])]
+        *others, last = listed
+        return f"{', '.join(others)} and {last}" if others else last
+
+
+@dataclass(frozen=True, slots=True)
 class OtlpConfig:
     """An OTLP endpoint and how it is talked to."""
 
@@ -65,6 +83,7 @@ class OtlpConfig:
     client_certificate: str | None = None
     warnings: tuple[str, ...] = ()
     """What was found in the environment and ignored, as OTel Python ignores it."""
+    settings: Settings = field(default_factory=Settings)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> OtlpConfig:

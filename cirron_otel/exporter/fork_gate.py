@@ -16,30 +16,42 @@ PATIENCE_S = 0.3
 
 
 class ForkGate:
-    """Held by a call while it runs, and by a fork while it happens."""
+    """Held by calls while they run, any number at a time, and by a fork while it happens."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._forking: int | None = None
-        """The thread whose fork holds the gate."""
+        self._changed = threading.Condition()
+        self._calls = 0
+        self._forking: set[int] = set()
+        """The threads that fork."""
         os.register_at_fork(
             before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child
         )
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """One call at a time, and none while the process is forked."""
-        with self._lock:
+        """A call, which does not begin while the process is forked."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            self._calls += 1
+        try:
             yield
+        finally:
+            with self._changed:
+                self._calls = max(self._calls - 1, 0)  # a child has none of its parent's
+                self._changed.notify_all()
 
     def _before(self) -> None:
-        if self._lock.acquire(timeout=PATIENCE_S):
-            self._forking = threading.get_ident()
+        if self._changed.acquire(timeout=PATIENCE_S):
+            try:
+                self._forking.add(threading.get_ident())
+                self._changed.wait_for(lambda: not self._calls, PATIENCE_S)
+            finally:
+                self._changed.release()
 
     def _in_parent(self) -> None:
-        if self._forking == threading.get_ident():
-            self._forking = None
-            self._lock.release()
+        with self._changed:
+            self._forking.discard(threading.get_ident())
+            self._changed.notify_all()
 
     def _in_child(self) -> None:
-        self._lock, self._forking = threading.Lock(), None
+        self._changed, self._calls, self._forking = threading.Condition(), 0, set()

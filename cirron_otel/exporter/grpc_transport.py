@@ -70,13 +70,13 @@ class GrpcTransport:
     def __init__(self, config: OtlpConfig) -> None:
         """Raise UsageError where a certificate cannot be read, or a header cannot be carried."""
         self._config = config
-        self._metadata = tuple(map(_metadatum, config.headers.items()))
+        self._metadata = tuple(_metadatum(*each, config) for each in config.headers.items())
         self._credentials: grpc.ChannelCredentials | None = None
         if not config.insecure:
             self._credentials = grpc.ssl_channel_credentials(
-                read_file(config.certificate, "CERTIFICATE"),
-                read_file(config.client_key, "CLIENT_KEY"),
-                read_file(config.client_certificate, "CLIENT_CERTIFICATE"),
+                read_file(config.certificate, "CERTIFICATE", config),
+                read_file(config.client_key, "CLIENT_KEY", config),
+                read_file(config.client_certificate, "CLIENT_CERTIFICATE", config),
             )
         self._channel: grpc.Channel | None = None
 
@@ -125,14 +125,13 @@ class GrpcTransport:
         return Response(outcome, code.name, message, retry_after=after)
 
 
-def _metadatum(header: tuple[str, str]) -> tuple[str, str | bytes]:
+def _metadatum(name: str, value: str, config: OtlpConfig) -> tuple[str, str | bytes]:
     """A header as gRPC carries it (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
-    name, value = header
     binary = name.endswith("-bin")
     if not _NAME.fullmatch(name) or not (binary or _VALUE.fullmatch(value)):
         raise UsageError(
             f"gRPC cannot carry the header {name!a}: names are of a-z 0-9 _ . - and values of"
-            " printable ASCII, check OTEL_EXPORTER_OTLP_HEADERS"
+            f" printable ASCII, check {config.settings.said('HEADERS')}"
         )
     return name, value.encode() if binary else value
 

@@ -46,6 +46,8 @@ _RETRYABLE = frozenset((429, 502, 503, 504))
 _LONGEST_ANSWER = 1024 * 1024
 """Bytes of an answer that are read; what is more is not looked at."""
 
+_FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
+
 _WRONG_CONFIGURATION = (
     exceptions.InvalidHeader,
     exceptions.InvalidURL,
@@ -60,9 +62,9 @@ class HttpTransport:
 
     def __init__(self, config: OtlpConfig) -> None:
         """Raise UsageError where a certificate or key cannot be read."""
-        read_file(config.certificate, "CERTIFICATE")
-        read_file(config.client_certificate, "CLIENT_CERTIFICATE")
-        read_file(config.client_key, "CLIENT_KEY")
+        read_file(config.certificate, "CERTIFICATE", config)
+        read_file(config.client_certificate, "CLIENT_CERTIFICATE", config)
+        read_file(config.client_key, "CLIENT_KEY", config)
         self._config = config
         self._json = config.protocol is Protocol.HTTP_JSON
         self._headers = {
@@ -87,8 +89,8 @@ class HttpTransport:
         except _WRONG_CONFIGURATION as error:
             raise UsageError(
                 f"no HTTP request can be made for {self._config.shown_endpoint}"
-                f" ({type(error).__name__}): check the OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS and"
-                " proxy variables"
+                f" ({type(error).__name__}): check"
+                f" {self._config.settings.said('ENDPOINT', 'HEADERS')}, and the proxy variables"
             ) from None
         except exceptions.SSLError as error:
             return self._failed(Outcome.REFUSED, "no TLS connection", _cause(error))
@@ -96,7 +98,7 @@ class HttpTransport:
             return self._failed(Outcome.RETRY, "no answer", _cause(error))
         except OSError as error:  # a certificate that can be read, but is none
             raise UsageError(
-                "the OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_KEY or _CLIENT_CERTIFICATE holds"
+                f"one of {self._config.settings.said(*_FILES)} holds"
                 f" nothing that TLS can use: {one_line(_cause(error), self._config)}"
             ) from None
         return replace(response, warnings=response.warnings + warnings)

@@ -32,18 +32,18 @@ _SHORTEST_WAIT_S = 0.05
 _MOST_MESSAGES = 10
 
 _HINTS = {
-    "401": "check OTEL_EXPORTER_OTLP_HEADERS",
-    "403": "check OTEL_EXPORTER_OTLP_HEADERS",
-    "404": "check OTEL_EXPORTER_OTLP_ENDPOINT",
-    "405": "check OTEL_EXPORTER_OTLP_ENDPOINT",
-    "415": "check OTEL_EXPORTER_OTLP_PROTOCOL and _COMPRESSION",
-    "UNAUTHENTICATED": "check OTEL_EXPORTER_OTLP_HEADERS",
-    "PERMISSION_DENIED": "check OTEL_EXPORTER_OTLP_HEADERS",
-    "UNIMPLEMENTED": "check OTEL_EXPORTER_OTLP_ENDPOINT and _COMPRESSION",
-    "no TLS connection": "check OTEL_EXPORTER_OTLP_ENDPOINT and _CERTIFICATE",
-    "UNAVAILABLE": "check OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _CERTIFICATE",
-    "no answer": "check that a receiver listens there",
+    "401": ("HEADERS",),
+    "403": ("HEADERS",),
+    "404": ("ENDPOINT",),
+    "405": ("ENDPOINT",),
+    "415": ("PROTOCOL", "COMPRESSION"),
+    "UNAUTHENTICATED": ("HEADERS",),
+    "PERMISSION_DENIED": ("HEADERS",),
+    "UNIMPLEMENTED": ("ENDPOINT", "COMPRESSION"),
+    "no TLS connection": ("ENDPOINT", "CERTIFICATE"),
+    "UNAVAILABLE": ("ENDPOINT", "PROTOCOL", "CERTIFICATE"),
 }
+"""By status: the settings to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class Pusher:
                 return response
             if response.outcome is Outcome.REFUSED:
                 raise RefusedError(
-                    f"{self._answered(response)}{_hint(response)}",
+                    f"{self._answered(response)}{self._hint(response)}",
                     tally.result(),
                     status=response.status,
                 )
@@ -284,7 +284,7 @@ class Pusher:
                 asked = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
                 given_up = f": given up after {attempts} attempts" if self._retry else ""
                 raise UnreachableError(
-                    f"{self._answered(told)}{given_up}{asked}{_hint(told)}",
+                    f"{self._answered(told)}{given_up}{asked}{self._hint(told)}",
                     tally.result(),
                     status=told.status,
                     retry_after=response.retry_after,
@@ -302,7 +302,8 @@ class Pusher:
         said = f" ({response.message})" if response.message else ""
         return f"{self._config.shown_endpoint} did not accept: {response.status}{said}"
 
-
-def _hint(response: Response) -> str:
-    hint = _HINTS.get(response.status) or _HINTS.get(response.status[:3])
-    return f"; {hint}" if hint else ""
+    def _hint(self, response: Response) -> str:
+        if response.status == "no answer":
+            return "; check that a receiver listens there"
+        names = _HINTS.get(response.status) or _HINTS.get(response.status[:3])
+        return f"; check {self._config.settings.said(*names)}" if names else ""

@@ -69,7 +69,11 @@ class Tally:
         cause = _VARYING.sub("#", text)
         if cause not in self._causes and len(self._causes) < _MOST_CAUSES:
             self._causes.add(cause)
-            _logger.warning("cirron-otel: export to %s: %s", shown, text, exc_info=error)
+            # Else a collector's log takes the troubles of all targets for one that repeats itself.
+            extra = {"cause": f"export to {shown}: {cause}"}
+            _logger.warning(
+                "cirron-otel: export to %s: %s", shown, text, exc_info=error, extra=extra
+            )
 
     def counts(self) -> dict[str, Any]:
         """Everything, by name."""

@@ -130,14 +130,17 @@ def retry_after_seconds(value: str) -> float | None:
     return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
-def read_file(path: str | None, variable: str) -> bytes | None:
-    """The certificate or key in `path`. Raises UsageError where it cannot be read."""
+def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | None:
+    """The certificate or key in `path`, which the setting `variable` names.
+
+    Raises UsageError where it cannot be read.
+    """
     if path is None:
         return None
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise UsageError(
-            f"OTEL_EXPORTER_OTLP_{variable} names {path}, which cannot be read:"
+            f"{config.settings.said(variable)} names {path}, which cannot be read:"
             f" {error.strerror or error}"
         ) from None

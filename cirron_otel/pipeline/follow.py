@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
 from ..spool.owner import group_of, known_owners
 from ..spool.reader import SpoolReader
+from ..spool.state import unwritable
 from ..translator.encode import SEGMENTED, Options
 from .courier import Courier
 from .export_report import ExportReport
@@ -32,6 +34,9 @@ _LOOK_AGAIN_SECONDS = 5.0
 """A directory that looks as it did is read again after that, and leases are asked for again."""
 
 
+MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedTarget]
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """How a spool is followed."""
@@ -41,6 +46,7 @@ class Terms:
     """How long the endpoint may not be ready, in seconds; None: for ever."""
     backoff: Backoff | None = None
     clock: Callable[[], float] = time.monotonic
+    make_target: MakeTarget = IndexedTarget
 
 
 class Follower:
@@ -117,7 +123,7 @@ class Follower:
             try:
                 index = _index_at(path)
                 stack.callback(index.close, commit=False)
-                target = IndexedTarget(self._config, self._options, index, self._report)
+                target = self._terms.make_target(self._config, self._options, index, self._report)
                 stack.callback(target.close)
                 courier = Courier(
                     self._paths,
@@ -138,13 +144,18 @@ class Follower:
 def _index_at(path: Path) -> FollowIndex:
     """The index of an export that goes on; one that is damaged is made anew from the spool."""
     try:
+        # SQLite gives its other files the mode of this one.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
         return FollowIndex(path)
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError:
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        return FollowIndex(path)
+        return _index_at(path)
 
 
 class _Work:

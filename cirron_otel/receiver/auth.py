@@ -94,6 +94,17 @@ class Tokens:
         return f"Tokens({len(self._given) + len(self._of_file)} of them)"
 
 
+class Gate:
+    """Lets in whom its tokens let in, and everybody where it has none; they may be replaced."""
+
+    def __init__(self, tokens: Tokens | None) -> None:
+        self.tokens = tokens
+
+    def allows(self, header: str | None) -> bool:
+        """See Auth."""
+        return self.tokens is None or self.tokens.allows(header)
+
+
 def _stamp(file: Path) -> _Stamp | None:
     try:
         status = file.stat()

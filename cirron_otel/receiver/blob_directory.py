@@ -6,50 +6,87 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from .journal_files import sync_directory
+from ..spool.directories import make_private, sync_directory
+
+_INCOMING = ".incoming"
+"""Where files are until all of them is there: no span's id begins with a dot (http_blobs)."""
+
+_PRUNED_S = 3600.0
 
 
 class DirectoryBlobs:
-    """A `BlobStore` below a directory. Files are whole and on disk, or not there."""
+    """A `BlobStore` below a directory. Files are whole and on disk, or not there.
+
+    It must be the only one of its directory: what another has not finished is removed.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """It is made when the first file comes."""
-        self._directory = directory
+        """The directory is made when the first file comes. What a crash left of others goes."""
+        self._directory, self._incoming = directory, directory / _INCOMING
+        self._making = asyncio.Lock()
+        self._open: set[str] = set()
+        self._prune()
+        self._pruned_s = time.monotonic()
 
     async def put(
         self, span_id: str, file: str, stream: AsyncIterator[bytes], size: int | None
     ) -> None:
         """See BlobStore. Raises OSError where the file cannot be written, or is cut short."""
+        await self._prune_hourly()
         folder = self._directory / span_id
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tmp = folder / f".{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        written = 0
-        try:
-            try:
-                async for piece in stream:
-                    written += len(piece)
-                    await asyncio.to_thread(_write, descriptor, piece)
-                if size is not None and written != size:
-                    raise OSError(f"{written} of {size} bytes came")
-                await asyncio.to_thread(os.fsync, descriptor)
-            finally:
-                os.close(descriptor)
+        async with self._making:  # who finds a directory must not be ahead of its sync
+            await asyncio.to_thread(make_private, self._incoming)
+            await asyncio.to_thread(make_private, folder)
+        with self._new() as (tmp, descriptor):
+            written = 0
+            async for piece in stream:
+                written += len(piece)
+                await asyncio.to_thread(_write, descriptor, piece)
+            if size is not None and written != size:
+                raise OSError(f"{written} of {size} bytes came")
+            await asyncio.to_thread(os.fsync, descriptor)
             tmp.replace(folder / file)
             await asyncio.to_thread(sync_directory, folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                tmp.unlink(missing_ok=True)
-            raise
 
     async def head(self, span_id: str, file: str) -> int | None:
         """See BlobStore."""
         with contextlib.suppress(FileNotFoundError):
             return (self._directory / span_id / file).stat().st_size
         return None
+
+    @contextlib.contextmanager
+    def _new(self) -> Iterator[tuple[Path, int]]:
+        """A file to be written, which is gone afterwards unless it has another name by then."""
+        tmp = self._incoming / secrets.token_hex(8)
+        self._open.add(tmp.name)  # before it is there: see _prune
+        try:
+            descriptor = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                yield tmp, descriptor
+            finally:
+                os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    tmp.unlink(missing_ok=True)
+        finally:
+            self._open.discard(tmp.name)
+
+    async def _prune_hourly(self) -> None:
+        """What could not be removed when its upload failed is tried again."""
+        now = time.monotonic()
+        if now - self._pruned_s >= _PRUNED_S:
+            self._pruned_s = now
+            await asyncio.to_thread(self._prune)
+
+    def _prune(self) -> None:
+        with contextlib.suppress(OSError):
+            for path in list(self._incoming.iterdir()):
+                if path.name not in self._open:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
 
 def _write(descriptor: int, piece: bytes) -> None:

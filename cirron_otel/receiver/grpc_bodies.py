@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from ..errors import InputError
 from .export import Exporter, Reason, RefusalError
+from .grpc_turns import Turns
 from .inflating import inflater
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -23,7 +24,11 @@ _YIELD_EVERY = 1024 * 1024
 
 
 class Reservation:
-    """Room for bytes in flight, which a call has until it ends."""
+    """Room for bytes in flight, which a call has until it ends.
+
+    It never has more than the largest body takes, however much of that is there twice, compressed
+    and not: else a call that has all the room to itself might not fit, and be sent for ever.
+    """
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
@@ -43,28 +48,30 @@ class Reservation:
 
     def add(self, size: int) -> None:
         """Raise RefusalError where there is no room."""
-        if not self._exporter.reserve(size):
+        more = min(self._size + size, self._exporter.max_body_bytes) - self._size
+        if more <= 0:
+            return
+        if not self._exporter.reserve(more):
             raise RefusalError(Reason.BUSY, "too many requests are in flight: send again later")
-        self._size += size
+        self._size += more
 
 
-async def receive(
-    context: Any, reading: asyncio.Semaphore, timeout_s: float, reservation: Reservation
-) -> bytes:
+async def receive(context: Any, turns: Turns, timeout_s: float, reservation: Reservation) -> bytes:
     """The message of a call, as it came.
 
-    At most as many are being received as `reading` lets, for their size is known only when they
-    are there; what is not read stays with the client. Raises RefusalError when it is late.
+    At most as many are being received as `turns` lets, for their size is known only when they are
+    there; what is not read stays with the client. Raises RefusalError when it is late.
     """
     try:
-        async with asyncio.timeout(timeout_s), reading:
+        async with turns.turn(context.peer(), timeout_s):
             body = await context.read()
             if not isinstance(body, bytes):  # the call ended
                 raise RefusalError(Reason.INVALID, "a call without a request")
             reservation.add(len(body))
     except TimeoutError:
         raise RefusalError(
-            Reason.UNAVAILABLE, f"the request was not there within {timeout_s:g} s"
+            Reason.UNAVAILABLE,
+            f"the request was not there within {timeout_s:g} s, or when others waited",
         ) from None
     return body
 

@@ -9,7 +9,6 @@ compressed one by its beginning, since gRPC does not hand on which it is.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -25,6 +24,7 @@ from .auth import Auth
 from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
 from .grpc_bodies import Reservation, inflated, receive
 from .grpc_status import answer_bytes, status_of
+from .grpc_turns import Turns
 from .tls import server_context
 
 _log = logging.getLogger(__name__)
@@ -75,6 +75,10 @@ class GrpcLimits:
     may always be received."""
     read_timeout_s: float = 10.0
     """How long a call may take until its body is there, waiting included."""
+    quick_s: float = 0.05
+    """How long a read may take while others wait; half of them may take longer."""
+    patience_s: float = 5.0
+    """How long those may take when they are too many."""
     ping_interval_s: float = 10.0
     """A connection that pings more often is closed (keepalive)."""
     keepalive_s: float = 60.0
@@ -106,11 +110,17 @@ class GrpcReceiver:
         self._exporter, self._auth, self._tls = exporter, auth, tls
         self._host, self._port = host, port
         self._limits = limits or GrpcLimits()
-        self._names = frozenset(headers)
-        self._prefixes = tuple(name[:-1] for name in headers if name.endswith("*"))
+        self.pass_on(headers)
         reads = self._limits.reading_bytes // max(exporter.max_body_bytes, 1)
-        self._reading = asyncio.Semaphore(max(reads, _FEWEST_READS))
+        self._turns = Turns(
+            max(reads, _FEWEST_READS), self._limits.quick_s, self._limits.patience_s
+        )
         self._server: grpc.aio.Server | None = None
+
+    def pass_on(self, names: Collection[str]) -> None:
+        """Take other headers on, from now on."""
+        self._names = frozenset(names)
+        self._prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
 
     async def start(self) -> tuple[str, int]:
         """Listen; the address that it listens on.
@@ -190,7 +200,7 @@ class GrpcReceiver:
         self, signal: Signal, metadata: dict[str, Any], context: Any, reservation: Reservation
     ) -> Request:
         timeout_s = self._limits.read_timeout_s
-        body = await receive(context, self._reading, timeout_s, reservation)
+        body = await receive(context, self._turns, timeout_s, reservation)
         received_ns = time.time_ns()
         body = await inflated(body, self._exporter.max_body_bytes, reservation)
         headers = {

@@ -1,8 +1,7 @@
 """What the HTTP server says: statuses, headers and bodies, without any I/O.
 
 Source: OTLP specification 1.x, "OTLP/HTTP Response" (opentelemetry.io/docs/specs/otlp/), and
-docs/cirron-http.md. The messages are written by hand: a Status and a partial success are two
-fields each.
+docs/cirron-http.md. The messages are written by hand: they have few fields.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ _CODES = {
     503: 14,
 }
 """google.rpc.Code by HTTP status."""
+
+_BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 _RETRY_AFTER_S = 1
 """Where the intake does not say when to come again."""
@@ -88,12 +89,23 @@ def of_refusal(error: RefusalError) -> HttpError:
 
 
 def error_reply(error: HttpError, encoding: Encoding) -> Reply:
-    """A google.rpc.Status, which in JSON is what Cirron's clients read as well."""
+    """A google.rpc.Status, which in JSON is what Cirron's clients read as well.
+
+    With a 400 it has a BadRequest as its detail, as OTLP asks for ("Bad Data").
+    """
     code = _CODES.get(error.status, 2)
+    is_bad = error.status == 400
     if encoding is Encoding.PROTOBUF:
         body = _number(1, code) + _text(2, error.message)
+        if is_bad:
+            violations = _bytes(1, _text(2, error.message))
+            body += _bytes(3, _text(1, _BAD_REQUEST) + _bytes(2, violations))
     else:
-        body = _json({"code": code, "message": error.message})
+        told: dict[str, object] = {"code": code, "message": error.message}
+        if is_bad:
+            violation = {"description": error.message}
+            told["details"] = [{"@type": _BAD_REQUEST, "fieldViolations": [violation]}]
+        body = _json(told)
     return Reply(error.status, body, _MEDIA_TYPES[encoding], error.headers)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,9 @@ from .inflating import CODINGS, Inflater, inflater
 
 _PAUSE_BYTES = 1024 * 1024
 """Decompressed bytes after which other requests have their turn."""
+
+_SPARE_BYTES = 4 * 1024 * 1024
+"""Room is scarce where there is none for so much, which is a large request."""
 
 _SLACK = 64 * 1024
 """What may be added by a coding to data that it cannot compress, bytes."""
@@ -38,6 +41,8 @@ class HttpLimits:
     """How long a sender may be slower than `bytes_per_s`."""
     bytes_per_s: float = 4096.0
     """How much must come each second, on average since the headers."""
+    slow_s: float = 2.0
+    """How long a body may be waited for while there is no room for others."""
     idle_s: float = 75.0
     """How long a connection stays open without a request, and how long headers may take."""
     linger_s: float = 5.0
@@ -96,11 +101,13 @@ class Bodies:
         announced = request.content_length or 0
         if announced > largest + (_SLACK if codec else 0):
             raise self._too_large()
-        room.hold(announced)
+        # Room is held for what came, not for what was announced: a few slow senders would have it
+        # all.
         await accept_body(request)
         body: bytes | bytearray = b""
         came = paused = 0
-        async for piece in pieces(request, self._limits, self._limits.request_s):
+        limits = self._limits
+        async for piece in pieces(request, limits, limits.request_s, self._is_scarce):
             came += len(piece)
             if came > largest + _SLACK:
                 raise self._too_large()
@@ -122,6 +129,13 @@ class Bodies:
             _finish(codec)
         return bytes(body)
 
+    def _is_scarce(self) -> bool:
+        size = min(_SPARE_BYTES, self._exporter.max_body_bytes)
+        if not self._exporter.reserve(size):
+            return True
+        self._exporter.release(size)
+        return False
+
     def _too_large(self) -> RefusalError:
         return RefusalError(
             Reason.TOO_LARGE,
@@ -141,25 +155,37 @@ async def accept_body(request: web.BaseRequest) -> None:
 
 
 async def pieces(
-    request: web.BaseRequest, limits: HttpLimits, seconds: float = math.inf
+    request: web.BaseRequest,
+    limits: HttpLimits,
+    seconds: float = math.inf,
+    is_scarce: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[bytes]:
     """A body as it comes, in pieces that are never empty, for `seconds` at most.
 
-    HttpError 408 where it comes too slowly, 400 where it breaks off.
+    `is_scarce` says whether others have no room: for a slow body it is asked again and again.
+    HttpError 408 where it comes too slowly, 400 where it breaks off; RefusalError where it gives
+    way to others.
     """
     now = asyncio.get_running_loop().time
-    came, waited = 0, 0.0
+    came, waited, asked_at = 0, 0.0, limits.slow_s
     while True:
+        if waited >= asked_at:
+            asked_at = waited + limits.slow_s / 2
+            if is_scarce():
+                message = "too many bytes are in flight for a body that comes slowly: try again"
+                raise RefusalError(Reason.BUSY, message)
         # Only what the sender is waited for counts: whoever takes the pieces may be slow as well.
         patience = limits.grace_s + came / limits.bytes_per_s
         start = now()
         try:
-            async with asyncio.timeout(min(patience, seconds) - waited):
+            async with asyncio.timeout(min(patience, seconds, asked_at) - waited):
                 piece = await request.content.readany()
         except TimeoutError:
-            raise HttpError(
-                408, f"{came} bytes of the body came in {waited + now() - start:.0f} s: too slow"
-            ) from None
+            waited += now() - start
+            if waited < min(patience, seconds):
+                continue
+            message = f"{came} bytes of the body came in {waited:.0f} s: too slow"
+            raise HttpError(408, message) from None
         except (web.RequestPayloadError, ConnectionError):
             message = f"the body breaks off, or is malformed, behind {came} bytes"
             raise HttpError(400, message) from None

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from ..spool.directories import make_private
+
 _CHUNK = 1024 * 1024
 _KEPT_S = 24 * 3600.0
 """How long parts wait for those that are missing."""
@@ -76,7 +78,7 @@ class Staging:
 
     def __init__(self, directory: Path) -> None:
         """The directory is made, private, where it is not there."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         self._directory = directory
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._prune()

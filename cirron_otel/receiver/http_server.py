@@ -106,7 +106,7 @@ class HttpReceiver:
         self._limits = limits or HttpLimits()
         self._health = health or Health()
         self._bodies = Bodies(exporter, self._limits)
-        self._passed = frozenset(name.lower() for name in passed_headers) - _NEVER_PASSED
+        self.pass_on(passed_headers)
         try:
             self._uploads = Uploads(blobs, self._limits, staging) if blobs is not None else None
         except OSError as error:
@@ -117,6 +117,10 @@ class HttpReceiver:
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
         """How many requests were answered, by route and status; `-` is no known route."""
+
+    def pass_on(self, names: Collection[str]) -> None:
+        """Take other headers on, from now on."""
+        self._passed = frozenset(name.lower() for name in names) - _NEVER_PASSED
 
     async def start(self) -> tuple[str, int]:
         """Listen; gives the address. Raises UsageError where that is not possible."""

@@ -7,29 +7,21 @@ is in it. What it says is the translation's business, behind the journal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import msgspec
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 
-from .. import exactjson
-from ..errors import InputError, UsageError
-from ..otlp.json_decode import traces_from_json
-from ..spool.check import check_batch
+from ..errors import UsageError
+from ..translator.log_marks import keep_marks
 from .export import Answer, Encoding, Reason, RefusalError, Request, Signal
 from .journal import Journal, JournalBusyError, JournalFullError
 from .journal_files import Head
-from .measure import MAX_ELEMENTS, Measure, TooManyElementsError, measure
+from .measure import MAX_ELEMENTS, Measure
+from .reading import LARGE, Turns, batch_of, check_object, from_json, measured
 
 _BUSY_S, _FULL_S = 1.0, 5.0
-_ACCEPT = "accept"
-
-
-class _Header(msgspec.Struct):
-    batch_id: str
-
-
-_header = msgspec.json.Decoder(_Header)
+_ACCEPT, _MARKS = "accept", "marks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +38,7 @@ class Signals:
     """What becomes of signals beside traces: `accept` acknowledges and drops them."""
 
     logs: str = "refuse"
+    """`marks` keeps the log records that are marks, and drops the others."""
     metrics: str = "refuse"
 
 
@@ -65,9 +58,16 @@ class Intake:
         self._journal, self._limits = journal, limits or IntakeLimits()
         self._signals = signals or Signals()
         self._kept, self._is_over = kept, is_over
+        self._turns = Turns()
         self._in_flight = 0
         self.spans = 0
         """Taken so far, as measured."""
+        self.marks = 0
+        """Log records that were taken for marks."""
+
+    def apply(self, limits: IntakeLimits, signals: Signals) -> None:
+        """Take other limits and signals: for requests that come from now on."""
+        self._limits, self._signals = limits, signals
 
     @property
     def max_body_bytes(self) -> int:
@@ -94,56 +94,60 @@ class Intake:
         """See Exporter."""
         if self._is_over():
             raise RefusalError(Reason.UNAVAILABLE, "the collector is going down", _FULL_S)
+        _check_headers(request.headers)
         if request.signal is Signal.CIRRON:
             return await self._take_batch(request)
-        body = request.body
-        if request.encoding is Encoding.JSON and request.signal is Signal.TRACES:
-            body = self._from_json(body)
+        if request.signal is Signal.LOGS and self._signals.logs == _MARKS:
+            return await self._take_logs(request)
         if request.signal is not Signal.TRACES:
-            return self._take_other(request)
-        found = self._measured(body, request.signal)
+            return await self._take_other(request)
+        body, found, told = await self._traces(request)
         if not found.is_empty:
             await self._keep(request, body, Encoding.PROTOBUF)
             self.spans += found.spans
-        return Answer()
+        return Answer(message=told)
 
-    def _measured(self, body: bytes, signal: Signal) -> Measure:
-        try:
-            return measure(body, signal, self._limits.elements)
-        except TooManyElementsError as error:
-            reason, told = Reason.TOO_LARGE, str(error)
-        except InputError as error:
-            reason, told = Reason.INVALID, str(error)
-        # Not within `except`: the error's traceback would hold on to what was parsed.
-        raise RefusalError(reason, told)
+    async def _traces(self, request: Request) -> tuple[bytes, Measure, str]:
+        """The request in protobuf, what it holds, and a warning."""
+        body, most = request.body, self._limits.elements
+        if request.encoding is Encoding.JSON:
+            return await self._turns.read(body, lambda: _from_json(body, most))
+        found = await self._turns.read(body, lambda: measured(body, Signal.TRACES, most), LARGE)
+        return body, found, ""
 
-    def _from_json(self, body: bytes) -> bytes:
-        """As protobuf: JSON is checked by reading it."""
-        try:
-            message, lost = traces_from_json(body)
-        except InputError as error:
-            lost = [str(error)]
-        else:
-            if not lost:
-                return bytes(message.SerializeToString())
-        raise RefusalError(Reason.INVALID, "; ".join(lost[:3]))
-
-    def _take_other(self, request: Request) -> Answer:
+    async def _take_other(self, request: Request) -> Answer:
+        """Look whether it is what it says it is, and drop it."""
         name = request.signal.value
         wanted = self._signals.logs if request.signal is Signal.LOGS else self._signals.metrics
         if wanted != _ACCEPT:
             raise RefusalError(Reason.UNSUPPORTED, f"{name} are not taken here: send traces")
+        body, most = request.body, self._limits.elements
         if request.encoding is Encoding.PROTOBUF:
-            self._measured(request.body, request.signal)
+            await self._turns.read(body, lambda: measured(body, request.signal, most), LARGE)
+        else:
+            await self._turns.read(body, lambda: check_object(body, most))
         return Answer(message=f"{name} are not kept here")
 
+    async def _take_logs(self, request: Request) -> Answer:
+        """Keep the records that are marks; the others are told to be rejected."""
+        most = self._limits.elements
+        body, marks, others, told = await self._turns.read(
+            request.body, lambda: _marks(request, most)
+        )
+        if marks:
+            await self._keep(request, body, Encoding.PROTOBUF)
+            self.marks += marks
+        if others:
+            why = f"{others} log records are no marks (an event name, and a span): not kept here"
+            told = f"{why}; {told}" if told else why
+        return Answer(others, told)
+
     async def _take_batch(self, request: Request) -> Answer:
-        problem = check_batch(request.body)
-        if problem is not None:
-            raise RefusalError(Reason.INVALID, f"no Cirron batch: {problem.message}")
-        batch_id = _batch_id(request.body)
-        await self._keep(request, request.body, Encoding.JSON)
-        return Answer(batch_id=batch_id)
+        body, most = request.body, self._limits.elements
+        batch = await self._turns.read(body, lambda: batch_of(body, most))
+        await self._keep(request, body, Encoding.JSON)
+        self.spans += batch.spans
+        return Answer(batch_id=batch.batch_id)
 
     async def _keep(self, request: Request, body: bytes, encoding: Encoding) -> None:
         head = Head(
@@ -168,14 +172,32 @@ class Intake:
         self._kept()
 
 
-def _batch_id(body: bytes) -> str:
-    try:
-        return _header.decode(body).batch_id
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
-    try:
-        batch = exactjson.loads(body)
-        found = batch.get("batch_id") if isinstance(batch, dict) else None
-        return found if isinstance(found, str) else ""
-    except InputError as error:
-        raise RefusalError(Reason.INVALID, f"no Cirron batch: {error}") from None
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """What is kept with a request is to be sent on: it must be what any protocol can carry."""
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise RefusalError(Reason.INVALID, f"{name} is not of printable ASCII letters")
+
+
+def _from_json(body: bytes, most: int) -> tuple[bytes, Measure, str]:
+    """OTLP/JSON in protobuf, what it holds, and a warning."""
+    message, told = from_json(body, Signal.TRACES, most)
+    body = message.SerializeToString()
+    del message
+    return body, measured(body, Signal.TRACES, most), told
+
+
+def _marks(request: Request, most: int) -> tuple[bytes, int, int, str]:
+    """Those of the log records that are marks, how many are and how many not, and a warning."""
+    body, told = request.body, ""
+    is_json = request.encoding is Encoding.JSON
+    if is_json:
+        message, told = from_json(body, Signal.LOGS, most)
+    else:
+        measured(body, Signal.LOGS, most)
+        message = LogsData.FromString(body)
+    marks, others = keep_marks(message)
+    if marks and (others or is_json):
+        body = message.SerializeToString()
+        measured(body, Signal.LOGS, most)
+    return body, marks, others, told

@@ -3,7 +3,8 @@
 Group commit: one thread takes everything that waits, writes it in one go, syncs once, and answers
 all of it in one go. After a write or a sync that failed, the segment is never written again: what
 was refused is cut off, and the next group begins a new one. (A sync that failed has dropped what it
-did not write; the next one would succeed and mean nothing.)
+did not write; the next one would succeed and mean nothing.) So it is where somebody removed the
+directory: a sync of a file without a name succeeds, and the file is gone with the process.
 """
 
 from __future__ import annotations
@@ -20,31 +21,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import TargetError, UsageError
-from ..spool.state import lock_named, make_state, unwritable
+from ..spool.state import has_name, lock_named, make_state, unwritable
 from .journal_files import (
     HEADER_BYTES,
     MAX_BODY_BYTES,
     PREFIX_BYTES,
     Head,
     Position,
+    aside_bytes,
     encode_head,
-    encode_header,
-    encode_prefix,
     highest_number,
     segment_numbers,
-    segment_path,
     segment_sizes,
     sync_directory,
     trim,
 )
 from .journal_place import reached_segment
+from .journal_segment import WrittenSegment
 
 _logger = logging.getLogger(__name__)
 DEFAULT_SEGMENT_BYTES = 2**24
 DEFAULT_MAX_BYTES = 2**30
 DEFAULT_MAX_WAITING_BYTES = 2**26
 _RECOUNT_SECONDS = 0.1
-_IOV_MAX = 1024
+_LOCK = "lock"
 
 
 class JournalFullError(TargetError):
@@ -92,8 +92,10 @@ class Journal:
         self._work = threading.Condition(threading.Lock())
         self._queue: deque[_Waiting] = deque()
         self._waiting = self._waiting_bytes = 0
-        self._is_closing = self._is_roll_wanted = False
-        self._segment: _Segment | None = None
+        self._is_closing = False
+        self._left_up_to = 0
+        """The last segment that nothing more is to be written into."""
+        self._segment: WrittenSegment | None = None
         self._lock: int | None = _take_over(directory)
         try:
             self._trim()
@@ -125,7 +127,10 @@ class Journal:
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes of all segments, as far as it is known what was removed: see `recount`."""
+        """The bytes of all segments and of what was set aside beside them.
+
+        As far as it is known what was removed: see `recount`.
+        """
         segment = self._segment
         return self._closed_bytes + (segment.size if segment is not None else 0)
 
@@ -153,9 +158,14 @@ class Journal:
             self._work.notify()
         return await future
 
-    def roll(self) -> None:
-        """Begin a new segment with the next frame, so that the one before can be removed."""
-        self._is_roll_wanted = True
+    def roll(self, number: int | None = None) -> None:
+        """Begin a new segment with the next frame, so that the one before can be removed.
+
+        With `number` only where it is that segment which is being written: it is damaged.
+        """
+        segment = self._segment
+        written = 0 if segment is None else segment.number
+        self._left_up_to = max(self._left_up_to, written if number is None else number)
 
     def recount(self) -> None:
         """Look what is there: the reader removes segments. It happens by itself when full."""
@@ -194,8 +204,8 @@ class Journal:
                 self._recount()
             if self._is_over(size):
                 raise JournalFullError(
-                    f"{self.stored_bytes} bytes wait to be stored, {self._max_bytes} may: send it"
-                    " again later"
+                    f"{self.stored_bytes} bytes wait to be stored or were set aside,"
+                    f" {self._max_bytes} may: send it again later"
                 )
 
     def _is_over(self, size: int) -> bool:
@@ -205,7 +215,7 @@ class Journal:
         sizes = segment_sizes(self.directory)
         if self._segment is not None:
             sizes.pop(self._segment.number, None)
-        self._closed_bytes = sum(sizes.values())
+        self._closed_bytes = sum(sizes.values()) + aside_bytes(self.directory)
         self._counted_at = time.monotonic()
 
     def _run(self) -> None:
@@ -215,7 +225,7 @@ class Journal:
             try:
                 ends = self._commit(group)
             except Exception as error:
-                if not isinstance(error, OSError):
+                if not isinstance(error, OSError | TargetError):
                     _logger.exception("the intake journal could not be written")
                 refusal = JournalFullError(
                     f"the intake journal cannot be written: {_reason(error)}; send it again later"
@@ -241,19 +251,29 @@ class Journal:
         size = sum(waiting.size for waiting in group)
         segment = self._segment
         if segment is not None and (
-            self._is_roll_wanted or segment.size + size > self._segment_bytes
+            segment.number <= self._left_up_to or segment.size + size > self._segment_bytes
         ):
             self._leave(segment)
             segment = None
         if segment is None:
-            self._is_roll_wanted = False
+            self._hold()
             number, self._number = self._number, self._number + 1
-            segment = self._segment = _Segment(self.directory, number)
+            segment = self._segment = WrittenSegment(self.directory, number)
             segment.begin()
             self.syncs += 1
-        ends = segment.write(group)
+        ends = segment.write([waiting[:3] for waiting in group])
         self.syncs += 1
         return ends
+
+    def _hold(self) -> None:
+        """Where somebody removed the directory, make it again and lock it. Raises TargetError."""
+        lock = self._lock
+        if lock is None or has_name(lock, self.directory / _LOCK):
+            return
+        _logger.warning("%s was removed, or moved away: it is made again", self.directory)
+        self._lock = _take_over(self.directory)
+        os.close(lock)
+        self._number = max(self._number, _next_number(self.directory))
 
     def _give_up(self) -> None:
         segment = self._segment
@@ -266,7 +286,7 @@ class Journal:
                 )
             self._leave(segment)
 
-    def _leave(self, segment: _Segment) -> None:
+    def _leave(self, segment: WrittenSegment) -> None:
         with self._work:
             self._segment = None
             self._recount()
@@ -311,59 +331,6 @@ def _resolve(
             waiting.future.set_result(ends[index])
 
 
-class _Segment:
-    """The file that is written."""
-
-    def __init__(self, directory: Path, number: int) -> None:
-        """Make it. Raises OSError."""
-        self.number, self.size = number, HEADER_BYTES
-        """`size` is what is acknowledged."""
-        self.path = segment_path(directory, number)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._descriptor = os.open(self.path, flags, 0o600)
-
-    def begin(self) -> None:
-        """Write the header, and wait until the file has its name on disk. Raises OSError."""
-        _write_all(self._descriptor, [encode_header(self.number)])
-        os.fsync(self._descriptor)
-        sync_directory(self.path.parent)
-
-    def write(self, group: list[_Waiting]) -> list[Position]:
-        """Append frames and wait until they are on disk; returns their ends. Raises OSError."""
-        buffers: list[bytes | memoryview] = []
-        ends = []
-        offset = self.size
-        for head, body, size, _ in group:
-            buffers += (encode_prefix(self.number, head, body) + head, body)
-            offset += size
-            ends.append(Position(self.number, offset))
-        _write_all(self._descriptor, buffers)
-        os.fdatasync(self._descriptor)
-        return ends
-
-    def cut(self) -> None:
-        """Cut off what is not acknowledged; an empty segment goes altogether. Raises OSError."""
-        if self.size > HEADER_BYTES:
-            os.ftruncate(self._descriptor, self.size)
-            os.fsync(self._descriptor)
-        else:
-            self.path.unlink()
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-def _write_all(descriptor: int, buffers: list[bytes | memoryview]) -> None:
-    index = 0
-    while index < len(buffers):
-        written = os.writev(descriptor, buffers[index : index + _IOV_MAX])
-        while index < len(buffers) and written >= len(buffers[index]):
-            written -= len(buffers[index])
-            index += 1
-        if written:
-            buffers[index] = memoryview(buffers[index])[written:]
-
-
 def _take_over(directory: Path) -> int:
     """Make the directory and lock it. Raises TargetError."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
@@ -374,7 +341,7 @@ def _take_over(directory: Path) -> int:
             sync_directory(each.parent)
     except OSError as error:
         raise unwritable(directory, error) from None
-    lock = lock_named(directory / "lock")
+    lock = lock_named(directory / _LOCK)
     if lock is None:
         raise TargetError(
             f"another collector takes requests into {directory}: give this one a spool of its own,"

@@ -17,8 +17,9 @@ header and then frames. Integers are unsigned and little-endian.
 | head, body | | |
 
 The head is a JSON object (`Head`). The lengths have a checksum of their own, so that a damaged body
-costs one frame and not all that follow. A frame that is not whole is the trace of a crash: nobody
-was told that it is kept.
+costs one frame and not all that follow; behind damaged lengths the next whole frame is looked for,
+by how its head begins. A frame that is not whole is the trace of a crash: nobody was told that it
+is kept.
 
 All of it lies in one directory, `state/intake/` of a spool, with `lock`, `consumer.json`
 (journal_place) and, beside a damaged segment, a copy of it named `<segment>.damaged`.
@@ -42,12 +43,19 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError, UsageError
+from ..spool.state import unwritable
 from .export import Encoding, Signal
 
 VERSION = 1
 MAX_HEAD_BYTES = 2**16
 MAX_BODY_BYTES = 2**28
 DAMAGED_SUFFIX = ".damaged"
+GROUP_BYTES = 2 * 1024 * 1024
+"""Frames that become batches together: as many as it takes to have so much."""
+REFUSED_PREFIX = "refused-"
+"""Of files that hold requests which cannot be translated."""
+HEAD_START = b'{"signal":'
+"""How the JSON of every head begins."""
 
 _MAGIC = b"CIRRONIJ"
 _HEADER = struct.Struct("<8sII")
@@ -96,6 +104,8 @@ class Frame:
 class Damage:
     """A segment in which something cannot be read."""
 
+    number: int
+    """The segment's; a writer that is at it should `roll(number)`."""
     path: Path
     offset: int
     """Where, bytes from the beginning of the file."""
@@ -138,6 +148,18 @@ def segment_sizes(directory: Path) -> dict[int, int]:
     return sizes
 
 
+def aside_bytes(directory: Path) -> int:
+    """The bytes of what was set aside and does not lie there as a segment, too."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(DAMAGED_SUFFIX) or entry.name.startswith(REFUSED_PREFIX):
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    total += status.st_size if status.st_nlink == 1 else 0
+    return total
+
+
 def _entries(directory: Path) -> list[tuple[int, bool]]:
     try:
         names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
@@ -157,14 +179,20 @@ def header_problem(data: bytes, number: int) -> str | None:
     """Why `data` is not the header of segment `number`; None where it is."""
     if len(data) < HEADER_BYTES:
         return f"a header of {len(data)} bytes, expected {HEADER_BYTES}"
-    magic, version, crc = _HEADER.unpack(data)
+    magic, version, _ = _HEADER.unpack(data)
     if magic != _MAGIC:
         return "no segment of an intake journal"
-    if crc != zlib.crc32(number.to_bytes(8, "little"), zlib.crc32(data[:-4])):
+    if not is_whole_header(data, number):
         return "a damaged header, or another segment's"
     if version != VERSION:
         return f"version {version}, expected {VERSION}: read it with the version that wrote it"
     return None
+
+
+def is_whole_header(data: bytes, number: int) -> bool:
+    """Whether `data` was written as the header of segment `number`, by whatever version."""
+    own = zlib.crc32(number.to_bytes(8, "little"), zlib.crc32(data[:-4]))
+    return len(data) == HEADER_BYTES and _WORD.unpack(data[-4:])[0] == own
 
 
 def encode_head(head: Head) -> bytes:
@@ -224,6 +252,26 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Bring `data` under `path`: when this returns it is on disk, and never half of it.
+
+    For one process. Raises TargetError where it cannot be written; then what was there still is.
+    """
+    tmp = path.with_name(path.name + ".tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(tmp, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        tmp.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            tmp.unlink(missing_ok=True)
+        raise unwritable(path, error) from None
 
 
 def set_aside(path: Path) -> Path | None:

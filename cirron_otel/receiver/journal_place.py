@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,7 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError
-from ..spool.state import unwritable
-from .journal_files import DAMAGED_SUFFIX, Position, sync_directory
+from .journal_files import DAMAGED_SUFFIX, Position, write_synced
 
 _NAME = "consumer.json"
 _MAX_BYTES = 2**24
@@ -94,18 +92,5 @@ def write_place(directory: Path, place: Place) -> None:
 
     Raises TargetError where it cannot be written; then the one before holds.
     """
-    path = directory / _NAME
-    tmp = directory / (_NAME + ".tmp")
     data = exactjson.dumps({"position": place.position, "intent": place.intent})
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(tmp, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        tmp.replace(path)
-        sync_directory(directory)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            tmp.unlink(missing_ok=True)
-        raise unwritable(path, error) from None
+    write_synced(directory / _NAME, data)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from .journal_files import (
+    HEAD_START,
     HEADER_BYTES,
     PREFIX_BYTES,
     Damage,
@@ -26,6 +27,7 @@ from .journal_files import (
     decode_head,
     decode_prefix,
     header_problem,
+    is_whole_header,
     segment_numbers,
     segment_path,
     set_aside,
@@ -58,11 +60,14 @@ class Reader:
     `on_damage` is told of what cannot be read (else it is logged as a warning):
 
     - a frame whose content is not what was written: it is passed over;
-    - a frame whose beginning is damaged: the rest of its segment is unreadable, and in the last
-      segment so is what is still appended to it. The writer should `roll()`;
+    - a frame whose beginning is damaged, or a damaged header: what follows is passed over, up to
+      the next whole frame;
     - half a frame at the end of a segment that is not the last. At the end of the last it is one
       that is being written;
     - a file that is no segment, or cannot be opened.
+
+    Whatever it is, the writer should `roll` where it is at that segment: nothing more is to be
+    acknowledged that is written into a file which cannot be trusted.
     """
 
     def __init__(
@@ -137,7 +142,8 @@ class Reader:
                 reason = error.strerror or str(error)
                 if error.errno in _FOR_NOW:
                     raise InputError(f"{path} cannot be opened for now: {reason}") from None
-                self._on_damage(Damage(path, 0, f"cannot be opened: {reason}", set_aside(path)))
+                told = f"cannot be opened: {reason}"
+                self._on_damage(Damage(number, path, 0, told, set_aside(path)))
             self._after = Position(number + 1, 0)
         return False
 
@@ -160,6 +166,8 @@ class _Segment:
         """Nothing is appended to it any more."""
         self._path, self._on_damage = path, on_damage
         self._is_begun = self._is_broken = False
+        self._searched: int | None = None
+        """Up to here there is no whole frame; None where the next one is not to be looked for."""
         self._ahead, self._ahead_at = b"", 0
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
@@ -178,13 +186,21 @@ class _Segment:
         """The next frame that can be read and ends by `limit`; None where there is none yet."""
         try:
             while not self._is_broken and (self._is_begun or self._begin()):
+                if limit is not None and self.offset >= limit:
+                    return None
+                if self._searched is not None and not self._search(limit):
+                    return None
                 data = self._at(self.offset, PREFIX_BYTES)
                 if len(data) < PREFIX_BYTES:
                     return None
                 prefix = decode_prefix(data, self.number)
                 if prefix is None:
-                    self._break("a frame with a damaged beginning: the rest cannot be read")
-                    return None
+                    self._searched = self.offset + 1
+                    self._report(
+                        self.offset,
+                        "a frame with a damaged beginning: the next whole one is looked for",
+                    )
+                    continue
                 end = self.offset + PREFIX_BYTES + prefix.head_bytes + prefix.body_bytes
                 if limit is not None and end > limit:
                     return None
@@ -201,7 +217,7 @@ class _Segment:
 
     def check_end(self) -> None:
         """Report what is left behind the last frame of a finished segment."""
-        if self._is_broken:
+        if self._is_broken or self._searched is not None:
             return
         if not self._is_begun:
             self._break("no whole header: nothing in it can be read")
@@ -219,11 +235,38 @@ class _Segment:
         if len(data) < HEADER_BYTES:
             return False
         problem = header_problem(data, self.number)
-        if problem is not None:
+        if problem is not None and is_whole_header(data, self.number):
             self._break(problem)
             return False
         self._is_begun = True
+        if problem is not None:
+            self._report(0, problem)
+            self._searched = self.offset
         return True
+
+    def _search(self, limit: int | None) -> bool:
+        """Go on at the next whole frame, by how heads begin; False where there is none yet."""
+        assert self._searched is not None  # noqa: S101
+        size = os.fstat(self._descriptor).st_size
+        end = size if limit is None else min(limit, size)
+        begin = self._searched
+        data = os.pread(self._descriptor, max(end - begin, 0), begin)
+        found = data.find(HEAD_START, PREFIX_BYTES)
+        while found >= 0:
+            offset = begin + found - PREFIX_BYTES
+            prefix = decode_prefix(data[found - PREFIX_BYTES : found], self.number)
+            if prefix is not None:
+                rest = data[found : found + prefix.head_bytes + prefix.body_bytes]
+                if len(rest) == prefix.head_bytes + prefix.body_bytes:
+                    if zlib.crc32(rest) == prefix.crc:
+                        self.offset, self._searched = offset, None
+                        return True
+                elif limit is None and not self.is_finished:  # it is being written
+                    self._searched = offset
+                    return False
+            found = data.find(HEAD_START, found + 1)
+        self._searched = max(begin, end - PREFIX_BYTES - len(HEAD_START))
+        return False
 
     def _content(self, prefix: Prefix) -> tuple[bytes, bytes] | None:
         at = self.offset + PREFIX_BYTES
@@ -260,7 +303,7 @@ class _Segment:
         self._report(self.offset if self._is_begun else 0, reason)
 
     def _report(self, offset: int, reason: str) -> None:
-        self._on_damage(Damage(self._path, offset, reason, set_aside(self._path)))
+        self._on_damage(Damage(self.number, self._path, offset, reason, set_aside(self._path)))
 
 
 def _log(damage: Damage) -> None:

@@ -23,12 +23,21 @@ def server_context(certificate: Path, key: Path, client_ca: Path | None = None) 
     context.set_alpn_protocols(["http/1.1"])
     _load_pair(context, certificate, key)
     if client_ca is not None:
-        try:
-            context.load_verify_locations(client_ca)
-        except ssl.SSLError:
-            raise UsageError(f"the TLS client CA {client_ca} holds no certificate in PEM") from None
+        add_client_ca(context, client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def add_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
+    """Let in the clients of the CAs in a file, beside those that the context knows.
+
+    Raises UsageError where there is none in it.
+    """
+    _check_readable(client_ca, "client CA")
+    try:
+        context.load_verify_locations(client_ca)
+    except ssl.SSLError:
+        raise UsageError(f"the TLS client CA {client_ca} holds no certificate in PEM") from None
 
 
 def reload_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

@@ -3,38 +3,29 @@
 A group of frames at a time. Before a group is translated it is written down which frames it is
 made of and which of them are duplicates, so that after a crash the same group is made again, with
 the same names: a batch that was sealed before is found and not written twice. A group is done when
-its batches are in the spool and its keys are known; then the next one may begin.
+its batches are in the spool and its keys are known; then the next one may begin. So a frame whose
+key is known is done even where it is not known any more how far all is.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..errors import InputError, RefusedNameError, TargetError
-from ..ids import digest, uuid4_shaped
-from ..spool.canonical import batch_bytes
-from ..spool.paths import file_name
-from ..spool.writer import SpoolWriter, name_of
-from ..translator.decode import Decoded
-from ..translator.fast_foreign import ForeignText
-from ..translator.translate import FromOtlp
-from .export import Signal
-from .journal_files import Damage, Frame, Position, remove_before, sync_directory
+import msgspec
+
+from ..ids import digest
+from ..spool.writer import SpoolWriter
+from .journal_files import GROUP_BYTES, Damage, Frame, Position, remove_before, segment_numbers
 from .journal_place import Place, read_place, write_place
 from .journal_reader import Reader
 from .seen import Seen
+from .storing import Storing
+from .whose import Whose, whose
 
 logger = logging.getLogger(__name__)
-
-GROUP_BYTES = 2 * 1024 * 1024
-"""Bodies that become batches together."""
-_BORN_IN_CIRRON = b"cirron.batch.id"
-_TENANT = "x-scope-orgid"
 
 
 class Done(NamedTuple):
@@ -48,16 +39,37 @@ class Done(NamedTuple):
     """Bytes of the bodies in it."""
 
 
+class _Duplicate(NamedTuple):
+    """A frame that brought what had come before."""
+
+    start: Position
+    """Where it begins: numbers would be shifted by a frame that cannot be read any more."""
+    first: Position | None
+    """Where the first of them begins, if it is in the same group."""
+
+
+class _Intent(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be done of the journal next."""
+
+    until: Position
+    skip: list[_Duplicate]
+
+
 class Translation:
     """Translates what is in `directory` into the spool of `writer`; one to a journal."""
 
-    def __init__(self, directory: Path, writer: SpoolWriter, seen: Seen) -> None:
-        """Nothing is read yet. Raises InputError, TargetError."""
-        self._directory, self._writer, self._seen = directory, writer, seen
+    def __init__(self, directory: Path, writer: SpoolWriter, seen: Seen, owners: Whose) -> None:
+        """`owners` is told whose the batches are. Nothing is read yet.
+
+        Raises InputError, TargetError.
+        """
+        self._directory, self._seen = directory, seen
         self.counts: Counter[str] = Counter()
+        self._storing = Storing(directory, writer, owners, seen)
+        self._damaged_segment: int | None = None
         self._is_broken_off = False
         """Whether frames were read and are not done."""
-        self._place = read_place(directory, self._damaged)
+        self._place, self._intent = self._read_place()
         self._reader = self._read_from(self._place.position)
 
     def recover(self) -> Done | None:
@@ -65,10 +77,10 @@ class Translation:
 
         To be called before `work`, which does it, too.
         """
-        if not self._place.intent:
+        if self._intent is None:
             return None
         self._begin()
-        done = self._again(self._place.intent)
+        done = self._again(self._intent)
         self._is_broken_off = False
         return done
 
@@ -77,7 +89,7 @@ class Translation:
 
         Raises TargetError where the spool cannot be written: the group is to be tried again.
         """
-        if self._place.intent:
+        if self._intent is not None:
             return self.recover()
         self._begin()
         done = self._next(until)
@@ -91,25 +103,35 @@ class Translation:
             self._reader = self._read_from(self._place.position)
         self._is_broken_off = True
 
-    def _again(self, intent: dict[str, Any]) -> Done:
-        until = Position(*intent["until"])
+    def _again(self, intent: _Intent) -> Done:
         frames: list[Frame] = []
-        while found := self._reader.poll(max_bytes=GROUP_BYTES, until=until):
+        while found := self._reader.poll(max_bytes=GROUP_BYTES, until=intent.until):
             frames += found
-        return self._finish(frames, until, set(intent["skip"]))
+        return self._finish(frames, intent)
 
     def _next(self, until: Position | None) -> Done | None:
         frames = self._reader.poll(max_bytes=GROUP_BYTES, until=until)
         if not frames:
             return None
-        end = frames[-1].end
-        skip = self._duplicates(frames)
-        self._move(Place(self._place.position, {"until": list(end), "skip": sorted(skip)}))
-        return self._finish(frames, end, skip)
+        intent = _Intent(frames[-1].end, self._duplicates(frames))
+        self._move(Place(self._place.position, msgspec.to_builtins(intent)), intent)
+        return self._finish(frames, intent)
+
+    def take_counts(self) -> dict[str, int]:
+        """What was counted since the last time."""
+        taken = dict(self.counts)
+        self.counts.clear()
+        return taken
+
+    def take_damaged(self) -> int | None:
+        """The last segment in which damage was found since the last time; None without."""
+        found, self._damaged_segment = self._damaged_segment, None
+        return found
 
     def forget(self, before_ns: int) -> None:
-        """Duplicates of what came before are not known any more."""
-        self._seen.forget(before_ns)
+        """Duplicates of what came before are not known any more, but for what still lies there."""
+        numbers = segment_numbers(self._directory)
+        self._seen.forget(before_ns, *numbers[:1])
 
     def close(self) -> None:
         """Close the files."""
@@ -118,131 +140,72 @@ class Translation:
 
     # --- a group --------------------------------------------------------------------------------
 
-    def _finish(self, frames: list[Frame], end: Position, skip: set[int]) -> Done:
-        kept = [frame for number, frame in enumerate(frames) if number not in skip]
-        self.counts["duplicates"] += len(skip)
-        done = Done(end, [], sum(len(frame.body) for frame in frames))
-        foreign: list[Frame] = []
-        for frame in kept:
-            if frame.head.signal is Signal.CIRRON:
-                self._attempt(frame, lambda frame=frame: self._store_batch(frame, done))  # type: ignore[misc]
-            elif _BORN_IN_CIRRON in frame.body:
-                self._attempt(frame, lambda frame=frame: self._store_own(frame, done))  # type: ignore[misc]
-            else:
-                foreign.append(frame)
-        if foreign:
-            self._store_foreign(foreign, done)
+    def _finish(self, frames: list[Frame], intent: _Intent) -> Done:
+        skip = _skipped(frames, intent)
+        kept = [frame for frame in frames if frame.start not in skip]
+        names = self._storing.store(kept)
         self._seen.add((_key(f), f.head.received_ns, f.start) for f in kept)
-        self._move(Place(end, None))
-        remove_before(self._directory, end)
-        self.counts["requests"] += len(frames)
-        return done
+        self._move(Place(intent.until), None)
+        remove_before(self._directory, intent.until)
+        self.counts.update(self._storing.counts)
+        self.counts.update({"requests": len(frames), "duplicates": len(frames) - len(kept)})
+        return Done(intent.until, names, sum(len(frame.body) for frame in frames))
 
-    def _duplicates(self, frames: list[Frame]) -> set[int]:
-        """Numbers of frames that came before, or earlier in the group."""
-        found: set[int] = set()
-        here: set[bytes] = set()
-        for number, frame in enumerate(frames):
-            key = _key(frame)
-            if key in here or self._seen.is_known(key, frame.start):
-                found.add(number)
-            here.add(key)
-        return found
-
-    def _store_batch(self, frame: Frame, done: Done) -> None:
-        """A Cirron batch stays what it is, byte for byte."""
-        try:
-            name = name_of(frame.body)
-        except TargetError:
-            name = _name_by_content(frame)
-        try:
-            written = self._writer.write(frame.body, name)
-        except RefusedNameError:
-            written = self._writer.write(frame.body, _name_by_content(frame))
-        done.names.append(written.name)
-        self.counts["batches"] += 1
-
-    def _store_own(self, frame: Frame, done: Done) -> None:
-        """OTLP that was born in Cirron becomes the batches that it was."""
-        reader = FromOtlp()
-        whole = reader.feed_whole(frame.body)
-        if whole is not None:
-            self._write(whole.data, whole.name, done)
-            self.counts["spans"] += whole.spans
-            return
-        from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415
-
-        message = TracesData.FromString(frame.body)
-        for decoded in [*reader.feed(message.resource_spans), *reader.finish()]:
-            self._store_decoded(decoded, done)
-
-    def _store_decoded(self, decoded: Decoded, done: Done) -> None:
-        self._write(batch_bytes(decoded.batch), decoded.name, done)
-        self.counts["spans"] += len(decoded.batch.get("spans") or ())
-
-    def _write(self, data: bytes, name: str, done: Done) -> None:
-        try:
-            written = self._writer.write(data, name)
-        except RefusedNameError:
-            at_ns = int(name.partition("-")[0]) if name[:20].isdigit() else 0
-            other = file_name(at_ns, uuid4_shaped(digest("part", hashlib.sha256(data).digest())))
-            written = self._writer.write(data, other)
-        done.names.append(written.name)
-        self.counts["batches"] += 1
-
-    def _store_foreign(self, frames: list[Frame], done: Done) -> None:
-        text = ForeignText()
-        added: list[Frame] = []
+    def _duplicates(self, frames: list[Frame]) -> list[_Duplicate]:
+        """The frames that came before, or earlier in the group."""
+        found: list[_Duplicate] = []
+        here: dict[bytes, Position] = {}
         for frame in frames:
-            if self._attempt(frame, lambda frame=frame: text.add(frame.body)):  # type: ignore[misc]
-                added.append(frame)
-        if not added:
-            return
-        created_ns = added[0].head.received_ns
-        told = digest("intake", *added[0].start, *(frame.head.sha256 for frame in added))
-        batch_id = uuid4_shaped(told)
-        written = self._writer.write(
-            text.text(batch_id, created_ns), file_name(created_ns, batch_id)
-        )
-        done.names.append(written.name)
-        self.counts["batches"] += 1
-        self.counts["spans"] += text.spans
-
-    def _attempt(self, frame: Frame, what: Callable[[], Any]) -> bool:
-        """Do it, and keep the frame beside the journal where it cannot be done; whether it was."""
-        try:
-            what()
-        except TargetError:
-            raise
-        except Exception as error:
-            self._set_aside(frame, error)
-            return False
-        return True
-
-    def _set_aside(self, frame: Frame, error: Exception) -> None:
-        path = self._directory / f"refused-{frame.head.sha256[:32]}.bin"
-        try:
-            path.touch(mode=0o600)
-            path.write_bytes(frame.body)
-            sync_directory(self._directory)
-        except OSError as problem:
-            raise TargetError(f"{path} cannot be written: {problem.strerror}") from None
-        self.counts["set_aside"] += 1
-        known = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        logger.warning("a request cannot be translated (%s): kept as %s", known, path)
+            key = _key(frame)
+            if key in here:
+                found.append(_Duplicate(frame.start, here[key]))
+            elif self._seen.is_known(key):
+                found.append(_Duplicate(frame.start, None))
+            else:
+                here[key] = frame.start
+        return found
 
     # --- the place ------------------------------------------------------------------------------
 
-    def _move(self, place: Place) -> None:
+    def _read_place(self) -> tuple[Place, _Intent | None]:
+        place = read_place(self._directory, self._report)
+        if place.intent is None:
+            return place, None
+        try:
+            return place, msgspec.convert(place.intent, _Intent)
+        except msgspec.ValidationError as error:
+            self._report(f"what was to be done in {self._directory} cannot be read ({error})")
+            return Place(place.position), None
+
+    def _move(self, place: Place, intent: _Intent | None) -> None:
         write_place(self._directory, place)
-        self._place = place
+        self._place, self._intent = place, intent
 
     def _read_from(self, position: Position | None) -> Reader:
-        return Reader(self._directory, position, lambda damage: self._damaged(_words(damage)))
+        return Reader(self._directory, position, self._damaged)
 
-    def _damaged(self, told: str) -> None:
+    def _damaged(self, damage: Damage) -> None:
+        self._damaged_segment = damage.number
+        self._report(_words(damage))
+
+    def _report(self, told: str) -> None:
         self.counts["damaged"] += 1
         logger.warning("%s", told)
+
+
+def _skipped(frames: list[Frame], intent: _Intent) -> set[Position]:
+    """Where the frames begin that are not stored.
+
+    In the place of a first one that cannot be read any more its duplicate is stored.
+    """
+    present = {frame.start for frame in frames}
+    skip = set()
+    for start, first in intent.skip:
+        if first is not None and first not in present and start in present:
+            present.add(first)
+        else:
+            skip.add(start)
+    return skip
 
 
 def _words(damage: Damage) -> str:
@@ -251,15 +214,9 @@ def _words(damage: Damage) -> str:
 
 
 def _key(frame: Frame) -> bytes:
-    """What tells a request from others: a Cirron batch by its id, all else by its bytes."""
-    tenant = frame.head.headers.get(_TENANT, "")
-    if frame.head.signal is Signal.CIRRON:
-        try:
-            return digest("batch", tenant, name_of(frame.body).partition("-")[2])[:16]
-        except TargetError:
-            pass
+    """What tells a request from others: whose it is, and its bytes.
+
+    The id of a Cirron batch would not do: forked processes give theirs to different batches.
+    """
+    tenant = "".join(f"{name}={value}\n" for name, value in whose(frame.head.headers))
     return digest(frame.head.signal.value, tenant, frame.head.sha256)[:16]
-
-
-def _name_by_content(frame: Frame) -> str:
-    return file_name(frame.head.received_ns, uuid4_shaped(digest("batch", frame.head.sha256)))

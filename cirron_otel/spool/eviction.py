@@ -12,11 +12,11 @@ import heapq
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import TargetError
+from ..errors import OverCapError, TargetError
 from .blobs import BlobKey, blob_keys
 from .paths import BATCH_SUFFIX, SpoolPaths
 
@@ -39,8 +39,11 @@ class Drops:
 class Eviction:
     """The usage of one spool, held below `max_bytes` by dropping the oldest."""
 
-    def __init__(self, paths: SpoolPaths, max_bytes: int) -> None:
-        """Nothing is read before the first write."""
+    def __init__(
+        self, paths: SpoolPaths, max_bytes: int, is_wanted: Callable[[str], bool] | None = None
+    ) -> None:
+        """Nothing is read before the first write. See SpoolWriter for `is_wanted`."""
+        self._is_wanted = is_wanted
         self.drops = Drops()
         self.total = 0
         self.scans = 0
@@ -64,7 +67,7 @@ class Eviction:
         carry the total over the cap.
         """
         if len(data) > self._max_bytes:
-            raise TargetError(
+            raise OverCapError(
                 f"batch of {len(data)} bytes is over the spool's cap of {self._max_bytes}:"
                 " raise the cap or flush more often"
             )
@@ -173,6 +176,12 @@ class Eviction:
             return True
         if not self._oldest:
             return False
+        if self._is_wanted is not None and self._is_wanted(oldest):
+            raise TargetError(
+                f"{self._paths.spool} is at its cap of {self._max_bytes} bytes, and {oldest} is not"
+                " delivered yet: nothing is evicted; see that what it is for can be reached, or"
+                " raise the cap"
+            )
         name, size = heapq.heappop(self._oldest)
         if _unlink(self._paths.spool / name):
             self.drops.batches += 1

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from ..errors import TargetError
+from .directories import make_private
 
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 
@@ -21,7 +22,7 @@ _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 def make_state(state: Path) -> None:
     """Make the directory, private. Raises TargetError where it cannot be made."""
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(state)
     except OSError as error:
         raise unwritable(state, error) from None
 

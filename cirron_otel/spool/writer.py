@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError, RefusedNameError, TargetError, UsageError
+from .directories import make_private, sync_directory
 from .eviction import Drops, Eviction
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spool
 
@@ -51,16 +52,18 @@ class SpoolWriter:
         max_bytes: int | None = DEFAULT_MAX_BYTES,
         *,
         durable: bool = True,
+        is_wanted: Callable[[str], bool] | None = None,
     ) -> None:
         """Nothing is written yet. Raises TargetError where `directory` cannot be a spool.
 
         `durable=False` leaves out the fsyncs: for bulk work that ends with one `sync()`, and
-        that is done again after a power cut.
+        that is done again after a power cut. A batch for whose name `is_wanted` says True is not
+        evicted, nor what is newer: `write` raises TargetError instead, for now.
         """
         if max_bytes is not None and max_bytes <= 0:
             raise UsageError(f"a spool's cap of {max_bytes} bytes: expected more than 0, or None")
         self.paths = target_spool(directory)
-        self._eviction = None if max_bytes is None else Eviction(self.paths, max_bytes)
+        self._eviction = None if max_bytes is None else Eviction(self.paths, max_bytes, is_wanted)
         self._durable = durable
         self._lock = threading.Lock()
         self._is_made = False
@@ -164,7 +167,7 @@ def _seal(path: Path, data: bytes, durable: bool) -> bool:
             if not is_sealed:
                 tmp.unlink(missing_ok=True)
     if is_sealed and durable:
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     return is_sealed
 
 
@@ -229,17 +232,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def _make_private(directory: Path) -> None:
     """Make a directory that only its owner may enter, and what lies above it."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    make_private(directory)
+    sync_directory(directory.parent)  # where another process has just made it
 
 
 def _unwritable(path: Path, error: OSError) -> TargetError:

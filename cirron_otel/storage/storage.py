@@ -34,6 +34,10 @@ from .whose import Context
 _EXPIRED_AT_ONCE = 200
 """Batches that are removed in one transaction: writers wait for no more than that."""
 
+_DAY_NS = 86_400 * 10**9
+_EARLIEST_NS = 946_684_800 * 10**9
+"""The year 2000: no batch was made before, and a time in µs, ms or s is."""
+
 
 class Written(NamedTuple):
     """What became of batches."""
@@ -133,18 +137,24 @@ class Storage:
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
-        One that does not say when, or says 0 or less, counts from when it was stored.
+        One that does not say when, or says what cannot be (before the year 2000, as a time in
+        other units is, or later than tomorrow), counts from when it was stored.
         """
         batches = rows = 0
         database = self._database
+        latest_ns = time.time_ns() + _DAY_NS
         while True:
             with database.transaction():
                 database.serialize()
                 found = database.rows(
-                    'SELECT "batchKey" FROM "TraceBatch" WHERE "createdNs" < ?'  # noqa: S608
-                    ' AND ("createdNs" > 0 OR "storedNs" < ?) ORDER BY "createdNs"'
-                    f" LIMIT {_EXPIRED_AT_ONCE}",
+                    'SELECT "batchKey" FROM "TraceBatch"'  # noqa: S608
+                    ' WHERE ("createdNs" >= ? AND "createdNs" < ?)'
+                    ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?)'
+                    f' ORDER BY "createdNs" LIMIT {_EXPIRED_AT_ONCE}',
+                    _EARLIEST_NS,
                     older_than_ns,
+                    _EARLIEST_NS,
+                    latest_ns,
                     older_than_ns,
                 )
                 keys = database.many(row[0] for row in found)

@@ -26,8 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PINS = Path(__file__).parents[2] / "collector-config"
+CLIENT = Path(__file__).parents[1] / "clients" / "go"
 OCB = "go.opentelemetry.io/collector/cmd/builder@v0.159.0"
 JAEGER = "github.com/jaegertracing/jaeger/cmd/jaeger"
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw"
 GO_MINIMUM = "1.25"
 # The environment's own settings for these would change what is built.
 GO_SETTINGS = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false", "GOWORK": "off"}
@@ -90,10 +92,26 @@ def _otelcol(work: Path, log: Path) -> Path:
 
 def _jaeger(work: Path, log: Path) -> Path:
     # `go install …@version` refuses a module whose go.mod replaces another: so a module of ours.
-    for name in ("go.mod", "go.sum"):
-        shutil.copy(PINS / "jaeger" / name, work)
-    _go(["build", "-mod=readonly", "-ldflags", LDFLAGS, "-o", "jaeger", JAEGER], work, log)
-    return work / "jaeger"
+    return _tool("jaeger", JAEGER, work, log)
+
+
+def _versitygw(work: Path, log: Path) -> Path:
+    return _tool("versitygw", VERSITYGW, work, log)
+
+
+def _client(work: Path, log: Path) -> Path:
+    for name in ("main.go", "go.mod", "go.sum"):
+        shutil.copy(CLIENT / name, work)
+    _go(["build", "-mod=readonly", "-ldflags", LDFLAGS, "-o", "client", "."], work, log)
+    return work / "client"
+
+
+def _tool(name: str, package: str, work: Path, log: Path) -> Path:
+    """A program of a module of ours, which pins every version and checksum."""
+    for file in ("go.mod", "go.sum"):
+        shutil.copy(PINS / name / file, work)
+    _go(["build", "-mod=readonly", "-ldflags", LDFLAGS, "-o", name, package], work, log)
+    return work / name
 
 
 BACKENDS = {
@@ -108,6 +126,22 @@ BACKENDS = {
             170,
         ),
         Backend("jaeger", "Jaeger 2.13", JAEGER, ("jaeger/go.mod", "jaeger/go.sum"), _jaeger, 230),
+        Backend(
+            "versitygw",
+            "versitygw 1.8, an S3 server",
+            VERSITYGW,
+            ("versitygw/go.mod", "versitygw/go.sum"),
+            _versitygw,
+            70,
+        ),
+        Backend(
+            "goclient",
+            "a client with OpenTelemetry's SDK for Go 1.44",
+            "tests/clients/go",
+            tuple(f"../tests/clients/go/{name}" for name in ("main.go", "go.mod", "go.sum")),
+            _client,
+            20,
+        ),
     )
 }
 
@@ -199,6 +233,11 @@ def _build(backend: Backend, go: str) -> None:
     _say(f"{backend.name}: built in {time.monotonic() - started:.0f} s: {target}")
 
 
+def _listed(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _say(text: str) -> None:
     print(f"backends: {text}", flush=True)
 
@@ -214,9 +253,9 @@ def build(names: list[str], optional: bool) -> None:
         gone = [name for name in names if not _is_current(BACKENDS[name], None)]
         text = f"Go is not found on the PATH: install Go {GO_MINIMUM} or newer"
         if gone and not optional:
-            raise BuildError(f"{text}, to build {' and '.join(gone)}")
+            raise BuildError(f"{text}, to build {_listed(gone)}")
         if gone:
-            _say(f"LEFT OUT: the tests against {' and '.join(gone)}. {text}.")
+            _say(f"LEFT OUT: the tests against {_listed(gone)}. {text}.")
         return
     (folder() / "bin").mkdir(parents=True, exist_ok=True)
     with _locked(folder() / "lock"):

@@ -1,4 +1,4 @@
-"""`make bench`: what conversion, the SDK and the torch hooks cost, as ratios within one run.
+"""`make bench`: what everything costs, as ratios within one run.
 
 Medians of repeated blocks. A section's name runs that section alone. `--big` converts spools of
 1 GB and of 4 GB as well, for their memory.
@@ -32,10 +32,10 @@ from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import sdk, snapshots, torch_cost, torch_tables, workload
+from . import collector_load, sdk, snapshots, torch_cost, torch_tables, workload
 
 BLOCKS = 7
-SECTIONS = ("conversion", "sdk", "torch", "snapshots")
+SECTIONS = ("conversion", "sdk", "torch", "snapshots", "collector")
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
@@ -257,6 +257,8 @@ def main() -> None:
         torch_cost.section(torch_tables.TINY if arguments.tiny else torch_tables.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
+    if "collector" in chosen:
+        collector_load.section(collector_load.TINY if arguments.tiny else collector_load.Sizes())
 
 
 if __name__ == "__main__":

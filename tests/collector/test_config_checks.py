@@ -38,6 +38,10 @@ class TestProblems:
             ("receivers: {grpc: {address: 'h:1'}, http: {address: 'h:1'}}", "expected two ports"),
             ("limits: {in_flight_bytes: 1MiB}", "in_flight_bytes is 1,048,576: expected at least"),
             ("limits: {journal_bytes: 1MiB}", "journal_bytes is 1,048,576: expected at least"),
+            ("spool: {max_bytes: 10MB}", "max_bytes is 10,000,000: expected at least 276,824,064"),
+            ("limits: {journal_bytes: 8MiB, request_bytes: 1MiB}", "expected at least 33,554,432"),
+            ("limits: {journal_bytes: 40MiB, request_bytes: 40MiB}",
+             "expected at least 84,019,200, twice the larger of 16,777,216"),
             ("limits: {request_bytes: 2GiB}", "from 1024 to 2147483647"),
             ("receivers: {auth: {tokens_file: none-such}}", "tokens_file names 'none-such', which"
              " cannot be read: No such file"),

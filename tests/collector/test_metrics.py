@@ -109,7 +109,7 @@ class TestText:
 
     def test_wrong_labels_are_an_error(self) -> None:
         with pytest.raises(ValueError, match="has the labels"):
-            m.Registry().add(m.DUPLICATES, 1)
+            m.Registry().add(m.DUPLICATES, 1, "traces")
 
 
 class TestProcesses:
@@ -182,14 +182,14 @@ class TestProcesses:
 
         def count() -> None:
             for _ in range(2000):
-                registry.add(m.DUPLICATES, 1, "traces")
+                registry.add(m.DUPLICATES)
 
         threads = [threading.Thread(target=count) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert registry.totals()[m.DUPLICATES] == [(("traces",), [8000])]
+        assert registry.totals()[m.DUPLICATES] == [((), [8000])]
 
 
 def count_elsewhere(pipe: Any) -> None:

@@ -12,8 +12,8 @@ from cirron_otel.storage import Storage
 from tests.integration.spools import assert_same, batches, cirron_otel, recorded
 from tests.storage.conftest import postgres_server
 
-from .serving import Serving, serving, spans_of
-from .test_handing_on import configuration, send
+from .serving import serving, spans_of
+from .test_handing_on import send
 from .test_running import record
 
 __all__ = ["postgres_server"]
@@ -35,16 +35,6 @@ def test_rows_of_what_came(kind: str, tmp_path: Path, request: pytest.FixtureReq
     assert told == sorted((span["id"], span["name"]) for span in found)
     cirron_otel("convert", url, tmp_path / "back")
     assert_same(batches(tmp_path / "back"), batches(tmp_path / "data"))
-
-
-def test_what_is_not_done_yet_is_said(tmp_path: Path) -> None:
-    path = configuration(
-        tmp_path, "{type: otlp, endpoint: 'http://localhost:1', headers_from: [x-scope-orgid]}"
-    )
-    with pytest.raises(AssertionError, match="headers_from: headers that came in are not sent"):
-        Serving(tmp_path / "data", "--config", path)
-    with pytest.raises(AssertionError, match=r"blobs\.url: snapshot files go into"):
-        Serving(tmp_path / "data", "--blobs", str(tmp_path))
 
 
 def test_snapshot_files_are_kept_beside_the_spool(tmp_path: Path) -> None:

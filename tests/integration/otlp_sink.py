@@ -27,6 +27,8 @@ class Sink:
     spans: list[tuple[Resource, Span]] = field(default_factory=list)
     records: list[LogRecord] = field(default_factory=list)
     trace_requests: int = 0
+    metadata: list[tuple[dict[str, str], set[str]]] = field(default_factory=list)
+    """Of each request with spans: its headers, and the names of the spans in it."""
 
     def ids(self) -> set[bytes]:
         """The span ids that came."""
@@ -53,15 +55,18 @@ class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
         self._sink = sink
 
     def Export(  # noqa: N802 - gRPC's name
-        self, request: trace_service_pb2.ExportTraceServiceRequest, _: grpc.ServicerContext
+        self, request: trace_service_pb2.ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> trace_service_pb2.ExportTraceServiceResponse:
         self._sink.trace_requests += 1
-        self._sink.spans += [
+        spans = [
             (group.resource, span)
             for group in request.resource_spans
             for scope in group.scope_spans
             for span in scope.spans
         ]
+        headers = {str(key): str(value) for key, value in context.invocation_metadata()}
+        self._sink.metadata.append((headers, {span.name for _, span in spans}))
+        self._sink.spans += spans
         return trace_service_pb2.ExportTraceServiceResponse()
 
 

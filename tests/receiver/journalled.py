@@ -22,7 +22,7 @@ from cirron_otel.receiver.journal_files import (
 from cirron_otel.receiver.journal_reader import frames
 
 
-def head(body: bytes, **headers: str) -> Head:
+def head(body: bytes, /, **headers: str) -> Head:
     return Head(Signal.TRACES, Encoding.PROTOBUF, 1_700_000_000_000_000_123, headers, sha256(body))
 
 

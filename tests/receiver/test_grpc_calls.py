@@ -54,8 +54,8 @@ async def nothing() -> AsyncIterator[bytes]:
 
 
 def test_senders_that_send_nothing() -> None:
-    """They are told so in the end; until then they keep others waiting, for four are read."""
-    limits = GrpcLimits(reading_bytes=1, read_timeout_s=0.5)
+    """They are told so in the end; others, for four are read at a time, may wait as long."""
+    limits = GrpcLimits(reading_bytes=1, read_timeout_s=0.5, quick_s=3600)
 
     async def test(server: Server, intake: FakeIntake) -> None:
         async with server.channel() as channel:
@@ -73,8 +73,59 @@ def test_senders_that_send_nothing() -> None:
     assert against_server(test, limits=limits).bodies[-1] == traces(4)
 
 
-def test_a_read_that_a_client_gave_up_makes_room_for_others() -> None:
+def test_senders_that_send_nothing_give_way_to_those_that_wait() -> None:
+    limits = GrpcLimits(reading_bytes=1, read_timeout_s=3600, quick_s=0.02)
+
+    async def test(server: Server, intake: FakeIntake) -> None:
+        async with server.channel() as channel:
+            slow = [channel.stream_unary(TRACES)(endless()) for _ in range(9)]
+            for _ in range(20):
+                await channel.unary_unary(TRACES)(traces(3))
+            ended = [each for each in slow if each.done()]
+            assert len(ended) >= 6  # two may be late, and one more where none waits
+            assert {await each.code() for each in ended} == {grpc.StatusCode.UNAVAILABLE}
+            await server.send(traces(4))
+            for each in slow:
+                each.cancel()
+
+    assert len(against_server(test, limits=limits).bodies) == 21
+
+
+def test_many_senders_that_send_nothing_over_many_connections() -> None:
+    """A new client is served all the same, long before their calls run out of time."""
     limits = GrpcLimits(reading_bytes=1, read_timeout_s=3600)
+    options = (("grpc.use_local_subchannel_pool", 1),)
+
+    async def test(server: Server, intake: FakeIntake) -> None:
+        channels = [grpc.aio.insecure_channel(server.address, options) for _ in range(10)]
+        slow = [channel.stream_unary(TRACES)(endless()) for channel in channels for _ in range(50)]
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        await asyncio.sleep(0.2)
+        await server.send(traces(3))
+        assert len([each for each in slow if not each.done()]) > 300
+        for channel in channels:
+            await channel.close()
+
+    assert against_server(test, limits=limits).bodies == [traces(3)]
+
+
+def test_a_read_is_not_given_up_where_nobody_waits() -> None:
+    limits = GrpcLimits(reading_bytes=1, read_timeout_s=3600, quick_s=0.02, patience_s=0.05)
+
+    async def slowly() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.5)
+        yield traces(2)
+
+    async def test(server: Server, intake: FakeIntake) -> None:
+        async with server.channel() as channel:
+            slow = [channel.stream_unary(TRACES)(slowly()) for _ in range(4)]
+            await asyncio.gather(*slow)
+
+    assert against_server(test, limits=limits).bodies == [traces(2)] * 4
+
+
+def test_a_read_that_a_client_gave_up_makes_room_for_others() -> None:
+    limits = GrpcLimits(reading_bytes=1, read_timeout_s=3600, quick_s=3600)
 
     async def test(server: Server, intake: FakeIntake) -> None:
         async with server.channel() as channel:

@@ -148,6 +148,13 @@ def test_what_is_refused(
     assert not server.intake.requests
 
 
+REFUSAL = "no: <script>é\u2028\ud800</script>"
+BAD_REQUEST = [
+    {
+        "@type": "type.googleapis.com/google.rpc.BadRequest",
+        "fieldViolations": [{"description": REFUSAL}],
+    }
+]
 REASONS = [
     (Reason.INVALID, None, 400, 3, None),
     (Reason.TOO_LARGE, None, 413, 8, None),
@@ -164,7 +171,7 @@ REASONS = [
 def test_refusals_of_the_intake(
     server: Served, kind: str, reason: Any, after: Any, status: int, code: int, header: Any
 ) -> None:
-    text = "no: <script>é\u2028\ud800</script>"
+    text = REFUSAL
     server.intake.refusal = RefusalError(reason, text, after)
 
     answer = server.post(traces() if kind == PROTOBUF else OTLP, kind=kind)
@@ -175,8 +182,11 @@ def test_refusals_of_the_intake(
     if kind == PROTOBUF:
         found = Status.FromString(answer.body)
         assert (found.code, found.message) == (code, text.replace("\ud800", "?"))
+        assert len(found.details) == (status == 400)
     else:
-        assert json.loads(answer.body) == {"code": code, "message": text}
+        told = json.loads(answer.body)
+        assert told.pop("details", None) == (BAD_REQUEST if status == 400 else None)
+        assert told == {"code": code, "message": text}
         assert b"<" not in answer.body
         assert answer.body.isascii()
 

@@ -249,17 +249,31 @@ def test_a_sync_that_fails_refuses_its_group_and_leaves_the_segment(
     asyncio.run(main())
 
 
-def test_a_directory_that_vanishes_refuses_and_recovers(tmp_path: Path) -> None:
+def test_what_was_set_aside_takes_room(tmp_path: Path) -> None:
     async def main() -> None:
-        directory = tmp_path / "intake"
-        journal = Journal(directory)
-        directory.rename(tmp_path / "away")
-        with pytest.raises(JournalFullError, match="No such file"):
-            await append(journal, b"a")
-        (tmp_path / "away").rename(directory)
+        journal = Journal(tmp_path, segment_bytes=5000, max_bytes=20_000)
         await append(journal, b"a")
+        aside = tmp_path / "refused-1.bin"
+        aside.write_bytes(bytes(19_950))
+        journal.recount()
+        with pytest.raises(JournalFullError, match="set aside"):
+            await append(journal, bytes(100))
+        aside.unlink()
+        await until_taken(journal, bytes(100))
         await journal.close()
-        assert read(directory) == ([b"a"], [])
+
+    asyncio.run(main())
+
+
+def test_a_damaged_segment_is_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        journal = Journal(tmp_path)
+        assert (await append(journal, b"a")).segment == 1
+        journal.roll(1)
+        assert (await append(journal, b"b")).segment == 2
+        journal.roll(1)
+        assert (await append(journal, b"c")).segment == 2
+        await journal.close()
 
     asyncio.run(main())
 

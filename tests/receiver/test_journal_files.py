@@ -16,7 +16,6 @@ from cirron_otel.errors import InputError, TargetError, UsageError
 from cirron_otel.receiver.journal_files import (
     HEADER_BYTES,
     MAX_HEAD_BYTES,
-    PREFIX_BYTES,
     Damage,
     Position,
     decode_head,
@@ -94,15 +93,8 @@ def test_a_flipped_bit_is_found_and_costs_what_it_must(
         content[at] ^= 1 << data.draw(st.integers(0, 7))
         path.write_bytes(content)
         left = list(segments[index])
-        if at < HEADER_BYTES:
-            left.clear()
-        else:
-            hit = sum(end <= at for end in ends[index])
-            start = ([HEADER_BYTES, *ends[index]])[hit]
-            if at < start + PREFIX_BYTES:
-                del left[hit:]
-            else:
-                del left[hit]
+        if at >= HEADER_BYTES:
+            del left[sum(end <= at for end in ends[index])]
         expected = joined([*segments[:index], left, *segments[index + 1 :]])
         bodies, damages = read(directory)
         assert bodies == expected
@@ -194,6 +186,28 @@ def test_a_reader_follows_and_takes_no_more_than_is_acknowledged(tmp_path: Path)
     assert damages == []
     reader.close()
     assert reader.poll() == []
+
+
+@pytest.mark.parametrize("at", [0, HEADER_BYTES + 2], ids=["header", "frame"])
+def test_behind_damage_it_goes_on_as_it_is_written(at: int, tmp_path: Path) -> None:
+    """Half a frame is waited for there, too, and a body that looks like one is none."""
+    data, ends = segment(1, [b"a", b"b", segment(1, [b"x", b"y"])[0], b"c" * 50_000])
+    damaged = bytearray(data)
+    damaged[at] ^= 1
+    damages: list[Damage] = []
+    reader = Reader(tmp_path, None, damages.append)
+    path = segment_path(tmp_path, 1)
+    path.write_bytes(damaged[: ends[0]])
+    found = [frame.body for frame in reader.poll()]
+    path.write_bytes(damaged[: ends[1]])
+    assert reader.poll(until=Position(1, ends[0])) == []
+    for size in (ends[1], ends[2] - 1, ends[2], ends[3] - 1, ends[3]):
+        path.write_bytes(damaged[:size])
+        found += [frame.body for frame in reader.poll()]
+    others = [b"b", segment(1, [b"x", b"y"])[0], b"c" * 50_000]
+    assert found == ([b"a", *others] if at == 0 else others)
+    assert [damage.number for damage in damages] == [1]
+    reader.close()
 
 
 def test_a_frame_comes_when_it_is_whole(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cirron_otel.receiver.journal import Journal
 from cirron_otel.receiver.journal_files import Head, intake_directory
 from cirron_otel.receiver.seen import Seen
 from cirron_otel.receiver.translation import Translation
+from cirron_otel.receiver.whose import Whose
 from cirron_otel.spool.writer import SpoolWriter
 
 
@@ -42,7 +43,8 @@ def journal(folder: Path, names: list[str]) -> Path:
 
 
 def opened(folder: Path, directory: Path) -> Translation:
-    return Translation(directory, SpoolWriter(folder), Seen(directory / "seen.sqlite"))
+    seen, owners = Seen(directory / "seen.sqlite"), Whose(directory / "whose.sqlite")
+    return Translation(directory, SpoolWriter(folder), seen, owners)
 
 
 def stored(folder: Path) -> list[str]:

@@ -1,0 +1,61 @@
+"""The bytes of an object: a header, and a range of an open file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from typing import BinaryIO
+
+PIECE_BYTES = 1 << 20
+
+
+class Content:
+    """Bytes that can be read again: `head`, then `size - len(head)` bytes of `file` from `start`.
+
+    The file is read by position, so that several threads may share it; it stays open until all is
+    done.
+    """
+
+    def __init__(self, file: BinaryIO, start: int, length: int, head: bytes = b"") -> None:
+        self._descriptor, self._start, self._length = file.fileno(), start, length
+        self._head = head
+        self.size = len(head) + length
+        """Bytes."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of all of it, in hexadecimal. Raises OSError where it cannot be read."""
+        found = hashlib.sha256()
+        for piece in self.pieces():
+            found.update(piece)
+        return found.hexdigest()
+
+    def checked_pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
+        """`pieces`, which end with OSError where they are not those that `sha256` was made of."""
+        sha256, found = self.sha256, hashlib.sha256()
+        for piece in self.pieces(size):
+            found.update(piece)
+            yield piece
+        if found.hexdigest() != sha256:
+            raise OSError("a file changed while it was read")
+
+    def pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
+        """All of it, `size` bytes at a time. Raises OSError where the file is cut short."""
+        at, end = self._start, self._start + self._length
+        piece = self._head
+        while at < end or piece:
+            while len(piece) < size and at < end:
+                more = os.pread(self._descriptor, min(size - len(piece), end - at), at)
+                if not more:
+                    raise OSError(f"a file ends {end - at} bytes before what is to be sent of it")
+                at += len(more)
+                piece += more
+            yield piece[:size]
+            piece = piece[size:]
+
+
+def file_content(file: BinaryIO) -> Content:
+    """A whole file."""
+    return Content(file, 0, os.fstat(file.fileno()).st_size)

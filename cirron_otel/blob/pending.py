@@ -1,0 +1,169 @@
+"""What is to be uploaded yet: which snapshot files of which batches, kept on disk.
+
+One row a batch and file. It is made before the batch counts as delivered and removed when all is
+done, so that nothing is forgotten between: neither by the end of a process nor by a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import TargetError
+from ..spool.blobs import BlobKey
+from ..spool.state import set_aside
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+_TABLES = """
+PRAGMA journal_mode=WAL;
+PRAGMA synchronous=FULL;
+PRAGMA temp_store=MEMORY;
+CREATE TABLE IF NOT EXISTS pending (
+    batch TEXT NOT NULL, directory TEXT NOT NULL, file TEXT NOT NULL, uris TEXT,
+    PRIMARY KEY (batch, directory, file)
+) WITHOUT ROWID;
+CREATE TEMP TABLE turns (
+    batch TEXT NOT NULL, directory TEXT NOT NULL, file TEXT NOT NULL,
+    is_sent INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, wait REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (batch, directory, file)
+) WITHOUT ROWID;
+CREATE INDEX temp.due ON turns (due, batch);
+INSERT INTO turns SELECT batch, directory, file, uris IS NOT NULL, 0, 0 FROM pending;
+"""
+# Whose turn it is when is nothing to be kept: a file that never comes would cost a sync each time.
+_HERE = "WHERE batch = ? AND directory = ? AND file = ?"
+
+
+class Upload(NamedTuple):
+    """A file that a batch names."""
+
+    batch: str
+    """The batch's file name."""
+    key: BlobKey
+    uris: dict[int, str] | None
+    """Where its tensors are, by the number of the record; None before they are uploaded."""
+
+
+class Pending:
+    """The uploads of one store; from any thread. Raises TargetError where it cannot be written."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        """Open the file, or make it. `clock` gives seconds, and never goes back.
+
+        A damaged file is set aside as `.bad`; `was_damaged` is True then.
+        """
+        self._path, self._clock, self._lock = path, clock, threading.Lock()
+        self.was_damaged = False
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):
+                set_aside(path)
+                for end in ("-wal", "-shm"):
+                    path.with_name(path.name + end).unlink(missing_ok=True)
+                self.was_damaged = True
+                with self._told():
+                    self._open()
+            else:
+                raise self._error(error) from None
+
+    def _open(self) -> None:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._db = sqlite3.connect(
+            self._path, isolation_level=None, check_same_thread=False, timeout=30
+        )
+        self._db.executescript(_TABLES)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise self._error(error) from None
+
+    def _error(self, error: sqlite3.Error) -> TargetError:
+        return TargetError(f"{self._path} cannot be used: {error}; see that there is room")
+
+    def __len__(self) -> int:
+        with self._told() as db:
+            return int(db.execute("SELECT count(*) FROM turns").fetchone()[0])
+
+    def add(self, batches: Iterable[tuple[str, Iterable[BlobKey]]]) -> None:
+        """Note the files of batches; those that wait already are left as they are."""
+        rows = [(batch, key.directory, key.file) for batch, keys in batches for key in keys]
+        if not rows:
+            return
+        with self._changing() as db:
+            for table in ("pending", "turns"):
+                db.executemany(
+                    f"INSERT OR IGNORE INTO {table} (batch, directory, file) VALUES (?, ?, ?)",  # noqa: S608
+                    rows,
+                )
+
+    def next(self, *, files: bool, rows: bool) -> Upload | None:
+        """What is due now, the longest first: a file to be uploaded, or rows to be changed."""
+        with self._told() as db:
+            found = db.execute(
+                "SELECT batch, directory, file FROM turns WHERE due <= ?"
+                " AND CASE is_sent WHEN 0 THEN ? ELSE ? END ORDER BY due, batch LIMIT 1",
+                (self._clock(), files, rows),
+            ).fetchone()
+            if found is None:
+                return None
+            [uris] = db.execute(f"SELECT uris FROM pending {_HERE}", found).fetchone()  # noqa: S608
+        batch, directory, file = found
+        numbered = None if uris is None else {int(n): uri for n, uri in json.loads(uris).items()}
+        return Upload(batch, BlobKey(directory, file), numbered)
+
+    def later(self, upload: Upload) -> None:
+        """Try it again, after a longer wait each time."""
+        with self._told() as db:
+            [wait] = db.execute(f"SELECT wait FROM turns {_HERE}", _place(upload)).fetchone()  # noqa: S608
+            wait = min(max(2 * wait, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+            due = self._clock() + wait
+            db.execute(f"UPDATE turns SET wait = ?, due = ? {_HERE}", (wait, due, *_place(upload)))  # noqa: S608
+
+    def uploaded(self, upload: Upload, uris: dict[int, str]) -> None:
+        """Note where its tensors are."""
+        with self._changing() as db:
+            db.execute(f"UPDATE pending SET uris = ? {_HERE}", (json.dumps(uris), *_place(upload)))  # noqa: S608
+            db.execute(f"UPDATE turns SET is_sent = 1, due = 0, wait = 0 {_HERE}", _place(upload))  # noqa: S608
+
+    def remove(self, upload: Upload) -> None:
+        """Nothing is left to be done."""
+        with self._changing() as db:
+            for table in ("pending", "turns"):
+                db.execute(f"DELETE FROM {table} {_HERE}", _place(upload))  # noqa: S608
+
+    def hurry(self) -> None:
+        """Everything is due now."""
+        with self._told() as db:
+            db.execute("UPDATE turns SET due = 0")
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """All that is done inside is on disk when it ends, or nothing of it."""
+        with self._told() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+
+def _place(upload: Upload) -> tuple[str, str, str]:
+    return (upload.batch, *upload.key)

@@ -1,0 +1,157 @@
+"""What is counted where batches are handed on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..exporter.batch_target import (
+    MisconfiguredError,
+    Receipt,
+    RefusedError,
+    SealedBatch,
+    StoppedError,
+    UnreachableError,
+)
+from ..spool.eviction import Drops
+from ..spool.paths import SpoolPaths
+from . import metrics as m
+from .metrics import Registry
+
+DATABASE = "database"
+"""What metrics call the storage."""
+SPOOL = "spool"
+
+_LOOK_S = 5.0
+_LOOK_SHARE = 100.0
+"""Looking how large the spool is takes no more than a hundredth of the time."""
+
+
+class Records(NamedTuple):
+    """How many records a batch has of each kind."""
+
+    span: int = 0
+    mark: int = 0
+    snapshot: int = 0
+
+
+class _Lists(msgspec.Struct, gc=False):
+    spans: list[msgspec.Raw] = []
+    marks: list[msgspec.Raw] = []
+    snapshots: list[msgspec.Raw] = []
+
+
+_decoder = msgspec.json.Decoder(_Lists)
+
+
+def records_of(data: bytes) -> Records:
+    """How many records are in a batch; none in what is no batch."""
+    try:
+        found = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return Records()
+    return Records(len(found.spans), len(found.marks), len(found.snapshots))
+
+
+class Counting:
+    """A target, and what it took and did not: everything but `send` is the target's own."""
+
+    def __init__(self, target: Any, registry: Registry, name: str) -> None:
+        """`name` is what metrics call it; the storage is DATABASE."""
+        self._target, self._registry, self._name = target, registry, name
+        # From the start, so that a rate is there when the first one comes.
+        registry.add(m.DROPPED_BATCHES, 0, name, "refused")
+        registry.add(m.EXPORT_REJECTED_SPANS, 0, name)
+        self._took(Records(), 0, 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """See BatchTarget."""
+        try:
+            receipt: Receipt = self._target.send(batches)
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._registry.add(m.EXPORT_FAILURES, 1, self._name, _reason(error))
+            # Of a group that is refused each is tried by itself.
+            if isinstance(error, RefusedError) and len(batches) == 1:
+                self._registry.add(m.DROPPED_BATCHES, 1, self._name, "refused")
+            raise
+        for batch in batches:
+            self._took(records_of(batch.data), 1, len(batch.data))
+        if receipt.rejected_spans:
+            self._registry.add(m.EXPORT_REJECTED_SPANS, receipt.rejected_spans, self._name)
+        return receipt
+
+    def _took(self, records: Records, batches: int, size: int) -> None:
+        if self._name == DATABASE:
+            count_stored(self._registry, DATABASE, records, batches, size)
+            return
+        self._registry.add(m.EXPORTED_BATCHES, batches, self._name)
+        self._registry.add(m.EXPORTED_RECORDS, sum(records), self._name)
+        self._registry.add(m.EXPORTED_BYTES, size, self._name)
+
+
+class SpoolCounts:
+    """What is counted of the spool."""
+
+    def __init__(self, registry: Registry, paths: SpoolPaths) -> None:
+        self._registry, self._paths = registry, paths
+        self._look_at = 0.0
+
+    def stored(self, names: Sequence[str]) -> None:
+        """Batches are in the spool."""
+        for name in names:
+            with contextlib.suppress(OSError):  # evicted again
+                size = (self._paths.spool / name).stat().st_size
+                self._registry.add(m.STORED_BYTES, size, SPOOL)
+
+    def count(self, counts: Mapping[str, int], drops: Drops) -> None:
+        """What the translation counted since the last time, and what was evicted since it began."""
+        found, registry = Counter(counts), self._registry
+        records = Records(found["spans"], found["marks"], found["snapshots"])
+        count_stored(registry, SPOOL, records, found["batches"], 0)
+        registry.add(m.DUPLICATES, found["duplicates"])
+        registry.add(m.SET_ASIDE, found["set_aside"], "untranslatable")
+        registry.add(m.SET_ASIDE, found["damaged"], "damaged")
+        registry.set(m.DROPPED_BATCHES, drops.batches, SPOOL, "evicted")
+        begun = time.monotonic()
+        if begun >= self._look_at:
+            registry.set(m.SPOOL_BYTES, _size(self._paths.spool) + _size(self._paths.snapshots))
+            now = time.monotonic()
+            self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files in a folder and below it."""
+    size = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(above, name)).st_size  # noqa: PTH118 - there are many
+    return size
+
+
+def count_stored(registry: Registry, store: str, records: Records, batches: int, size: int) -> None:
+    """Count batches that a store has now, and their bytes."""
+    registry.add(m.STORED_BATCHES, batches, store)
+    registry.add(m.STORED_BYTES, size, store)
+    for kind, number in records._asdict().items():
+        registry.add(m.STORED_RECORDS, number, store, kind)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MisconfiguredError):
+        return "misconfigured"
+    if isinstance(error, RefusedError):
+        return "refused"
+    return "unreachable" if isinstance(error, UnreachableError | OSError) else "error"

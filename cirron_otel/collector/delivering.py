@@ -1,0 +1,67 @@
+"""A target of sealed batches at work: its delivery, and what that is told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..exporter.batch_target import BatchTarget
+from ..exporter.delivery import Delivery
+from ..spool.owner import NONE
+from ..spool.paths import SpoolPaths
+from .counting import Counting
+from .feeding import Feed, Standing, Unsent, unsent
+from .metrics import Registry
+
+
+class Nobodys:
+    """The owner of batches whose writer has no process here: all that a collector stores."""
+
+    prefix = NONE
+
+
+class Delivering:
+    """Brings the spool's batches to one target; for one thread."""
+
+    def __init__(
+        self, paths: SpoolPaths, target: BatchTarget, registry: Registry, name: str = ""
+    ) -> None:
+        """Start at once, with what is there already.
+
+        `name` is what metrics call the target; without one it is not counted.
+        """
+        self.name = name
+        nobodys: Any = Nobodys()
+        counted: Any = Counting(target, registry, name) if name else target
+        self.delivery = Delivery(paths, nobodys, counted)
+        self._feed = Feed(self.delivery, unsent(paths, target))
+        self._unsent = Unsent(paths, target.key)
+        self.delivery.start()
+        self._feed.pump()
+
+    def stored(self, names: list[str]) -> None:
+        """Batches are in the spool."""
+        self._feed.add(names)
+
+    def hurry(self, timeout: float) -> None:
+        """Say that the end comes."""
+        self.delivery.hurry(timeout)
+
+    def end(self, timeout: float) -> None:
+        """End, whatever is left; from any thread, once nothing else is called."""
+        self.delivery.finish(timeout)
+
+    def finish(self, timeout: float) -> None:
+        """Send what is there, and end."""
+        self.delivery.finish(timeout)
+
+    def lacks(self, name: str) -> bool:
+        """Whether a batch is still to be sent."""
+        return self._unsent.lacks(name)
+
+    def standing(self) -> Standing:
+        """Where it stands."""
+        self._feed.pump()
+        told = self.delivery.stats()
+        waiting = int(told["waiting"]) + self._feed.left
+        age_s = self._unsent.look().age_s if waiting else 0.0
+        return Standing(waiting, age_s, int(told["evicted"]))

@@ -1,0 +1,126 @@
+"""An OTLP exporter of the configuration at work, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from ..errors import CirronOtelError
+from ..exporter.config import OtlpConfig, target_key
+from ..exporter.otlp import StoppedError
+from ..pipeline.convert import default_service_name
+from ..pipeline.export_report import ExportReport
+from ..pipeline.follow import Follower, MakeTarget, Terms
+from ..pipeline.indexed import IndexedTarget
+from ..spool.directories import make_private
+from ..spool.paths import SpoolPaths
+from ..translator.encode import SEGMENTED, Options
+from .counting import Counting
+from .exporter_options import OtlpExporter
+from .feeding import Standing, Unsent
+from .metrics import Registry
+from .passing import HeadersOf, PassingOtlp
+from .targets import name_of
+
+logger = logging.getLogger(__name__)
+_AGAIN_S = 5.0
+
+
+class Following:
+    """It follows the spool, for it may have to find out whose sessions spans are."""
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        exporter: OtlpExporter,
+        config: OtlpConfig,
+        headers_of: HeadersOf,
+        registry: Registry,
+    ) -> None:
+        """Start at once. `headers_of` gives the headers that came with a batch, by its name."""
+        self._paths, self._exporter, self._config = paths, exporter, config
+        self.name, self._registry = name_of(exporter), registry
+        self._make: MakeTarget = IndexedTarget
+        if exporter.headers_from:
+            self._make = partial(PassingOtlp, names=exporter.headers_from, headers_of=headers_of)
+        self._unsent = Unsent(paths, target_key(config))
+        self._evicted = self._skipped = 0
+        self._stop = threading.Event()
+        self._report = ExportReport()
+        self._thread = threading.Thread(target=self._run, name="cirron-otel-otlp", daemon=True)
+        self._thread.start()
+
+    def _follower(self) -> Follower:
+        options = Options(SEGMENTED, default_service_name())
+        return Follower(
+            str(self._paths.root),
+            self._config,
+            options,
+            self._report,
+            stop=self._stop,
+            say=_say,
+            terms=Terms(make_target=self._target),
+        )
+
+    def _target(self, *about: Any) -> Any:
+        return Counting(self._make(*about), self._registry, self.name)
+
+    def _run(self) -> None:
+        make_private(self._paths.spool)
+        while not self._stop.is_set():
+            try:
+                self._follower().run()
+            except CirronOtelError as error:
+                logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
+                self._stop.wait(_AGAIN_S)
+            except Exception:
+                logger.exception("the export to %s failed", self._config.shown_endpoint)
+                self._stop.wait(_AGAIN_S)
+
+    def stored(self, names: list[str]) -> None:
+        """Batches are in the spool: it looks there itself."""
+
+    def end(self, timeout: float) -> None:
+        """End, whatever is left; a request that is under way may take longer than `timeout`."""
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def finish(self, timeout: float) -> None:
+        """Send what is there, for `timeout` seconds at most, and end."""
+        deadline = time.monotonic() + timeout
+        self.end(timeout)
+        if self._thread.is_alive():
+            return
+        stop = threading.Event()
+        timer = threading.Timer(max(deadline - time.monotonic(), 0.0), stop.set)
+        timer.daemon = True
+        timer.start()
+        self._stop = stop
+        try:
+            self._follower().once()
+        except StoppedError:
+            pass
+        except CirronOtelError as error:
+            logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
+        finally:
+            timer.cancel()
+
+    def lacks(self, name: str) -> bool:
+        """Whether a batch is still to be sent: one that cannot be read never is."""
+        is_skipped = any(finding.name == name for finding in self._report.skipped)
+        return not is_skipped and self._unsent.lacks(name)
+
+    def standing(self) -> Standing:
+        """Where it stands."""
+        skipped = self._report.skipped
+        new = skipped[self._skipped :]
+        self._skipped += len(new)
+        self._evicted += sum(finding.code == "evicted" for finding in new)
+        return self._unsent.look()._replace(evicted=self._evicted)
+
+
+def _say(told: str) -> None:
+    logger.info("%s", told)

@@ -1,0 +1,115 @@
+"""A small SQLite file in a collector's `state/`: if it is damaged, it is made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import TargetError
+from .journal_files import DAMAGED_SUFFIX
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_CHECKED_BYTES = 2**26
+"""A larger file is not read as a whole at the start: its damage is met when it is used."""
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+"""SQLITE_ERROR, with statements that are right: the tables are not what they were."""
+_FILES = ("", "-wal", "-shm")
+
+
+class StateFile:
+    """An SQLite file of one process; for all of its threads."""
+
+    def __init__(self, path: Path, schema: str, loss: str) -> None:
+        """Open it, or make it; `schema` may be run again, `loss` says what is lost with it.
+
+        Whenever it is found damaged, it is set aside as `<name>.damaged`, reported, and made anew.
+        Raises TargetError where it cannot be used.
+        """
+        self.path = path
+        self._schema, self._loss = schema, loss
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self.read("SELECT 1")
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query. Raises TargetError where it cannot be read for now."""
+        return self._attempt(lambda connection: connection.execute(query, values).fetchall())
+
+    def write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
+        """Run statements, each for all of its rows, together or not at all; on disk afterwards.
+
+        Raises TargetError.
+        """
+        told = [(statement, list(rows)) for statement, rows in statements]
+
+        def change(connection: sqlite3.Connection) -> None:
+            with connection:
+                connection.execute("BEGIN")
+                for statement, rows in told:
+                    connection.executemany(statement, rows)
+
+        self._attempt(change)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._let_go()
+
+    def _attempt(self, what: Callable[[sqlite3.Connection], _T]) -> _T:
+        with self._lock:
+            try:
+                try:
+                    return what(self._opened())
+                except sqlite3.DatabaseError as error:
+                    if (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _DAMAGED:
+                        raise
+                    self._set_aside(error)
+                    return what(self._opened())
+            except (sqlite3.Error, OSError) as error:
+                raise TargetError(f"{self.path} cannot be used: {error}") from None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.touch(mode=0o600)
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.executescript(self._schema)
+            if self.path.stat().st_size <= _CHECKED_BYTES:
+                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if found != "ok":
+                    error = sqlite3.DatabaseError(found)
+                    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                    raise error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _set_aside(self, error: Exception) -> None:
+        """The files belong together: another database's journal would make a new one of them."""
+        self._let_go()
+        aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
+        for suffix in _FILES:
+            there = aside.with_name(aside.name + suffix)
+            there.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).replace(there)
+        logger.error("%s is damaged (%s): kept as %s; %s", self.path, error, aside, self._loss)
+
+    def _let_go(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

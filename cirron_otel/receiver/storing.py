@@ -1,0 +1,277 @@
+"""Requests become batches: those of a group of frames, written into the spool.
+
+What is of different owners (see `whose`) never shares a batch. Of OTLP that was born in Cirron each
+record is stored once, however a collector on the way has split and joined what it was sent twice:
+of a part of a batch, what came before is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ..errors import InputError, OverCapError, RefusedNameError, TargetError
+from ..ids import digest, uuid4_shaped
+from ..spool.canonical import batch_bytes
+from ..spool.paths import file_name
+from ..spool.writer import SpoolWriter, name_of
+from ..translator.decode import Decoded
+from ..translator.fast_foreign import ForeignText
+from ..translator.header import LISTS
+from ..translator.log_marks import LogMarks
+from ..translator.translate import FromOtlp
+from .export import Signal
+from .journal_files import REFUSED_PREFIX, Frame, sync_directory, write_synced
+from .seen import Part, Seen
+from .whose import Headers, Whose, whose
+
+logger = logging.getLogger(__name__)
+
+_BORN_IN_CIRRON = b"cirron.batch.id"
+_WHOLE = b"*"
+"""In the place of a batch's records: all of them."""
+_KEY_BYTES = 8
+_NAMES = 100
+"""So many names are tried for a batch whose own is taken."""
+
+
+class _Lists(msgspec.Struct, gc=False):
+    spans: list[msgspec.Raw] = []
+    marks: list[msgspec.Raw] = []
+    snapshots: list[msgspec.Raw] = []
+
+
+_lists = msgspec.json.Decoder(_Lists)
+
+
+class Storing:
+    """Makes batches of frames, and writes them."""
+
+    def __init__(self, directory: Path, writer: SpoolWriter, owners: Whose, seen: Seen) -> None:
+        """`directory` is where requests are kept that cannot be translated."""
+        self._directory, self._writer, self._owners = directory, writer, owners
+        self._seen = seen
+        self.counts: Counter[str] = Counter()
+        """What was counted in the last `store`."""
+        self._names: list[str] = []
+        self._is_found = False
+        """Whether a batch was there already, and may not be on disk under its name."""
+        self._parts: dict[bytes, list[Part]] = {}
+        """By batch: what frames of this group brought of it."""
+
+    def store(self, frames: Sequence[Frame]) -> list[str]:
+        """Write the batches that frames make; their names.
+
+        The same frames make the same batches. Raises TargetError where they cannot be written.
+        """
+        self._names, self._parts, self._is_found = [], {}, False
+        self.counts.clear()
+        foreign: dict[Headers, list[Frame]] = {}
+        logs: dict[Headers, list[Frame]] = {}
+        for frame in frames:
+            if frame.head.signal is Signal.CIRRON:
+                self._attempt(frame, self._store_batch)
+            elif frame.head.signal is Signal.LOGS:
+                logs.setdefault(whose(frame.head.headers), []).append(frame)
+            elif _BORN_IN_CIRRON in frame.body:
+                self._attempt(frame, self._store_own)
+            else:
+                foreign.setdefault(whose(frame.head.headers), []).append(frame)
+        for headers, of_one in foreign.items():
+            self._store_together(of_one, headers, self._store_foreign)
+        for headers, of_one in logs.items():
+            self._store_together(of_one, headers, self._store_logs)
+        if self._is_found:
+            self._sync()
+        self._seen.add_parts(part for parts in self._parts.values() for part in parts)
+        return self._names
+
+    # --- kinds of requests ----------------------------------------------------------------------
+
+    def _store_together(
+        self, frames: list[Frame], headers: Headers, what: Callable[[list[Frame], Headers], None]
+    ) -> None:
+        """Make one batch of several frames, or of a few where it would never fit the spool."""
+        try:
+            what(frames, headers)
+        except OverCapError as error:
+            if len(frames) == 1:
+                self._set_aside(frames[0], error)
+                return
+            half = len(frames) // 2
+            self._store_together(frames[:half], headers, what)
+            self._store_together(frames[half:], headers, what)
+
+    def _store_batch(self, frame: Frame) -> None:
+        """A Cirron batch stays what it is, byte for byte."""
+        headers = whose(frame.head.headers)
+        told = digest("batch", frame.head.sha256, *_words(headers))
+        other = file_name(frame.head.received_ns, uuid4_shaped(told))
+        try:
+            name = name_of(frame.body)
+        except TargetError:
+            name = other
+        self._write(frame.body, name, headers, other)
+        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            found = _lists.decode(frame.body)
+            self._count(len(found.spans), len(found.marks), len(found.snapshots))
+
+    def _store_own(self, frame: Frame) -> None:
+        """OTLP that was born in Cirron becomes the batches that it was."""
+        headers = whose(frame.head.headers)
+        whole = FromOtlp().feed_whole(frame.body)
+        if whole is not None and not self._known(self._batch(headers, whole.key), frame):
+            self._write(whole.data, whole.name, headers)
+            self._count(whole.spans, whole.marks, whole.snapshots)
+            self._note(self._batch(headers, whole.key), frame, _WHOLE)
+            return
+        reader = FromOtlp(lambda key: self._records(self._batch(headers, key), frame))
+        message = TracesData.FromString(frame.body)
+        for decoded in [*reader.feed(message.resource_spans), *reader.finish()]:
+            self._store_decoded(decoded, headers, frame)
+
+    def _store_decoded(self, decoded: Decoded, headers: Headers, frame: Frame) -> None:
+        """A batch that was born in Cirron, or a part of one, or what stood beside it."""
+        batch = self._batch(headers, decoded.key) if decoded.key else b""
+        is_new = decoded.complete or bool(decoded.records)
+        if batch and (not is_new or _WHOLE in self._known(batch, frame)):
+            self.counts["duplicates"] += 1
+            return
+        self._write(batch_bytes(decoded.batch), decoded.name, headers)
+        self._count(*(len(decoded.batch.get(key) or ()) for key in LISTS))
+        if batch:
+            records = _WHOLE if decoded.complete else b"".join(sorted(decoded.records))
+            self._note(batch, frame, records)
+
+    def _store_foreign(self, frames: list[Frame], headers: Headers) -> None:
+        text = ForeignText()
+        added = [f for f in frames if self._attempt(f, lambda f: text.add(f.body))]
+        if not added:
+            return
+        created_ns = added[0].head.received_ns
+        batch_id = _id_of("intake", added)
+        self._write(text.text(batch_id, created_ns), file_name(created_ns, batch_id), headers)
+        self._count(text.spans)
+
+    def _store_logs(self, frames: list[Frame], headers: Headers) -> None:
+        marks = LogMarks()
+        added = [f for f in frames if self._attempt(f, lambda f: marks.add(f.body))]
+        if not added:
+            return
+        created_ns = added[0].head.received_ns
+        for batch in marks.batches(_id_of("intake logs", added), created_ns):
+            name = file_name(created_ns, batch["batch_id"])
+            self._write(batch_bytes(batch), name, headers)
+            self._count(0, len(batch["marks"]))
+
+    # --- what came of a batch before ------------------------------------------------------------
+
+    @staticmethod
+    def _batch(headers: Headers, key: bytes) -> bytes:
+        return digest(key, *_words(headers))[:16]
+
+    def _known(self, batch: bytes, frame: Frame) -> list[bytes]:
+        """What other frames brought of a batch: the keys of its records, or _WHOLE."""
+        here = [part.records for part in self._parts.get(batch, ())]
+        return here + self._seen.parts(batch, frame.start)
+
+    def _records(self, batch: bytes, frame: Frame) -> frozenset[bytes]:
+        return frozenset(
+            records[at : at + _KEY_BYTES]
+            for records in self._known(batch, frame)
+            for at in range(0, len(records), _KEY_BYTES)
+        )
+
+    def _note(self, batch: bytes, frame: Frame, records: bytes) -> None:
+        part = Part(batch, frame.head.received_ns, frame.start, records)
+        self._parts.setdefault(batch, []).append(part)
+
+    # --- the spool ------------------------------------------------------------------------------
+
+    def _write(self, data: bytes, name: str, headers: Headers, other: str | None = None) -> None:
+        """Write a batch under its name; where that is another's or taken, by what is in it.
+
+        `other` is the name to be tried then. What is there is never touched: it may be another
+        batch that says the same of itself, or what became of this one on a bad disk.
+        """
+        try:
+            written = self._claimed(data, name, headers)
+        except RefusedNameError as error:
+            written = self._beside(data, name, headers, other)
+            self.counts["conflicts"] += 1
+            logger.warning("%s; what came is %s", error, written, extra={"cause": "name"})
+        self._names.append(written)
+        self.counts["batches"] += 1
+
+    def _beside(self, data: bytes, name: str, headers: Headers, other: str | None) -> str:
+        at_ns = int(name.partition("-")[0]) if name[:20].isdigit() else 0
+        content = hashlib.sha256(data).digest()
+        for number in range(_NAMES):
+            told = digest("part", content, *_words(headers), *([number] if number else []))
+            try:
+                tried = other if other and not number else file_name(at_ns, uuid4_shaped(told))
+                return self._claimed(data, tried, headers)
+            except RefusedNameError:
+                continue
+        raise TargetError(f"{self._writer.paths.spool} has other content under all names of {name}")
+
+    def _claimed(self, data: bytes, name: str, headers: Headers) -> str:
+        is_there = (self._writer.paths.spool / name).exists()
+        if not self._owners.claim(name, headers, is_there=is_there):
+            raise RefusedNameError(f"{name} is another's")
+        written = self._writer.write(data, name)
+        self._is_found |= not written.is_new
+        return written.name
+
+    def _sync(self) -> None:
+        """Who renamed it may have died before the name was on disk."""
+        try:
+            sync_directory(self._writer.paths.spool)
+        except OSError as error:
+            raise TargetError(
+                f"{self._writer.paths.spool} cannot be synced: {error.strerror}"
+            ) from None
+
+    def _count(self, spans: int, marks: int = 0, snapshots: int = 0) -> None:
+        self.counts.update({"spans": spans, "marks": marks, "snapshots": snapshots})
+
+    def _attempt(self, frame: Frame, what: Callable[[Frame], Any]) -> bool:
+        """Do it, and keep the frame beside the journal where it cannot be done; whether it was."""
+        try:
+            what(frame)
+        except OverCapError as error:
+            self._set_aside(frame, error)
+            return False
+        except TargetError:
+            raise
+        except Exception as error:
+            self._set_aside(frame, error)
+            return False
+        return True
+
+    def _set_aside(self, frame: Frame, error: Exception) -> None:
+        """Keep a request that cannot be stored, on disk: its journal goes."""
+        path = self._directory / f"{REFUSED_PREFIX}{frame.head.sha256[:32]}.bin"
+        write_synced(path, frame.body)
+        self.counts["set_aside"] += 1
+        is_told = isinstance(error, InputError | TargetError)
+        known = str(error) if is_told else f"{type(error).__name__}: {error}"
+        logger.warning("a request cannot be stored (%s): kept as %s", known, path)
+
+
+def _words(headers: Headers) -> list[str]:
+    return [word for pair in headers for word in pair]
+
+
+def _id_of(kind: str, frames: Sequence[Frame]) -> str:
+    """The id of a batch that is made of frames: of where they stood, and what is in them."""
+    told = digest(kind, *frames[0].start, *(frame.head.sha256 for frame in frames))
+    return uuid4_shaped(told)

@@ -1,0 +1,36 @@
+"""Directories of a spool: only their owner may enter them, and their names are on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, with mode 0700, and sync their names.
+
+    What is there already stays as it is. Raises OSError.
+    """
+    if directory.is_dir():
+        return
+    make_private(directory.parent)
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        if not directory.is_dir():  # else another was quicker
+            why = os.strerror(errno.ENOTDIR)
+            raise NotADirectoryError(errno.ENOTDIR, why, str(directory)) from None
+    # One may be allowed to make names in it, and not to read it.
+    with contextlib.suppress(PermissionError):
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

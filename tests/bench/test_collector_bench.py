@@ -1,0 +1,62 @@
+"""The collector's section runs and prints all that it is for; its sizes say nothing about times."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.bench.sdk import ROOT
+from tests.conftest import leave_out
+
+pytestmark = [pytest.mark.slow]
+FIGURES = r" +[\d,]+ +\d+\.\d+ +\d+\.\d +\d+\.\d +\d+   refused: \d+"
+NUMBER = r" +\d+\.\d+ µs of CPU a span"
+ROWS = (
+    r"cirron-otel" + FIGURES,
+    r"  of which receive: \d+\.\d+ µs a span",
+    r"  of which translate, seal: \d+\.\d+ µs a span",
+    r"  measuring a request before it is parsed" + NUMBER,
+    r"  parsing it" + NUMBER,
+    r"  parsing it, and the rows of its spans" + NUMBER,
+    r"  all that, and the text of the batch" + NUMBER,
+    r"  sealing the batch" + NUMBER,
+)
+BESIDE = (
+    r"otelcol, file exporter" + FIGURES,
+    r"otelcol, fsynced queue" + FIGURES,
+    r"acknowledged a second beside the fsynced queue: \d+\.\d+ \(bar: at least 2",
+    r"CPU a span beside the file exporter: \d+\.\d+ \(bar: at most 3",
+)
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "collector", "--tiny"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def _has_row(printed: str, row: str) -> bool:
+    return re.search(rf"^  {row}", printed, re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_figure_is_printed(printed: str, row: str) -> None:
+    assert _has_row(printed, row), printed
+
+
+@pytest.mark.parametrize("row", BESIDE)
+def test_the_collector_stands_beside_it(printed: str, row: str) -> None:
+    if "without otelcol" in printed:
+        leave_out("there is no otelcol here to be measured beside: make backends")
+    assert _has_row(printed, row), printed

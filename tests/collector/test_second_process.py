@@ -1,0 +1,173 @@
+"""The second process: started again whatever happens, and never in its successor's way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.receiver.journal_files import intake_directory
+from cirron_otel.spool.paths import target_spool
+from cirron_otel.spool.state import lock_named, make_state
+from tests.backends.process import free_endpoints
+from tests.exporter.cirron_server import CirronServer
+
+from .away import until
+from .serving import PROGRAM, Serving, serving, spans_of
+from .test_running import post, request
+
+PROTOBUF = "application/x-protobuf"
+ROOT = Path(__file__).parents[2]
+
+
+def take(here: Serving, name: str = "one") -> None:
+    assert post(f"{here.http}/v1/traces", request(name), PROTOBUF)[0] == 200
+
+
+def is_logged(here: Serving, text: str) -> bool:
+    return text in here.log.read_text()
+
+
+@contextlib.contextmanager
+def hole() -> Iterator[str]:
+    """An endpoint that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def with_exporters(folder: Path, drain_s: float, *endpoints: str, last: str = "") -> list[str]:
+    """The options of a collector with OTLP exporters, and a Cirron one to `last`."""
+    told = [f"{{type: otlp, protocol: http/protobuf, endpoint: '{each}'}}" for each in endpoints]
+    if last:
+        told.append(f"{{type: cirron, api_key: k, endpoint: '{last}'}}")
+    config = folder / "collector.yaml"
+    config.write_text(f"drain_s: {drain_s}\nexporters: [{', '.join(told)}]\n")
+    return ["--config", str(config)]
+
+
+@contextlib.contextmanager
+def predecessor(folder: Path) -> Iterator[None]:
+    """One that still translates the journal of a spool."""
+    state = target_spool(folder).state
+    folder.mkdir(exist_ok=True)
+    for each in (state, intake_directory(state)):
+        make_state(each)
+    lock = lock_named(intake_directory(state) / "consumer.lock")
+    assert lock is not None
+    yield
+    os.close(lock)
+
+
+class TestStartedAgain:
+    def test_after_a_time_without_descriptors(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "data") as here:
+            pid, translator = here.process.pid, here.translator()
+            limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+            assert translator is not None
+            os.kill(translator, signal.SIGKILL)
+            until(lambda: is_logged(here, "the translation cannot be started"))
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+            take(here)
+            until(lambda: spans_of(here.folder))
+            assert here.end() == 0
+
+    def test_what_is_no_message_is_passed_over(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "data") as here:
+            translator = here.translator()
+            with Path(f"/proc/{translator}/fd/1").open("wb", buffering=0) as said:
+                for line in (b"a library's own words", b"x" * (3 << 20), b"[1]", b"[" * 100_000):
+                    said.write(line + b"\n")
+            until(lambda: is_logged(here, "what is no message"))
+            take(here)
+            until(lambda: spans_of(here.folder))
+            assert here.translator() == translator
+            assert here.end() == 0
+
+    def test_at_the_end_where_it_died_just_before(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "data") as here:
+            translator = here.translator()
+            assert translator is not None
+            os.kill(translator, signal.SIGSTOP)
+            take(here)
+            os.kill(translator, signal.SIGKILL)
+            until(lambda: is_logged(here, "the translation has died"))
+            assert here.end() == 0
+        assert len(spans_of(here.folder)) == 1
+
+
+def test_the_working_directory_is_no_place_for_modules(tmp_path: Path) -> None:
+    (tmp_path / "pickle.py").write_text("open('HIJACKED', 'w')\nraise SystemExit(3)\n")
+    command = [sys.executable, "-P", "-c", PROGRAM, "collector", "--spool", "data", "--json",
+               "--grpc", "localhost:0", "--http", "localhost:0"]  # fmt: skip
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert not (tmp_path / "HIJACKED").exists()
+
+
+class TestSuccession:
+    @pytest.mark.parametrize("is_ending", [False, True])
+    def test_an_orphan_makes_way(self, is_ending: bool, tmp_path: Path) -> None:
+        """Though its exporter has work for ever, and it was given minutes to end."""
+        with hole() as endpoint:
+            options = with_exporters(tmp_path, 600, endpoint)
+            with serving(tmp_path / "data", *options) as here:
+                take(here)
+                until(lambda: spans_of(here.folder))
+                if is_ending:
+                    here.process.terminate()
+                    until(lambda: is_logged(here, "going down"))
+                here.kill()
+                with serving(tmp_path / "data", *options) as successor:
+                    take(successor, "two")
+                    until(lambda: len(spans_of(here.folder)) == 2)
+
+    def test_an_address_that_is_taken_is_told_before_a_predecessor_has_ended(
+        self, tmp_path: Path
+    ) -> None:
+        with predecessor(tmp_path / "data"), socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(AssertionError, match="cannot listen"):
+                Serving(tmp_path / "data", "--http", address)
+
+    def test_it_can_be_ended_while_it_waits_for_a_predecessor(self, tmp_path: Path) -> None:
+        lock = intake_directory(target_spool(tmp_path / "data").state) / "lock"
+        command = [sys.executable, "-c", PROGRAM, "collector", "--spool", str(tmp_path / "data"),
+                   "--grpc", "localhost:0", "--http", "localhost:0"]  # fmt: skip
+        with predecessor(tmp_path / "data"), subprocess.Popen(command) as process:
+            until(lock.exists)
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+def test_last_tries_are_made_at_the_same_time(tmp_path: Path) -> None:
+    """Who takes connections and says nothing takes no time from who came back just now."""
+    (address,) = free_endpoints(1)
+    platform = CirronServer()
+    with hole() as one, hole() as other:
+        options = with_exporters(tmp_path, 4, one, other, last=f"http://{address}")
+        with serving(tmp_path / "data", *options) as here:
+            take(here)
+            until(lambda: spans_of(here.folder))
+            with platform.running(int(address.rpartition(":")[2])):
+                assert here.end() == 0
+    assert len(platform.accepted) == 1

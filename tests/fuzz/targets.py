@@ -1,0 +1,145 @@
+"""What is fuzzed: each target takes any bytes, and raises where something is wrong.
+
+What a collector does with a request, without its servers: measured, read, and made the text of a
+batch. Bad input may end in InputError, in one line; nothing else may be raised, and what was taken
+must be what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from cirron_otel import exactjson
+from cirron_otel.errors import InputError
+from cirron_otel.ids import uuid4_shaped
+from cirron_otel.otlp.json_codec import json_losses, traces_from_json, traces_to_json
+from cirron_otel.receiver.export import RefusalError, Signal
+from cirron_otel.receiver.http_content import json_signal
+from cirron_otel.receiver.inflating import CODINGS, inflater
+from cirron_otel.receiver.measure import measure
+from cirron_otel.receiver.measure_json import check_json
+from cirron_otel.spool.check import check_batch, check_value_of
+from cirron_otel.translator.fast_foreign import ForeignText
+from cirron_otel.translator.foreign import encode_foreign
+from cirron_otel.translator.translate import FromOtlp
+
+BATCH_ID = uuid4_shaped(bytes(range(16)))
+MOST_ELEMENTS = 20_000
+MOST_INFLATED = 4 << 20
+
+
+def told(error: Exception) -> None:
+    """An error is one line for people, however hostile what it is about."""
+    text = str(error)
+    assert text
+    assert "\n" not in text
+    assert len(text) < 1000, len(text)
+
+
+def binary(data: bytes) -> None:
+    """OTLP in protobuf, as gRPC and HTTP bring it, up to the batch; and back."""
+    signal = (Signal.TRACES, Signal.LOGS, Signal.METRICS)[len(data) % 3]
+    try:
+        found = measure(data, signal, MOST_ELEMENTS)
+    except InputError as error:
+        told(error)
+        return
+    if signal is Signal.TRACES:
+        message = TracesData.FromString(data)  # what is measured as valid must parse
+        assert found.spans == sum(
+            len(scope.spans) for each in message.resource_spans for scope in each.scope_spans
+        )
+        _translated(data, message)
+
+
+def _translated(data: bytes, message: TracesData) -> None:
+    made = ForeignText()
+    try:
+        made.add(data)
+    except InputError as error:
+        told(error)
+        return
+    stored = made.text(BATCH_ID, 1)
+    assert check_batch(stored) is None
+    back = encode_foreign(exactjson.loads(stored))
+    assert back is not None, "a batch that was born in OTLP is not known as such"
+    assert [each.SerializeToString(deterministic=True) for each in back] == [
+        each.SerializeToString(deterministic=True) for each in message.resource_spans
+    ]
+
+
+def born_in_cirron(data: bytes) -> None:
+    """OTLP that may have been made from Cirron's batches."""
+    try:
+        measure(data, Signal.TRACES, MOST_ELEMENTS)
+        reader = FromOtlp()
+        if reader.feed_whole(data) is None:
+            list(reader.feed(TracesData.FromString(data).resource_spans))
+            list(reader.finish())
+    except InputError as error:
+        told(error)
+
+
+def text(data: bytes) -> None:
+    """OTLP in JSON."""
+    try:
+        check_json(data, MOST_ELEMENTS)
+        message, lines = traces_from_json(data)
+    except InputError as error:
+        told(error)
+        return
+    assert all("\n" not in line for line in lines)
+    written = message.SerializeToString(deterministic=True)
+    measure(written, Signal.TRACES, MOST_ELEMENTS * 100)
+    assert TracesData.FromString(written).SerializeToString(deterministic=True) == written
+    if not json_losses(message):
+        again, _ = traces_from_json(traces_to_json(message))
+        assert again.SerializeToString(deterministic=True) == written
+
+
+def batch(data: bytes) -> None:
+    """A Cirron batch: what the two checks say is the same, and what it is taken for."""
+    try:
+        check_json(data, MOST_ELEMENTS)
+        json_signal(data)
+    except InputError as error:
+        told(error)
+        return
+    except RefusalError as error:
+        told(error)
+    quick, slow = check_batch(data), check_value_of(data)
+    assert (quick is None) == (slow is None)
+    if quick is not None:
+        told(InputError(quick.message))
+        return
+    value = exactjson.loads(data)
+    assert exactjson.equal(exactjson.loads(exactjson.dumps(value)), value)
+
+
+def coded(data: bytes) -> None:
+    """Content codings: what comes out is bounded, step by step."""
+    for coding in CODINGS:
+        codec = inflater(coding)
+        assert codec is not None
+        size = 0
+        try:
+            for piece in codec.feed(data):
+                assert len(piece) <= 33 << 20
+                size += len(piece)
+                if size > MOST_INFLATED:
+                    break
+            else:
+                codec.finish()
+        except InputError as error:
+            told(error)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "binary": binary,
+    "born-in-cirron": born_in_cirron,
+    "text": text,
+    "batch": batch,
+    "coded": coded,
+}

@@ -1,0 +1,66 @@
+"""The intake journal whose files somebody takes away while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.errors import TargetError
+from cirron_otel.receiver.journal import Journal, JournalFullError
+from cirron_otel.receiver.journal_files import segment_path
+
+from .journalled import read
+from .test_journal import append
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "removed file"])
+def test_a_segment_without_a_name_is_not_acknowledged(how: str, tmp_path: Path) -> None:
+    """What is written and synced into it is gone with the process."""
+
+    async def main() -> None:
+        directory = tmp_path / "spool" / "intake"
+        journal = Journal(directory)
+        await append(journal, b"a")
+        if how == "removed":
+            shutil.rmtree(tmp_path / "spool")
+        elif how == "moved":
+            (tmp_path / "spool").rename(tmp_path / "away")
+        else:
+            segment_path(directory, 1).unlink()
+        with pytest.raises(JournalFullError, match="removed, or moved away"):
+            await append(journal, b"b")
+        assert (await append(journal, b"b")).segment == 2
+        assert (await append(journal, b"c")).segment == 2
+        assert read(directory) == ([b"b", b"c"], [])
+        with pytest.raises(TargetError, match="another collector"):
+            Journal(directory)
+        await journal.close()
+        if how == "moved":
+            assert read(tmp_path / "away" / "intake") == ([b"a"], [])
+
+    asyncio.run(main())
+
+
+def test_a_directory_that_vanishes_before_the_first_frame_is_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        directory = tmp_path / "intake"
+        journal = Journal(directory)
+        directory.rename(tmp_path / "away")
+        await append(journal, b"a")
+        directory.rename(tmp_path / "elsewhere")
+        # Somebody else has a journal there meanwhile.
+        other = Journal(directory)
+        for _ in range(2):
+            with pytest.raises(JournalFullError, match=r"another collector|moved away"):
+                await append(journal, b"b")
+        await append(other, b"c")
+        await other.close()
+        end = await append(journal, b"b")
+        assert end.segment > other.end.segment
+        await journal.close()
+        assert read(directory) == ([b"c", b"b"], [])
+
+    asyncio.run(main())

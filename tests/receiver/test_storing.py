@@ -1,0 +1,153 @@
+"""A group that is made again after a crash gives the very same batches, whatever is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from cirron_otel.otlp.files import read_messages
+from cirron_otel.otlp.formats import Encoding as Form
+from cirron_otel.otlp.formats import Format
+from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.receiver.export import Encoding, Signal
+from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.journal_files import Head, intake_directory
+from cirron_otel.receiver.journal_place import Place, write_place
+from cirron_otel.receiver.journal_reader import frames
+from cirron_otel.receiver.seen import Seen
+from cirron_otel.receiver.translation import Translation
+from cirron_otel.receiver.whose import FILE_NAME, Whose
+from cirron_otel.spool.writer import SpoolWriter
+from tests.integration.spools import recorded
+from tests.translator.test_lossless import split
+
+from .test_translation import request
+
+Sent = tuple[Signal, bytes, dict[str, str]]
+TENANTS = ({"x-scope-orgid": "a"}, {"x-scope-orgid": "b"}, {})
+SPOOL = next(path for path in recorded() if not list(path.rglob("*.json.tmp")))
+
+
+def logs() -> bytes:
+    """Two equal records, which are two marks."""
+    data = LogsData()
+    for _ in range(2):
+        data.resource_logs.add().scope_logs.add().log_records.add(
+            trace_id=b"t" * 16, span_id=b"s" * 8, event_name="loss", time_unix_nano=7
+        )
+    return data.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> list[Sent]:
+    """Of everything something, of several tenants, parts of batches in several sizes."""
+    file = tmp_path_factory.mktemp("otlp") / "traces.binpb"
+    convert(Request(str(SPOOL), str(file), target_format="otlp-proto"))
+    with file.open("rb") as stream:
+        data = [message.data for message in read_messages(stream, Format(Form.PROTO))]
+    messages = [each for one in data for each in TracesData.FromString(one).resource_spans]
+    batch = min(SPOOL.rglob("spool/*.json"), key=lambda path: path.stat().st_size).read_bytes()
+    found: list[Sent] = []
+    for headers in TENANTS:
+        found += [(Signal.TRACES, request(name), headers) for name in ("x", "y")]
+        found += [(Signal.CIRRON, batch, headers), (Signal.LOGS, logs(), headers)]
+        for size in (3, 5):
+            pieces = split(messages[:1], size, random.Random(size))
+            found += [
+                (Signal.TRACES, TracesData(resource_spans=[piece]).SerializeToString(), headers)
+                for piece in pieces
+            ]
+        found.append((Signal.TRACES, data[0], headers))
+    return found
+
+
+def journal(folder: Path, sent: list[Sent]) -> Path:
+    directory = intake_directory(folder / "state")
+
+    async def write() -> None:
+        kept = Journal(directory)
+        for number, (signal, body, headers) in enumerate(sent):
+            encoding = Encoding.JSON if signal is Signal.CIRRON else Encoding.PROTOBUF
+            sha256 = hashlib.sha256(body).hexdigest()
+            await kept.append(Head(signal, encoding, number, headers, sha256), body)
+        await kept.close()
+
+    asyncio.run(write())
+    return directory
+
+
+def translate(folder: Path, directory: Path) -> None:
+    seen, owners = Seen(directory / "seen.sqlite"), Whose(folder / "state" / FILE_NAME)
+    translation = Translation(directory, SpoolWriter(folder), seen, owners)
+    translation.recover()
+    while translation.work(None) is not None:
+        pass
+    assert not translation.counts["set_aside"]
+    translation.close()
+    owners.close()
+
+
+def stored(folder: Path) -> dict[str, tuple[bytes, object]]:
+    """What is in the spool, and whose."""
+    owners = Whose(folder / "state" / FILE_NAME)
+    found = {
+        path.name: (path.read_bytes(), owners.of(path.name))
+        for path in (folder / "spool").iterdir()
+    }
+    owners.close()
+    return found
+
+
+@pytest.mark.parametrize("is_left", ["all", "no spool", "half of the spool", "nothing known"])
+def test_a_group_is_made_again_the_same(is_left: str, sent: list[Sent], tmp_path: Path) -> None:
+    directory = journal(tmp_path, sent)
+    before = tmp_path / "before"
+    shutil.copytree(directory, before)
+    ends = [frame.end for frame in frames(directory, None, lambda _: None)]
+    translate(tmp_path, directory)
+    truth = stored(tmp_path)
+    for path in before.glob("intake-*.log"):
+        shutil.copy(path, directory)
+    write_place(directory, Place(None, {"until": list(ends[-1]), "skip": duplicates(sent)}))
+    files = sorted((tmp_path / "spool").iterdir())
+    for path in {"no spool": files, "half of the spool": files[::2]}.get(is_left, []):
+        path.unlink()
+    if is_left == "nothing known":
+        for path in directory.glob("seen.sqlite*"):
+            path.unlink()
+    translate(tmp_path, directory)
+    assert stored(tmp_path) == truth
+
+
+def duplicates(sent: list[Sent]) -> list[int]:
+    """Numbers of those that came before: equal bytes of one tenant."""
+    known: set[str] = set()
+    found = []
+    for number, (signal, body, headers) in enumerate(sent):
+        key = json.dumps([signal.value, hashlib.sha256(body).hexdigest(), headers])
+        if key in known:
+            found.append(number)
+        known.add(key)
+    return found
+
+
+def test_what_is_in_it(sent: list[Sent], tmp_path: Path) -> None:
+    """Each tenant has all of it."""
+    directory = journal(tmp_path, sent)
+    translate(tmp_path, directory)
+    by_owner: dict[object, list[str]] = {}
+    for data, owner in stored(tmp_path).values():
+        batch = json.loads(data)
+        ids = [each["id"] for kind in ("spans", "marks", "snapshots") for each in batch[kind]]
+        by_owner.setdefault(owner, []).extend(ids)
+    contents = [sorted(ids) for ids in by_owner.values()]
+    assert len(contents) == len(TENANTS)
+    assert contents[0] == contents[1] == contents[2]
