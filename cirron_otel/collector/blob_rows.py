@@ -57,17 +57,19 @@ class SnapshotRows:
                 return owner.workspace_id, "none"
             if span_id in parents:
                 return owner.workspace_id, _top(span_id, parents)
-            return owner.workspace_id, self._stored_run(span_id) or span_id
+            return owner.workspace_id, self._stored_run(owner.workspace_id, span_id) or span_id
 
         return of
 
-    def _stored_run(self, span_id: str) -> str | None:
+    def _stored_run(self, workspace_id: str, span_id: str) -> str | None:
         if self._url is None:
             return None
         statement = (
-            'SELECT "runId" FROM "TraceSpan" WHERE "id" = ? ORDER BY "batchKey", "ordinal" LIMIT 1'
+            'SELECT "runId" FROM "TraceSpan" WHERE "id" = ? AND "workspaceId" = ?'
+            ' ORDER BY "batchKey", "ordinal" LIMIT 1'
         )
-        rows = self._with(lambda database: database.rows(statement, bounded(span_id)))
+        keys = bounded(span_id), bounded(workspace_id)
+        rows = self._with(lambda database: database.rows(statement, *keys))
         return str(rows[0][0]) if rows and rows[0][0] else None
 
     # --- rows -----------------------------------------------------------------------------------

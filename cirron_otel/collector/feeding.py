@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, TargetError
 from ..exporter.batch_target import BatchTarget
 from ..exporter.delivery import Delivery
 from ..spool.cursor import Cursor, cursor_path
+from ..spool.delivered import Delivered, cursor_of
 from ..spool.owner import NONE, group_of, is_alive, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 
@@ -61,14 +62,14 @@ def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
         for prefix in known_owners(paths)
         if is_alive(paths, prefix) or cursor_path(paths.state, target.key, prefix).exists()
     }
-    try:
-        done: Cursor | frozenset[str] = Cursor(paths.state, target.key, NONE)
-    except InputError:  # the delivery sets it aside
-        done = frozenset()
+    names: list[str] = []
     with contextlib.suppress(FileNotFoundError):
-        names = sorted(batch_names(paths.spool))
-        return [name for name in names if name not in done and group_of(name, others) == NONE]
-    return []
+        names = sorted(name for name in batch_names(paths.spool) if group_of(name, others) == NONE)
+    try:
+        with contextlib.closing(Delivered(paths, target.key)) as done:
+            return done.undone(names)
+    except (InputError, TargetError):  # the delivery sets it aside
+        return names
 
 
 class Standing(NamedTuple):
@@ -89,8 +90,8 @@ class Unsent:
         self._paths, self._key = paths, key
         self._look_at = 0.0
         self._found: tuple[int, float | None] = 0, None
-        self._done: Cursor | frozenset[str] = frozenset()
-        """The cursor of batches without an owner, as it was read last: what is in it stays so."""
+        self._done: Delivered | None = None
+        """What the target has of batches without an owner."""
 
     def look(self) -> Standing:
         """How many there are; some seconds old."""
@@ -105,27 +106,36 @@ class Unsent:
 
     def lacks(self, name: str) -> bool:
         """Whether the target is still to have a batch that no process here is the owner of."""
-        if name in self._done or group_of(name, known_owners(self._paths)) != NONE:
+        done = self._delivered()
+        if done is not None and name in done:
             return False
-        self._done = self._cursor(NONE)
-        return name not in self._done
+        return group_of(name, known_owners(self._paths)) == NONE
 
     def _count(self) -> tuple[int, float | None]:
         """How many, and since when the first by name is there, Unix s."""
         known = known_owners(self._paths)
-        cursors: dict[str, Cursor | frozenset[str]] = {}
-        first, count = None, 0
+        owned: dict[str, list[str]] = {}
         for name in batch_names(self._paths.spool):
-            owner = group_of(name, known)
-            if owner not in cursors:
-                cursors[owner] = self._cursor(owner)
-            if name not in cursors[owner]:
-                count += 1
-                first = name if first is None else min(first, name)
-        return count, None if first is None else (self._paths.spool / first).stat().st_mtime
+            owned.setdefault(group_of(name, known), []).append(name)
+        left: list[str] = []
+        for owner, names in owned.items():
+            cursor = self._delivered() if owner == NONE else self._cursor(owner)
+            left += names if cursor is None else cursor.undone(names)
+        if not left:
+            return 0, None
+        return len(left), (self._paths.spool / min(left)).stat().st_mtime
 
-    def _cursor(self, owner: str) -> Cursor | frozenset[str]:
-        try:
-            return Cursor(self._paths.state, self._key, owner)
-        except InputError:
-            return frozenset()
+    def _delivered(self) -> Delivered | None:
+        """None where it cannot be read; it is tried again then."""
+        if self._done is not None and self._done.is_stale:
+            self._done.close()
+            self._done = None
+        if self._done is None:
+            with contextlib.suppress(InputError, TargetError):
+                self._done = Delivered(self._paths, self._key)
+        return self._done
+
+    def _cursor(self, owner: str) -> Cursor | Delivered | None:
+        with contextlib.suppress(InputError, TargetError):
+            return cursor_of(self._paths, self._key, owner)
+        return None

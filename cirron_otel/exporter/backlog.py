@@ -10,6 +10,7 @@ from typing import Self
 from ..errors import InputError, TargetError
 from ..spool.blobs import BlobKey
 from ..spool.cursor import Cursor, cursor_path
+from ..spool.delivered import Delivered, cursor_of, reset_cursor
 from ..spool.lease import Lease, claim_delivery
 from ..spool.owner import NONE, group_of, known_owners
 from ..spool.paths import SpoolPaths, batch_names
@@ -75,13 +76,12 @@ class Backlog:
             raise
         return backlog
 
-    def _cursor(self) -> Cursor:
-        state = self._paths.state
+    def _cursor(self) -> Cursor | Delivered:
         try:
-            return Cursor(state, self._target, self.owner)
+            return cursor_of(self._paths, self._target, self.owner)
         except InputError as error:
             self._on_trouble(error)
-            return Cursor.reset(state, self._target, self.owner)
+            return reset_cursor(self._paths, self._target, self.owner)
 
     def _queue(self) -> tuple[BlobQueue, bool]:
         state = self._paths.state
@@ -101,6 +101,7 @@ class Backlog:
             return False
         self._lease = lease
         if cursor_path(self._paths.state, self._target, self.owner).exists():
+            self.cursor.close()
             self.cursor = self._cursor()
         return True
 
@@ -238,6 +239,7 @@ class Backlog:
         if self._is_unsaved and self._lease.is_held:
             with contextlib.suppress(TargetError):
                 self._save()
+        self.cursor.close()
         self._lease.release()
 
     def abandon(self) -> None:

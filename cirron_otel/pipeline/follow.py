@@ -15,7 +15,7 @@ from ..errors import InputError, TargetError
 from ..exporter.backlog import Backlog
 from ..exporter.config import OtlpConfig, target_key
 from ..exporter.otlp import Backoff, StoppedError
-from ..spool.cursor import Cursor
+from ..spool.delivered import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
 from ..spool.owner import group_of, known_owners
@@ -283,16 +283,15 @@ class _Work:
 def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:
     """How many batches of a spool a target does not have, by the cursors that can be read."""
     known = known_owners(reader.paths)
-    cursors: dict[str, Cursor | None] = {}
-    count = 0
+    owned: dict[str, list[str]] = {}
     for name in reader.names():
-        owner = group_of(name, known)
-        if owner not in cursors:
-            try:
-                cursors[owner] = Cursor(reader.paths.state, key, owner)
-            except InputError:
-                cursors[owner] = None
-        cursor = cursors[owner]
-        if name not in broken and (cursor is None or name not in cursor):
-            count += 1
+        if name not in broken:
+            owned.setdefault(group_of(name, known), []).append(name)
+    count = 0
+    for owner, names in owned.items():
+        try:
+            with contextlib.closing(cursor_of(reader.paths, key, owner)) as cursor:
+                count += len(cursor.undone(names))
+        except (InputError, TargetError):
+            count += len(names)
     return count

@@ -1,7 +1,8 @@
 """The cursor of a delivery: which of an owner's batches a target has.
 
 It is the set of acknowledged names above a low-water mark, never "the last file name": a batch
-that was sealed earlier may be renamed into place later. Only who holds the lease of (target,
+that was sealed earlier may be renamed into place later. Batches without an owner come in no order
+at all: `delivered` keeps what a target has of them. Only who holds the lease of (target,
 owner) may write it. It is written whole or not at all and not synced: after a power cut the last
 acknowledgements may be gone, and their batches are sent again.
 """
@@ -21,8 +22,6 @@ from .state import replace_file, set_aside
 
 _KEPT = 2_000
 """Names kept one by one, the newest: one process seals its batches nearly in order."""
-_KEPT_OF_MANY = 20_000
-"""The same for NONE, whose batches many processes seal, each at its own pace."""
 
 
 class _Told(msgspec.Struct):
@@ -43,11 +42,12 @@ class Cursor:
     """What one target has of one owner's batches; `name in cursor` where nothing is left to do."""
 
     def __init__(self, state: Path, target: str, owner: str) -> None:
-        """Read the cursor for the key of a target and an owner (a prefix, or `owner.NONE`).
+        """Read the cursor for the key of a target and the prefix of an owner.
 
         One that does not exist is an empty one. Raises InputError where it is damaged: `reset`.
+        With `owner.NONE` it is what an earlier version left.
         """
-        self.path = cursor_path(state, target, owner)
+        self.path = _cursor_file(state, target, owner)
         self.mark = ""
         """Every name up to this one is done."""
         self.refused: dict[str, str] = {}
@@ -60,7 +60,6 @@ class Cursor:
         """Batches that are not to be sent yet: like those that are pending, above the mark."""
         self._target, self._owner = target, owner
         self._done: set[str] = set()
-        self._kept = _KEPT_OF_MANY if owner == NONE else _KEPT
         self._load()
 
     @classmethod
@@ -69,7 +68,7 @@ class Cursor:
 
         Raises TargetError where `state/` cannot be written.
         """
-        set_aside(cursor_path(state, target, owner))
+        set_aside(_cursor_file(state, target, owner))
         return cls(state, target, owner)
 
     def _load(self) -> None:
@@ -99,6 +98,15 @@ class Cursor:
 
     def __contains__(self, name: str) -> bool:
         return name <= self.mark or name in self._done or name in self.refused
+
+    def undone(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are not done, in their order."""
+        return [name for name in names if name not in self]
+
+    @property
+    def acknowledged(self) -> Set[str]:
+        """The names that are kept one by one."""
+        return self._done
 
     def acknowledge(self, name: str) -> None:
         """Note that the target has a batch; `save` makes it last."""
@@ -136,12 +144,15 @@ class Cursor:
         )
         replace_file(self.path, msgspec.json.encode(told))
 
+    def close(self) -> None:
+        """Nothing to be done: its file is not kept open."""
+
     def _raise_mark(self, pending: Iterable[str]) -> None:
-        if len(self._done) + len(self.refused) <= 2 * self._kept:
+        if len(self._done) + len(self.refused) <= 2 * _KEPT:
             return
         names = sorted(self._done | self.refused.keys())
         left = (name for name in (*pending, *self.waiting) if name > self.mark)
-        mark = min([names[-self._kept - 1], *left])
+        mark = min([names[-_KEPT - 1], *left])
         if mark not in self:  # the oldest that is pending: the mark stays below it
             below = [name for name in names if name < mark]
             if not below:
@@ -153,5 +164,10 @@ class Cursor:
 
 
 def cursor_path(state: Path, target: str, owner: str) -> Path:
-    """The file of a cursor."""
+    """The file of what a target has: a cursor's, or that of `delivered` for `owner.NONE`."""
+    path = _cursor_file(state, target, owner)
+    return path.with_suffix(".sqlite") if owner == NONE else path
+
+
+def _cursor_file(state: Path, target: str, owner: str) -> Path:
     return state / f"cursor-{digest('cursor', target)[:8].hex()}-{owner}.json"

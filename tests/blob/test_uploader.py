@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from cirron_otel.blob import BlobStore, open_store
+from cirron_otel.blob.target import BlobTarget
 from cirron_otel.collector.blob_sender import BlobSender
 from cirron_otel.exporter.batch_target import SealedBatch
 from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.writer import SpoolWriter
 from cirron_otel.storage import Context, Storage
+from cirron_otel.storage.whose import RUN_ID, WORKSPACE_ID
 from tests.backends.process import free_endpoints
 from tests.backends.versitygw import versitygw
 from tests.spool.made import made, snapshot, span, span_id
@@ -55,13 +57,17 @@ class Place:
 
     def sender(self, *batches: SealedBatch, rows: bool = True) -> BlobSender:
         """A collector's second process, as far as blobs go: it was told of these batches."""
-        sender = BlobSender(
-            self.url, self.database if rows else None, Context(), lambda _: self.headers
-        )
-        target = sender.start(self.paths)
+        sender, target = self.started(rows=rows)
         if batches:
             target.send(batches)
         return sender
+
+    def started(self, *, rows: bool = True) -> tuple[BlobSender, BlobTarget]:
+        """The same, and what tells it of batches."""
+        sender = BlobSender(
+            self.url, self.database if rows else None, Context(), lambda _: self.headers
+        )
+        return sender, sender.start(self.paths)
 
     def run(self, *batches: SealedBatch, rows: bool = True) -> dict[str, Any]:
         """Upload what is there; where it stands."""
@@ -260,6 +266,19 @@ def test_whose_they_are(tmp_path: Path) -> None:
         assert parts[:2] == ("traces", workspace)
         assert parts[2].startswith("r_1-")  # a slash is no part of a name
         assert str(place.uris()[0]).endswith("/".join(parts))
+
+
+def test_another_context_counts_at_once(place: Place) -> None:
+    """As for rows, what a reload says holds from then on, and a header still goes before it."""
+    place.headers = (("x-cirron-run-id", "mine"),)
+    sender, target = place.started()
+    sender.set_context(Context({WORKSPACE_ID: "after", RUN_ID: "run"}))
+    batch = place.seal(full(1, 5), otel={"session": span_id(1)})
+    place.file(5)
+    target.send([batch])
+    sender.finish(30)
+    [path] = Path(place.url).rglob("*.safetensors")
+    assert path.relative_to(place.url).parts[:3] == ("traces", "after", "mine")
 
 
 def test_hostile_records_stay_in_the_store(place: Place, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cirron_otel.pipeline.export_report import ExportReport
 from cirron_otel.pipeline.flush import FlushReport, flush
 from cirron_otel.pipeline.follow import Follower
 from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.cursor import Cursor
-from cirron_otel.spool.owner import NONE
+from cirron_otel.spool.delivered import Delivered
+from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.translator.encode import Options
 from tests.cli.conftest import Run, one_line
 from tests.cli.server import OtlpServer
@@ -145,7 +145,7 @@ def test_flush_keeps_the_cursor_that_follow_keeps(
 ) -> None:
     config = OtlpConfig.from_env(server.environ)
     assert run("spool", "flush", env=server.environ).returncode == 0
-    assert Cursor(spool / "state", target_key(config), NONE).acknowledged_count == 5
+    assert Delivered(SpoolPaths.under(spool), target_key(config)).acknowledged_count == 5
     report = ExportReport()
     stop = threading.Event()
     Follower(str(spool), config, Options(), report, stop=stop, say=print).once()

@@ -16,8 +16,10 @@ from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableErr
 from cirron_otel.exporter.config import OtlpConfig, Protocol, target_key
 from cirron_otel.pipeline import sessions
 from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.cursor import Cursor
+from cirron_otel.spool.cursor import cursor_path
+from cirron_otel.spool.delivered import Delivered
 from cirron_otel.spool.owner import NONE
+from cirron_otel.spool.paths import SpoolPaths
 from tests.cli.following import OK, Clock, Following, arrived, config_of, put, until
 from tests.exporter.servers import Answer, Post, http_receiver
 from tests.spool.made import encoded, made, mark, span, span_id
@@ -35,7 +37,7 @@ def test_nothing_is_sent_twice_and_what_comes_late_is_sent(tmp_path: Path) -> No
         assert [each for each, _ in ids] == [
             bytes.fromhex(span_id(number))[:8] for number in (1, 2, 5, 3)
         ]
-    cursor = Cursor(tmp_path / "state", target_key(config), NONE)
+    cursor = Delivered(SpoolPaths.under(tmp_path), target_key(config))
     assert late[0] in cursor
     assert cursor.acknowledged_count == 4
 
@@ -78,7 +80,7 @@ def test_a_refused_batch_is_noted_and_the_others_go(tmp_path: Path) -> None:
         assert "400" in finding.message
         again = Following(tmp_path, config_of(server)).once()
         assert (again.batches, again.skipped_count) == (0, 0)
-        cursor = Cursor(tmp_path / "state", target_key(config_of(server)), NONE)
+        cursor = Delivered(SpoolPaths.under(tmp_path), target_key(config_of(server)))
         assert list(cursor.refused) == [finding.name]
         # All together, and then each alone.
         assert len(server.posts) == 6
@@ -209,12 +211,12 @@ def test_a_damaged_cursor_is_set_aside_and_all_is_sent_again(tmp_path: Path) -> 
     with http_receiver() as server:
         config = config_of(server)
         Following(tmp_path, config).once()
-        cursor = Cursor(tmp_path / "state", target_key(config), NONE)
-        cursor.path.write_bytes(b"{")
+        path = cursor_path(tmp_path / "state", target_key(config), NONE)
+        path.write_bytes(b"{" * 1000)
         following = Following(tmp_path, config)
         assert following.once().batches == 1
         assert "cannot be read" in following.said[0]
-        assert cursor.path.with_name(cursor.path.name + ".bad").exists()
+        assert path.with_name(path.name + ".bad").exists()
 
 
 def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from cirron_otel.exporter.config import OtlpConfig, target_key
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.cursor import Cursor
+from cirron_otel.spool.delivered import Delivered
 from cirron_otel.spool.lease import claim_delivery
-from cirron_otel.spool.owner import NONE
 from cirron_otel.spool.paths import SpoolPaths
 from tests.cli.conftest import COMMAND, environment
 from tests.cli.following import Following, config_of, put, until
@@ -107,7 +107,7 @@ def test_two_follow_one_spool(tmp_path: Path, server: OtlpServer) -> None:
         key = target_key(OtlpConfig.from_env(server.environ))
         number = len(list((root / "spool").glob("*.json")))
         # A request whose answer was not noted would come twice.
-        until(lambda: Cursor(root / "state", key, NONE).acknowledged_count == number)
+        until(lambda: Delivered(SpoolPaths.under(root), key).acknowledged_count == number)
         first.kill()
         first.wait()
         before = len(server.span_ids())

@@ -1,0 +1,393 @@
+"""What a target has of the batches without an owner, name by name, in an SQLite file.
+
+Many write such batches, each by a clock of its own, and hours late where a link was away: nothing
+follows from a name about when its batch came. So what is done is what stands here, and nothing
+else. A name goes once its batch has left the spool, so that the file is as long as the spool is.
+
+Only who holds the lease of (target, `owner.NONE`) may write it; anybody may read it meanwhile. It
+is not synced: after a power cut the last acknowledgements may be gone, and their batches are sent
+again. So they are where a name cannot be read: what is in doubt is not done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path
+from typing import Final
+
+from ..errors import InputError, TargetError
+from .cursor import Cursor, cursor_path
+from .directories import make_private
+from .owner import NONE
+from .paths import SpoolPaths, batch_names
+from .state import set_aside, unwritable
+
+VERSION: Final = 1
+
+_PRUNE_FROM = 2_000
+"""With fewer names than this nobody looks which of their batches are still there."""
+_WAIT_S = 10.0
+_FILES: Final = ("", "-wal", "-shm")
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS batch (name BLOB PRIMARY KEY, refused TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS about (
+    version INTEGER, target TEXT, acknowledged INTEGER, refused INTEGER, names INTEGER,
+    prune_at INTEGER
+);
+"""
+
+
+class Delivered:
+    """What one target has of the batches without an owner; `name in delivered` where that is all.
+
+    For the threads of one process. It has the methods of a `Cursor`, and takes over what the cursor
+    of an earlier version knew.
+    """
+
+    def __init__(self, paths: SpoolPaths, target: str) -> None:
+        """Read what there is for the key of a target; nothing is made before `save`.
+
+        Raises InputError where it is damaged: `reset`; TargetError where it cannot be read now.
+        """
+        self.path = cursor_path(paths.state, target, NONE)
+        self.acknowledged_count = 0
+        """Batches acknowledged, ever."""
+        self.refused_count = 0
+        """Batches refused, ever."""
+        self.waiting: set[str] = set()
+        """Batches that are not to be sent yet; of no consequence here."""
+        self._paths, self._target = paths, target
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self._file = (0, 0)
+        """Device and inode of the open file."""
+        self._names, self._prune_at = 0, _PRUNE_FROM
+        self._new: dict[str, str | None] = {}
+        """What is not written yet: done, or why it was refused."""
+        self._is_damaged = False
+        self._earlier: Cursor | None = None
+        """What an earlier version knew, as long as there is no file of this one."""
+        self._is_earlier_gone = False
+        if not self._open_existing():
+            self._earlier = Cursor(paths.state, target, NONE)
+            self.acknowledged_count = self._earlier.acknowledged_count
+            self.refused_count = self._earlier.refused_count
+
+    @classmethod
+    def reset(cls, paths: SpoolPaths, target: str) -> Delivered:
+        """Set damaged files aside as `.bad` and begin anew: all that is there is sent again.
+
+        Raises TargetError where `state/` cannot be written.
+        """
+        _set_aside(cursor_path(paths.state, target, NONE))
+        Cursor.reset(paths.state, target, NONE)
+        return cls(paths, target)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def __contains__(self, name: str) -> bool:
+        if name in self._new:
+            return True
+        with self._lock:
+            return self._has(name)
+
+    def undone(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are not done, in their order."""
+        with self._lock, self._one_view():
+            return [name for name in names if name not in self._new and not self._has(name)]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether another file is there by now, or this one is damaged: who reads begins again."""
+        return self._is_damaged or (self._db is not None and _identity(self.path) != self._file)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Batches in the spool that the target refused for good, and why."""
+        query = "SELECT name, refused FROM batch WHERE refused IS NOT NULL"
+        told = {name: why for name, why in self._new.items() if why is not None}
+        with self._lock, self._explained():
+            if self._open_existing() and self._db is not None:
+                told |= {os.fsdecode(name): why for name, why in self._db.execute(query)}
+            elif self._earlier is not None:
+                told |= self._earlier.refused
+        return told
+
+    def _has(self, name: str) -> bool:
+        try:
+            if not self._open_existing() or self._db is None:
+                return self._earlier is not None and name in self._earlier
+            query = "SELECT 1 FROM batch WHERE name = ?"
+            return self._db.execute(query, (os.fsencode(name),)).fetchone() is not None
+        except sqlite3.Error as error:
+            self._is_damaged |= not isinstance(error, sqlite3.OperationalError)
+        except (InputError, TargetError):
+            pass
+        return False
+
+    @contextlib.contextmanager
+    def _one_view(self) -> Iterator[None]:
+        """Locks are taken once for all that is read inside."""
+        with contextlib.suppress(sqlite3.Error, InputError, TargetError):
+            if self._open_existing() and self._db is not None:
+                self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._roll_back()
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def acknowledge(self, name: str) -> None:
+        """Note that the target has a batch; `save` makes it last."""
+        if name not in self:
+            self._new[name] = None
+            self.acknowledged_count += 1
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Note that the target refused a batch for good: it is not sent again, but reported."""
+        if name not in self:
+            self._new[name] = reason
+            self.refused_count += 1
+
+    def forget(self, present: Set[str]) -> None:
+        """Nothing to be done: `save` drops the names of batches that left the spool."""
+
+    def save(self, _pending: Iterable[str] = ()) -> None:
+        """Write what was noted. Raises TargetError where it cannot be written.
+
+        What is pending matters to a cursor's mark, and there is none here.
+        """
+        with self._lock:
+            try:
+                self._write()
+            except sqlite3.OperationalError as error:
+                raise self._error(error) from None
+            except OSError as error:
+                raise unwritable(self.path, error) from None
+            except (sqlite3.DatabaseError, InputError):
+                self._begin_anew()
+                with self._explained():
+                    self._write()
+            self._new = {}
+
+    def _write(self) -> None:
+        if self._is_damaged:
+            raise sqlite3.DatabaseError(str(self.path))
+        self._follow_name()
+        if self._db is None:
+            self._make()
+        if not self._is_earlier_gone:
+            self.path.with_suffix(".json").unlink(missing_ok=True)
+            self._is_earlier_gone = True
+        if not self._new and self._names <= self._prune_at:
+            return
+        db = self._db
+        if db is None:
+            return
+        with _transaction(db):
+            names = self._names + self._insert(db, self._new)
+            prune_at = self._prune_at
+            if names > prune_at:
+                names -= self._prune(db)
+                prune_at = 2 * names + _PRUNE_FROM
+            self._tell(db, names, prune_at)
+        self._names, self._prune_at = names, prune_at
+
+    def _insert(self, db: sqlite3.Connection, told: dict[str, str | None]) -> int:
+        rows = [(os.fsencode(name), why) for name, why in told.items()]
+        return max(db.executemany("INSERT OR IGNORE INTO batch VALUES (?, ?)", rows).rowcount, 0)
+
+    def _tell(self, db: sqlite3.Connection, names: int, prune_at: int) -> None:
+        db.execute(
+            "UPDATE about SET acknowledged = ?, refused = ?, names = ?, prune_at = ?",
+            (self.acknowledged_count, self.refused_count, names, prune_at),
+        )
+
+    def _prune(self, db: sqlite3.Connection) -> int:
+        """Drop the names of batches that left the spool; gives how many."""
+        try:
+            present = {os.fsencode(name) for name in batch_names(self._paths.spool)}
+        except OSError:  # a directory that is not there now may come back with all that was in it
+            return 0
+        known = [row for row in db.execute("SELECT name FROM batch") if row[0] not in present]
+        return max(db.executemany("DELETE FROM batch WHERE name = ?", known).rowcount, 0)
+
+    # --- the file -------------------------------------------------------------------------------
+
+    def _open_existing(self) -> bool:
+        """Open the file; False where there is none yet."""
+        if self._db is not None:
+            return True
+        with self._explained():
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                return False
+            db = self._connect()
+            try:
+                found = db.execute("SELECT * FROM about").fetchone()
+            except sqlite3.OperationalError as error:
+                db.close()
+                if "no such table" in str(error):  # its maker has not got further
+                    return False
+                raise
+            except BaseException:
+                db.close()
+                raise
+            if found is None or found[:2] != (VERSION, self._target):
+                db.close()
+                raise InputError(
+                    f"cursor {self.path} is of {found and found[:2]}, expected"
+                    f" {(VERSION, self._target)}: remove it to send all again"
+                )
+            self._use(db)
+            self._earlier = None
+            *_, self.acknowledged_count, self.refused_count, self._names, self._prune_at = found
+        return True
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=_WAIT_S
+        )
+        try:
+            db.execute("PRAGMA synchronous=NORMAL")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _use(self, db: sqlite3.Connection) -> None:
+        self._db, self._file = db, _identity(self.path)
+
+    def _make(self) -> None:
+        """Make the file, with what the cursor of an earlier version knew."""
+        if self._open_existing():
+            return
+        try:
+            make_private(self.path.parent)
+            # SQLite gives its other files the mode of this one.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        db = self._connect()
+        try:
+            # What an earlier version left is removed once this is on disk.
+            db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;")
+            known = self._known_earlier()
+            with _transaction(db):
+                for statement in _TABLES.split(";"):
+                    db.execute(statement)
+                db.execute("DELETE FROM about")
+                db.execute("INSERT INTO about VALUES (?, ?, 0, 0, 0, 0)", (VERSION, self._target))
+                names = self._insert(db, known)
+                self._tell(db, names, names + _PRUNE_FROM)
+            db.execute("PRAGMA synchronous=NORMAL")
+        except BaseException:
+            db.close()
+            raise
+        self._use(db)
+        self._names, self._prune_at = names, names + _PRUNE_FROM
+        self._earlier = None
+
+    def _known_earlier(self) -> dict[str, str | None]:
+        """What was done by then: with a mark, of the batches that are there."""
+        earlier = self._earlier or Cursor(self._paths.state, self._target, NONE)
+        with contextlib.suppress(OSError):
+            present = [name for name in batch_names(self._paths.spool) if name in earlier]
+            return {name: earlier.refused.get(name) for name in present}
+        return dict(earlier.refused) | dict.fromkeys(earlier.acknowledged)
+
+    def _follow_name(self) -> None:
+        """Where somebody removed or replaced the file: write all that it said to the one there."""
+        if self._db is None or _identity(self.path) == self._file:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            rows = self._db.execute("SELECT name, refused FROM batch").fetchall()
+            self._new = {os.fsdecode(name): why for name, why in rows} | self._new
+        self._let_go()
+
+    def _begin_anew(self) -> None:
+        """What is damaged is of no use any more; what is not written yet is known all the same."""
+        self._let_go()
+        _set_aside(self.path)
+        self.path.with_suffix(".json").unlink(missing_ok=True)
+        self._earlier, self._is_damaged = None, False
+
+    def _roll_back(self) -> None:
+        if self._db is not None and self._db.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise self._error(error) from None
+        except sqlite3.DatabaseError as error:
+            raise InputError(
+                f"cursor {self.path} cannot be read ({error}): remove it to send all again"
+            ) from None
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def _error(self, error: sqlite3.Error) -> TargetError:
+        return TargetError(f"{self.path} cannot be written: {error}; free some space")
+
+    def _let_go(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
+
+    def close(self) -> None:
+        """Close the file; whatever is asked next opens it again."""
+        with self._lock:
+            self._let_go()
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _set_aside(path: Path) -> None:
+    """The files belong together: another database's log would make a new one of them."""
+    set_aside(path)
+    for suffix in _FILES[1:]:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def cursor_of(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
+    """What a target, by its key, has of an owner's batches (a prefix, or `owner.NONE`).
+
+    Raises InputError where it is damaged: `reset_cursor`.
+    """
+    if owner == NONE:
+        return Delivered(paths, target)
+    return Cursor(paths.state, target, owner)
+
+
+def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
+    """A new cursor in the place of a damaged one, which is set aside. Raises TargetError."""
+    if owner == NONE:
+        return Delivered.reset(paths, target)
+    return Cursor.reset(paths.state, target, owner)
