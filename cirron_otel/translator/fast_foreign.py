@@ -7,7 +7,7 @@ and so does what is written otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -68,7 +68,7 @@ class ForeignText:
     def __init__(self) -> None:
         self._rows: list[Any] = []
         self._resources: list[Record] = []
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[tuple[str, bytes, bytes | None], Any] = {}
         """Records of resources and scopes, by their bytes: most requests bring the same."""
         self._values = Values()
         self.spans = 0
@@ -134,32 +134,32 @@ class ForeignText:
         return scope_spans_record(message, resource, self._rows)
 
     def _resource(self, light: Any) -> _Known | None:
-        """What is known of a resource; None where it is in no canonical form."""
-        data = light.resource if light.HasField("resource") else None
-        key = b"r%d %b %b" % (data is not None, light.schema_url, data or b"")
-        if key not in self._known:
-            bare = ResourceSpans(schema_url=light.schema_url.decode())
-            if data is not None:
-                bare.resource.ParseFromString(data)
-            self._remember(key, _known(bare) if _is_same(bare.resource, data) else None)
-        found: _Known | None = self._known[key]
+        found: _Known | None = self._remembered(light, "resource", ResourceSpans, _known)
         return found
 
     def _scope(self, light: Any) -> Record | None:
-        data = light.scope if light.HasField("scope") else None
-        key = b"s%d %b %b" % (data is not None, light.schema_url, data or b"")
-        if key not in self._known:
-            bare = ScopeSpans(schema_url=light.schema_url.decode())
-            if data is not None:
-                bare.scope.ParseFromString(data)
-            self._remember(key, scope_record(bare) if _is_same(bare.scope, data) else None)
-        found: Record | None = self._known[key]
+        found: Record | None = self._remembered(light, "scope", ScopeSpans, scope_record)
         return found
 
-    def _remember(self, key: bytes, made: Any) -> None:
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[key] = made
+    def _remembered(self, light: Any, field: str, kind: Any, make: Callable[[Any], Any]) -> Any:
+        """What `make` gives of the `field` of `light` and its schema_url, in a message of a `kind`.
+
+        None where it is not in canonical form.
+        """
+        data = getattr(light, field) if light.HasField(field) else None
+        key = field, light.schema_url, data
+        if key not in self._known:
+            bare = kind(schema_url=light.schema_url.decode())
+            is_plain = True
+            if data is not None:
+                inner = getattr(bare, field)
+                inner.SetInParent()
+                inner.ParseFromString(data)
+                is_plain = is_canonical(inner, data)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = make(bare) if is_plain else None
+        return self._known[key]
 
 
 class _Known(NamedTuple):
@@ -175,11 +175,6 @@ def _known(bare: ResourceSpans) -> _Known:
     pairs = bare.resource.attributes
     pid, rank = int_attribute(pairs, sc.PROCESS_PID), int_attribute(pairs, sc.RANK)
     return _Known(resource_record(bare), bare.resource, pid, rank or 0)
-
-
-def _is_same(message: Any, data: bytes | None) -> bool:
-    """Whether a message says what `data` does, from which it was parsed."""
-    return data is None or is_canonical(message, data)
 
 
 def _text(value: Any) -> bytes:

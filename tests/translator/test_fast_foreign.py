@@ -159,6 +159,26 @@ def test_several_requests() -> None:
     assert exactjson.equal(made(*some, some[0]), slow(*some, some[0]))
 
 
+@pytest.mark.parametrize("kind", ["resource", "scope"])
+def test_resources_and_scopes_are_not_taken_for_others(kind: str) -> None:
+    """Nor where schema_url and content are the same text, one behind the other."""
+    first, second = ResourceSpans(), ResourceSpans()
+    if kind == "resource":
+        second.resource.attributes.add(key="a").value.string_value = "b"
+        inner = second.resource.SerializeToString().decode()
+        first.resource.attributes.add(key="k").value.string_value = f"x {inner}"
+        told = first.resource.SerializeToString().decode()
+    else:
+        second.scope_spans.add().scope.name = "b"
+        inner = second.scope_spans[0].scope.SerializeToString().decode()
+        first.scope_spans.add().scope.name = f"x {inner}"
+        told = first.scope_spans[0].scope.SerializeToString().decode()
+    owner = second if kind == "resource" else second.scope_spans[0]
+    owner.schema_url = f" {told}".removesuffix(f" {inner}")
+    some = [TracesData(resource_spans=[each]).SerializeToString() for each in (first, second)]
+    assert exactjson.equal(made(*some), slow(*some))
+
+
 def test_what_is_no_request_adds_nothing() -> None:
     text = ForeignText()
     text.add(request())
