@@ -69,9 +69,9 @@ class Following:
         return Counting(self._make(*about), self._registry, self.name)
 
     def _run(self) -> None:
-        make_private(self._paths.spool)
         while not self._stop.is_set():
             try:
+                make_private(self._paths.spool)
                 self._follower().run()
             except CirronOtelError as error:
                 logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
