@@ -8,9 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from ..exporter.batch_target import (
     MisconfiguredError,
@@ -22,6 +20,7 @@ from ..exporter.batch_target import (
 )
 from ..spool.eviction import Drops
 from ..spool.paths import SpoolPaths
+from ..spool.records import Records, records_of
 from . import metrics as m
 from .metrics import Registry
 
@@ -32,32 +31,6 @@ SPOOL = "spool"
 _LOOK_S = 5.0
 _LOOK_SHARE = 100.0
 """Looking how large the spool is takes no more than a hundredth of the time."""
-
-
-class Records(NamedTuple):
-    """How many records a batch has of each kind."""
-
-    span: int = 0
-    mark: int = 0
-    snapshot: int = 0
-
-
-class _Lists(msgspec.Struct, gc=False):
-    spans: list[msgspec.Raw] = []
-    marks: list[msgspec.Raw] = []
-    snapshots: list[msgspec.Raw] = []
-
-
-_decoder = msgspec.json.Decoder(_Lists)
-
-
-def records_of(data: bytes) -> Records:
-    """How many records are in a batch; none in what is no batch."""
-    try:
-        found = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return Records()
-    return Records(len(found.spans), len(found.marks), len(found.snapshots))
 
 
 class Counting:

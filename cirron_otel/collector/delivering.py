@@ -42,10 +42,6 @@ class Delivering:
         """Batches are in the spool."""
         self._feed.add(names)
 
-    def hurry(self, timeout: float) -> None:
-        """Say that the end comes."""
-        self.delivery.hurry(timeout)
-
     def end(self, timeout: float) -> None:
         """End, whatever is left; from any thread, once nothing else is called."""
         self.delivery.finish(timeout)

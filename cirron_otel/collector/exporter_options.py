@@ -13,6 +13,16 @@ from .secret import Secret, SecretHeader
 from .section import SECONDS, Key, Section
 from .values import FILE, HEADER_NAMES, HEADERS, SECRET_TEXT
 
+HeadersFrom = Annotated[
+    tuple[str, ...],
+    Key(
+        HEADER_NAMES,
+        "headers of the requests that came in which go out with what came in them; each must"
+        " be in `receivers.headers.pass`",
+        at_once=True,
+    ),
+]
+
 
 class ClientTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Certificates towards a server; the files are PEM."""
@@ -54,15 +64,7 @@ class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Path | None,
         Key(FILE, "more of them, a line `name: value` each", at_once=True),
     ] = None
-    headers_from: Annotated[
-        tuple[str, ...],
-        Key(
-            HEADER_NAMES,
-            "headers of the requests that came in which go out with what came in them; each must"
-            " be in `receivers.headers.pass`",
-            at_once=True,
-        ),
-    ] = ()
+    headers_from: HeadersFrom = ()
     tenant: Annotated[str | None, Key(TEXT, "`X-Scope-OrgID` of each request", at_once=True)] = None
     tls: ClientTls | None = None
     compression: Annotated[
@@ -91,15 +93,7 @@ class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     api_key_file: Annotated[
         Path | None, Key(FILE, "a file that holds it, in its place", at_once=True)
     ] = None
-    headers_from: Annotated[
-        tuple[str, ...],
-        Key(
-            HEADER_NAMES,
-            "headers of the requests that came in which go out with what came in them; each must"
-            " be in `receivers.headers.pass`",
-            at_once=True,
-        ),
-    ] = ()
+    headers_from: HeadersFrom = ()
     ca: Annotated[
         Path | None,
         Key(FILE, "the server's certificate must come from one of these", at_once=True),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import TargetError, UsageError
-from ..spool.state import has_name, lock_named, make_state, unwritable
+from ..spool.state import has_name, lock_named, make_state
 from .journal_files import (
     HEADER_BYTES,
     MAX_BODY_BYTES,
@@ -33,7 +33,6 @@ from .journal_files import (
     highest_number,
     segment_numbers,
     segment_sizes,
-    sync_directory,
     trim,
 )
 from .journal_place import reached_segment
@@ -333,14 +332,7 @@ def _resolve(
 
 def _take_over(directory: Path) -> int:
     """Make the directory and lock it. Raises TargetError."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    try:
-        for each in (directory.parent, directory):
-            make_state(each)
-        for each in missing:
-            sync_directory(each.parent)
-    except OSError as error:
-        raise unwritable(directory, error) from None
+    make_state(directory)
     lock = lock_named(directory / _LOCK)
     if lock is None:
         raise TargetError(

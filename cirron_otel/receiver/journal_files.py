@@ -43,6 +43,7 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError, UsageError
+from ..spool.directories import sync_directory
 from ..spool.state import unwritable
 from .export import Encoding, Signal
 
@@ -243,15 +244,6 @@ def decode_prefix(data: bytes, number: int) -> Prefix | None:
     if head > MAX_HEAD_BYTES or body > MAX_BODY_BYTES:
         return None
     return Prefix(head, body, crc)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on disk. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_synced(path: Path, data: bytes) -> None:

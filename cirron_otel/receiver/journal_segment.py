@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..spool.directories import sync_directory
 from ..spool.state import has_name
 from .journal_files import (
     HEADER_BYTES,
@@ -14,7 +15,6 @@ from .journal_files import (
     encode_header,
     encode_prefix,
     segment_path,
-    sync_directory,
 )
 
 _IOV_MAX = 1024

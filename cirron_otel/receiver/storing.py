@@ -7,7 +7,6 @@ of a part of a batch, what came before is left out.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -15,13 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import InputError, OverCapError, RefusedNameError, TargetError
 from ..ids import digest, uuid4_shaped
 from ..spool.canonical import batch_bytes
+from ..spool.directories import sync_directory
 from ..spool.paths import file_name
+from ..spool.records import records_of
 from ..spool.writer import SpoolWriter, name_of
 from ..translator.decode import Decoded
 from ..translator.fast_foreign import ForeignText
@@ -29,7 +29,7 @@ from ..translator.header import LISTS
 from ..translator.log_marks import LogMarks
 from ..translator.translate import FromOtlp
 from .export import Signal
-from .journal_files import REFUSED_PREFIX, Frame, sync_directory, write_synced
+from .journal_files import REFUSED_PREFIX, Frame, write_synced
 from .seen import Part, Seen
 from .whose import Headers, Whose, whose
 
@@ -41,15 +41,6 @@ _WHOLE = b"*"
 _KEY_BYTES = 8
 _NAMES = 100
 """So many names are tried for a batch whose own is taken."""
-
-
-class _Lists(msgspec.Struct, gc=False):
-    spans: list[msgspec.Raw] = []
-    marks: list[msgspec.Raw] = []
-    snapshots: list[msgspec.Raw] = []
-
-
-_lists = msgspec.json.Decoder(_Lists)
 
 
 class Storing:
@@ -120,9 +111,7 @@ class Storing:
         except TargetError:
             name = other
         self._write(frame.body, name, headers, other)
-        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-            found = _lists.decode(frame.body)
-            self._count(len(found.spans), len(found.marks), len(found.snapshots))
+        self._count(*records_of(frame.body))
 
     def _store_own(self, frame: Frame) -> None:
         """OTLP that was born in Cirron becomes the batches that it was."""

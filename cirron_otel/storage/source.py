@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from ..errors import RefusedNameError
+from ..spool.directories import make_private
 from ..spool.paths import BATCH_SUFFIX
 from ..spool.writer import SpoolWriter
 from .rows import hash_of
@@ -48,5 +49,5 @@ def copy_to_spool(
                 copy.renamed.append((name, other))
             copy.batches += 1
             copy.bytes += len(data)
-    writer.paths.spool.mkdir(mode=0o700, parents=True, exist_ok=True)  # without a batch, too
+    make_private(writer.paths.spool)  # without a batch, too
     return copy

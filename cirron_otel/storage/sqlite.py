@@ -17,6 +17,7 @@ from ..exporter.batch_target import (
     StoppedError,
     UnreachableError,
 )
+from ..spool.directories import make_private
 from .database import Row, quoted
 
 _BUSY_MS = 30_000
@@ -181,7 +182,6 @@ def _insert(table: str, columns: Sequence[str]) -> str:
 
 
 def _make_private(path: Path) -> None:
-    if not path.parent.is_dir():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     # SQLite gives its other files the mode of this one.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

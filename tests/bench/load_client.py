@@ -48,7 +48,7 @@ def request(choice: random.Random, spans: int = SPANS) -> tuple[bytes, bytes]:
         for key, value in (
             ("http.request.method", "GET"),
             ("http.response.status_code", 200),
-            ("url.full", f"http://example.org/items/{number}"),
+            ("url.full", f"http://example.org/items/{choice.randrange(10**6)}"),
             ("server.address", "10.0.0.1"),
             ("http.response.body.size", choice.randrange(10**6)),
         ):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-
 import pytest
 
-from tests.bench.sdk import ROOT
+from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out
 
 pytestmark = [pytest.mark.slow]
@@ -34,29 +30,16 @@ BESIDE = (
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "collector", "--tiny"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def _has_row(printed: str, row: str) -> bool:
-    return re.search(rf"^  {row}", printed, re.MULTILINE) is not None
+    return printed_by("collector")
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_figure_is_printed(printed: str, row: str) -> None:
-    assert _has_row(printed, row), printed
+    assert has_rows(printed, row), printed
 
 
 @pytest.mark.parametrize("row", BESIDE)
 def test_the_collector_stands_beside_it(printed: str, row: str) -> None:
     if "without otelcol" in printed:
         leave_out("there is no otelcol here to be measured beside: make backends")
-    assert _has_row(printed, row), printed
+    assert has_rows(printed, row), printed

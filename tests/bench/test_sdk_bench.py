@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.bench.sdk import ROOT
+from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out
 
 NUMBER = r" +\d+\.\d+"
@@ -35,21 +33,12 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "sdk", "--tiny"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return printed_by("sdk")
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_figure_is_printed(printed: str, row: str) -> None:
-    assert re.search(rf"^  {row}", printed, re.MULTILINE), printed
+    assert has_rows(printed, row), printed
 
 
 def test_nothing_was_dropped_and_nothing_went_wrong(printed: str) -> None:

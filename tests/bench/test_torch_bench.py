@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.bench import torch_cost, torch_tables
-from tests.bench.sdk import ROOT
+from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out, need_torch
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -22,26 +21,13 @@ RATIO = r": -?\d+\.\d+ \(bar "
 @pytest.fixture(scope="module")
 def printed() -> str:
     need_torch()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "torch", "--tiny"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def _has_rows(printed: str, *rows: str) -> bool:
-    return all(re.search(rf"^  {row}", printed, re.MULTILINE) for row in rows)
+    return printed_by("torch")
 
 
 def test_every_figure_of_ours_is_printed(printed: str) -> None:
     rows = ("the bare step itself", "cirron-otel" + CLOCKS, "cirron-otel, detail_every=10" + CLOCKS)
-    assert _has_rows(printed, *rows, "by hand" + CLOCKS), printed
-    assert _has_rows(printed, "cirron-otel / the step, wall, running" + RATIO + r"0\.01"), printed
+    assert has_rows(printed, *rows, "by hand" + CLOCKS), printed
+    assert has_rows(printed, "cirron-otel / the step, wall, running" + RATIO + r"0\.01"), printed
 
 
 def test_ours_lost_nothing(printed: str) -> None:
@@ -58,7 +44,7 @@ def test_a_neighbour_is_measured_in_the_same_run(
 ) -> None:
     if f"without {neighbour}" in printed:
         leave_out(f"{neighbour} cannot be installed here")
-    assert _has_rows(printed, neighbour + CLOCKS), printed
+    assert has_rows(printed, neighbour + CLOCKS), printed
     assert re.findall(rf"/ {neighbour}, .*\(bar ([\d.]+)", printed) == list(bars)
 
 
