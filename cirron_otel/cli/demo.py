@@ -21,13 +21,14 @@ import click
 
 from ..errors import InputError, TargetError
 from . import output, training
-from .breakdown import Breakdown, break_down, table
+from .breakdown import table
 from .folding import fold, folded_trees
 from .parameters import json_option
 from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
     from ..pipeline.report import Report
+    from ..spool.breakdown import Breakdown
     from ..spool.tree import Forest
 
 RECORDING = Path(__file__).parent / "recording"
@@ -69,6 +70,8 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
 
     Without PyTorch a recording of the same training is shown. Nothing is downloaded or sent.
     """
+    from ..spool.breakdown import break_down
+
     with _place(directory) as place:
         if not as_json and not replay and training.is_installed():
             output.result("Training a small network on the CPU, for a few seconds …")

@@ -19,7 +19,9 @@ from . import output, signals
 from .collector import collector
 from .convert import convert
 from .demo import demo
+from .diff import diff
 from .export import export
+from .report import report
 from .spool import spool
 
 PROGRAM = "cirron-otel"
@@ -39,7 +41,7 @@ def cli() -> None:
     """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
 
 
-for _command in (convert, export, spool, demo, collector):
+for _command in (convert, export, report, diff, spool, demo, collector):
     cli.add_command(_command)
 
 

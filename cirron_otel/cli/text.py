@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _DURATIONS = ((1, "ns", 1_000), (1_000, "µs", 1_000_000), (1_000_000, "ms", 1_000_000_000))
 _SECOND = 1_000_000_000
+_LONGEST_VALUE = 40
 
 
 def printable(text: str) -> str:
@@ -71,3 +73,12 @@ def numbers(values: list[int]) -> str:
             runs.append([value, value])
     parts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
     return ", ".join(parts) or "-"
+
+
+def value_text(value: str | None) -> str:
+    """A mark's value as text, short: a number to six digits, `-` for none."""
+    if value is None:
+        return "-"
+    with contextlib.suppress(ValueError):
+        return f"{float(value):.6g}"
+    return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cirron_otel.cli.breakdown import break_down
 from cirron_otel.cli.folding import fold, folded_trees
+from cirron_otel.spool.breakdown import break_down
 from cirron_otel.spool.tree import MarkNode, TreeNode
 from tests.cli.conftest import SPOOLS, Run
 

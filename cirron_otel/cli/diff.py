@@ -1,0 +1,169 @@
+"""`cirron-otel diff`: where two runs spent their time differently."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from . import output
+from .breakdown import rows_table
+from .parameters import from_option, json_option
+from .sources import as_spool
+from .text import count, duration, printable, value_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..spool.breakdown import Breakdown, Phase
+    from ..spool.findings import Finding
+    from ..spool.run_report import MarkSeries, RunReport
+
+
+class _Run(NamedTuple):
+    """One of the two."""
+
+    report: RunReport
+    steps: Breakdown
+    """Of all ranks."""
+    findings: list[Finding]
+    code: int
+
+
+@click.command(short_help="Where two runs spent their time differently.")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@from_option
+@json_option
+def diff(first: str, second: str, source_format: str | None, as_json: bool) -> int:
+    """The steps of A and of B by phase, all ranks together, and how their marks ended.
+
+    A and B are whatever `convert` reads: spools, batches, OTLP files, storages' URLs.
+    """
+    a, b = _read(first, source_format), _read(second, source_format)
+    phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
+    if as_json:
+        output.document({
+            "a": _side(first, a),
+            "b": _side(second, b),
+            "phases": [_phase_json(*pair) for pair in phases],
+            "marks": [_mark_json(*pair) for pair in marks],
+        })  # fmt: skip
+    else:
+        for letter, source, run in (("A", first, a), ("B", second, b)):
+            steps, ranks = run.steps.steps.durations, run.report.ranks
+            told = f"{count(len(steps), 'step')} of {count(len(ranks), 'rank')}"
+            output.result(f"{letter}  {printable(source)}: {told}")
+        _show(phases, marks)
+    return max(a.code, b.code)
+
+
+def _read(source: str, source_format: str | None) -> _Run:
+    from ..spool.breakdown import joined
+    from ..spool.reader import SpoolReader
+    from ..spool.run_report import report_run
+
+    with as_spool(source, source_format) as place:
+        reader = SpoolReader(place.directory)
+        report = report_run(reader, 0)
+    steps = joined(each.steps for each in report.ranks)
+    return _Run(report, steps, place.findings(reader), place.told(reader))
+
+
+def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None]]:
+    """The phases of both, those of A first; what they leave, and the steps, at the end."""
+    theirs = {each.name: each for each in b.phases}
+    pairs: list[tuple[Phase | None, Phase | None]] = [
+        (each, theirs.pop(each.name, None)) for each in a.phases
+    ]
+    pairs += [(None, each) for each in theirs.values()]
+    return [*pairs, (a.unattributed, b.unattributed), (a.steps, b.steps)]
+
+
+def _marks(a: RunReport, b: RunReport) -> list[tuple[MarkSeries, MarkSeries]]:
+    """The series that both have."""
+    theirs = {(each.name, each.rank): each for each in b.marks}
+    pairs = ((each, theirs.get((each.name, each.rank))) for each in a.marks)
+    return [(each, other) for each, other in pairs if other is not None]
+
+
+def _side(source: str, run: _Run) -> dict[str, Any]:
+    return {
+        "source": source,
+        "ranks": [each.rank for each in run.report.ranks],
+        "steps": len(run.steps.steps.durations),
+        "findings": [finding.to_json() for finding in run.findings],
+    }
+
+
+def _phase_json(a: Phase | None, b: Phase | None) -> dict[str, Any]:
+    return {"name": _name(a, b), "a": _times(a), "b": _times(b), "change": _change(a, b)}
+
+
+def _times(phase: Phase | None) -> dict[str, int] | None:
+    if phase is None or not phase.durations:
+        return None
+    return {
+        "times": len(phase.durations),
+        "total_ns": phase.total_ns,
+        "median_ns": phase.median_ns,
+    }
+
+
+def _mark_json(a: MarkSeries, b: MarkSeries) -> dict[str, Any]:
+    return {"name": a.name, "rank": a.rank, "a": a.last, "b": b.last}
+
+
+def _name(a: Phase | None, b: Phase | None) -> str:
+    phase = a if a is not None else b
+    return phase.name if phase is not None else "?"
+
+
+def _change(a: Phase | None, b: Phase | None) -> float | None:
+    """Of the median, as a part of A's; None where one has none, or A's is 0."""
+    if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
+        return None
+    return b.median_ns / a.median_ns - 1
+
+
+def _show(
+    phases: list[tuple[Phase | None, Phase | None]], marks: list[tuple[MarkSeries, MarkSeries]]
+) -> None:
+    heads = ("phase", "times A", "times B", "median A", "median B", "change")
+    rows: list[tuple[str, ...]] = [
+        (_name(a, b), _count(a), _count(b), _median(a), _median(b), _percent(_change(a, b)))
+        for a, b in phases
+    ]
+    output.result("")
+    output.show(rows_table(heads, set(heads[1:]), rows))
+    if marks:
+        output.result("")
+        output.show(_marks_table(marks))
+
+
+def _marks_table(marks: list[tuple[MarkSeries, MarkSeries]]) -> Table:
+    heads = ("mark", "rank", "last A", "last B")
+    rows: list[tuple[str, ...]] = [
+        (
+            a.name,
+            "-" if a.rank is None else str(a.rank),
+            value_text(a.last),
+            value_text(b.last),
+        )
+        for a, b in marks
+    ]
+    return rows_table(heads, set(heads[1:]), rows)
+
+
+def _count(phase: Phase | None) -> str:
+    return f"{len(phase.durations) if phase is not None else 0:,}"
+
+
+def _median(phase: Phase | None) -> str:
+    return duration(phase.median_ns) if phase is not None and phase.durations else "-"
+
+
+def _percent(change: float | None) -> str:
+    return "-" if change is None else f"{100 * change:+.1f} %"

@@ -1,0 +1,116 @@
+"""`cirron-otel report`: what a run spent its time on."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from . import output
+from .breakdown import rows_table, table
+from .parameters import DEFAULT_SPOOL, from_option, json_option
+from .sources import as_spool
+from .text import count, duration, moment, printable, value_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..spool.run_report import MarkSeries, RankReport, RunReport, SlowStep
+
+
+@click.command(short_help="What a run spent its time on.")
+@click.argument("source", metavar="[SRC]", default=DEFAULT_SPOOL)
+@from_option
+@click.option(
+    "--slowest",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many of the slowest steps are listed.",
+)
+@json_option
+def report(source: str, source_format: str | None, slowest: int, as_json: bool) -> int:
+    """The steps of each rank by phase, the slowest steps, and the marks, of all that SRC holds.
+
+    SRC is whatever `convert` reads: a spool (default: .cirron), a batch, an OTLP file, a
+    storage's URL, or - for stdin.
+    """
+    from ..spool.reader import SpoolReader
+    from ..spool.run_report import report_run
+
+    with as_spool(source, source_format) as place:
+        reader = SpoolReader(place.directory)
+        found = report_run(reader, slowest)
+    if as_json:
+        findings = [finding.to_json() for finding in place.findings(reader)]
+        output.document({"source": source, **found.to_json(), "findings": findings})
+    else:
+        _show(source, found)
+    return place.told(reader)
+
+
+def _show(source: str, found: RunReport) -> None:
+    ranks = count(len(found.ranks), "rank")
+    output.result(f"{printable(source)}: {count(found.spans, 'span')} of {ranks}")
+    for each in found.ranks:
+        output.result("\n" + _heading(each))
+        if each.steps.steps.durations:
+            output.result("")
+            output.show(table(each.steps))
+    if found.slowest_steps:
+        output.result("\nThe slowest steps:\n")
+        output.show(_slowest(found.slowest_steps))
+    if found.marks:
+        output.result("\nMarks:\n")
+        output.show(_marks(found.marks))
+
+
+def _heading(each: RankReport) -> str:
+    steps = each.steps.steps
+    who = "no rank" if each.rank is None else f"rank {each.rank}"
+    began = f"{moment(each.first_ns)} UTC, " if each.first_ns is not None else ""
+    took = f"{began}{duration(each.run_ns)}"
+    if not steps.durations:
+        return f"{who}: {took}; no steps"
+    share = f" ({100 * steps.total_ns / each.run_ns:.1f} %)" if each.run_ns else ""
+    done = f"{count(len(steps.durations), 'step')} took {duration(steps.total_ns)}{share}"
+    return f"{who}: {took}, of which {done}"
+
+
+def _slowest(steps: list[SlowStep]) -> Table:
+    heads = ("rank", "epoch", "step", "start (UTC)", "duration", "most of it in", "span")
+    return rows_table(heads, {"rank", "epoch", "step", "duration"}, [
+        (
+            "-" if each.rank is None else str(each.rank),
+            each.epoch if each.epoch is not None else "-",
+            each.index if each.index is not None else "-",
+            moment(each.start_ns),
+            duration(each.duration_ns),
+            _most(each),
+            each.span_id,
+        )
+        for each in steps
+    ])  # fmt: skip
+
+
+def _most(step: SlowStep) -> str:
+    parts = {**step.phases, "unattributed": step.duration_ns - sum(step.phases.values())}
+    name = max(parts, key=lambda part: parts[part])
+    return f"{name}, {duration(parts[name])}"
+
+
+def _marks(marks: list[MarkSeries]) -> Table:
+    heads = ("mark", "rank", "times", "first", "last", "min", "max")
+    return rows_table(heads, set(heads[2:]), [
+        (
+            each.name,
+            "-" if each.rank is None else str(each.rank),
+            f"{each.count:,}",
+            *(value_text(value) for value in (each.first, each.last)),
+            *("-" if value is None else f"{value:.6g}" for value in (each.min, each.max)),
+        )
+        for each in marks
+    ])  # fmt: skip

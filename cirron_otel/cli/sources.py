@@ -1,0 +1,61 @@
+"""Whatever `convert` reads, as a spool: for commands that look at a whole run."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import output
+
+if TYPE_CHECKING:
+    from ..pipeline.report import Report
+    from ..spool.findings import Finding
+    from ..spool.reader import SpoolReader
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolOf:
+    """A spool that is a source, or was made of it."""
+
+    directory: str
+    made: Report | None = None
+    """What making it came to; None where nothing had to be made."""
+
+    def findings(self, reader: SpoolReader) -> list[Finding]:
+        """What was skipped on the way, `reader` having read the spool."""
+        return [*(self.made.skipped if self.made is not None else ()), *reader.findings]
+
+    def told(self, reader: SpoolReader) -> int:
+        """Report on stderr what was skipped; the exit code, 0 or 1."""
+        if self.made is not None:
+            output.shortfalls(self.made)
+        output.skipped(reader.findings, reader.skipped)
+        return 1 if reader.skipped or (self.made is not None and self.made.exit_code) else 0
+
+
+@contextlib.contextmanager
+def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
+    """The spool that `source` is, or a temporary one.
+
+    Raises as `convert` does: UsageError, InputError, TargetError.
+    """
+    from ..pipeline.convert import Request, convert
+    from ..pipeline.formats import Kind, source_place
+
+    if "://" not in source and source_place(source, source_format).kind is Kind.SPOOL:
+        yield SpoolOf(source)
+        return
+    with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
+        request = Request(
+            source=source, target=folder, source_format=source_format, target_format="spool"
+        )
+        with output.progress("reading") as progress:
+            made = convert(request, progress=progress)
+        (Path(folder) / "spool").mkdir(exist_ok=True)
+        yield SpoolOf(folder, made)

@@ -1,0 +1,90 @@
+"""`report`: what a run spent its time on, whatever form its records have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cirron_otel.storage import Storage
+from tests.cli.conftest import SPOOLS, Run, one_line
+from tests.storage.helpers import files
+
+
+def test_the_phases_of_the_steps(run: Run, spool: Path) -> None:
+    result = run("report", "--slowest", "2")
+    lines = result.stdout.splitlines()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert lines[0] == ".cirron: 173 spans of 1 rank"
+    assert lines[2] == (
+        "rank 0: 2026-11-20 18:02:13 UTC, 1.12 s, of which 24 steps took 237 ms (21.1 %)"
+    )
+    assert "backward            24    135 ms    57.2 %   95.7 µs" in lines
+    slowest = lines[lines.index("The slowest steps:") + 4]
+    assert slowest.split()[:3] == ["0", "0", "4"]
+    assert slowest.endswith("backward, 48 ms   6028fd2e74322a126d5d19f8a720b03f")
+    assert "loss         0         24    1.40496    1.39413    1.35657    1.44825" in lines
+
+
+def test_it_is_the_same_whatever_form_the_run_has(run: Run, spool: Path, tmp_path: Path) -> None:
+    """OTLP, a storage's tables, standard input: what `convert` reads."""
+    expected = json.loads(run("report", "--json").stdout)
+    assert expected.pop("source") == ".cirron"
+    for target in ("run.jsonl.gz", "run.binpb", f"sqlite:///{tmp_path}/run.db"):
+        if target.startswith("sqlite"):
+            store(tmp_path)
+        else:
+            assert run("convert", ".cirron", target).returncode == 0
+        found = json.loads(run("report", target, "--json").stdout)
+        assert found.pop("source") == target
+        assert found == expected
+    piped = run("report", "-", "--from", "otlp-proto", "--json",
+                stdin=(tmp_path / "run.binpb").read_bytes())  # fmt: skip
+    assert json.loads(piped.stdout) == {"source": "-", **expected}
+
+
+def store(folder: Path) -> None:
+    """The spool's batches in the tables of a collector."""
+    storage = Storage.open(f"sqlite:///{folder}/run.db")
+    storage.write(files(sorted((folder / ".cirron" / "spool").glob("*.json"))))
+    storage.close()
+
+
+def test_ranks(run: Run) -> None:
+    result = run("report", SPOOLS / "07_ranks", "--json")
+    document = json.loads(result.stdout)
+    assert [each["rank"] for each in document["ranks"]] == [-3, 0, 1, 2, 3, 5]
+    assert sum(each["spans"] for each in document["ranks"]) == document["spans"] == 104
+    assert "rank 5: 2026-11-20 18:04:12 UTC, 61.1 ms; no steps" in (
+        run("report", SPOOLS / "07_ranks").stdout
+    )
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_reported(run: Run) -> None:
+    result = run("report", SPOOLS / "23_sigkill_plus_stray_tmp", "--json")
+    assert result.returncode == 1
+    document = json.loads(result.stdout)
+    assert document["ranks"][0]["steps"]["times"] == 9
+    assert [finding["code"] for finding in document["findings"]] == ["torn"]
+    assert result.stderr.count("cirron-otel: skipped: ") == 1
+
+
+def test_names_and_values_of_any_kind(run: Run) -> None:
+    for name in ("04_marks_edge", "17_lone_surrogates_and_odd_names", "11_diverged_nan"):
+        result = run("report", SPOOLS / name)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "\x1b" not in result.stdout
+        json.loads(run("report", SPOOLS / name, "--json").stdout)
+
+
+def test_no_source(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "nowhere" in one_line(run("report", "nowhere"), 3)
+    assert "empty" in one_line(run("report", "empty"), 3)
+    assert "nothing.db" in one_line(run("report", f"sqlite:///{tmp_path}/nothing.db"), 3)
+    assert "--slowest" in one_line(run("report", "--slowest", "-1"), 2)
+
+
+def test_a_spool_without_batches(run: Run, tmp_path: Path) -> None:
+    (tmp_path / ".cirron" / "spool").mkdir(parents=True)
+    result = run("report")
+    assert (result.returncode, result.stdout) == (0, ".cirron: 0 spans of 0 ranks\n")

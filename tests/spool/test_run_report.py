@@ -1,0 +1,145 @@
+"""What a run spent its time on, from records that are made for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.spool.reader import SpoolReader
+from cirron_otel.spool.run_report import RunReport, report_run
+
+_START = 1_795_000_000_000_000_000
+
+
+def span(name: str, ns: int, parent: str | None = None, **more: Any) -> dict[str, Any]:
+    """A span whose id is its name, or `id`, which a number stands for."""
+    named = more.pop("id", name)
+    start = more.pop("at", _START)
+    return {
+        "id": _id(named), "name": name, "parent_id": None if parent is None else _id(parent),
+        "index": None, "start_ns": start, "end_ns": start + ns, "cpu_ns": None, "gpu_ns": None,
+        "memory_peak_bytes": None, "thread_id": 1, "pid": 1, "rank": 0, "attrs": {}, "mark_ids": [],
+        **more,
+    }  # fmt: skip
+
+
+def mark(name: str, value: Any, at: int, of: str) -> dict[str, Any]:
+    kind = "string" if isinstance(value, str) else "number"
+    return {
+        "id": _id(f"{name}{at}"), "span_id": _id(of), "name": name, "value_type": kind,
+        "value": value, "attrs": {}, "ts_ns": _START + at, "kind": "point",
+    }  # fmt: skip
+
+
+def _id(name: str) -> str:
+    return name.encode().hex().ljust(32, "0")[:32]
+
+
+def spool(
+    folder: Path, *files: list[dict[str, Any]], marks: list[dict[str, Any]] | None = None
+) -> RunReport:
+    (folder / "spool").mkdir()
+    for number, spans in enumerate(files):
+        batch = {
+            "schema_version": 1, "sdk_version": "0.3.0", "batch_id": f"{number:032x}",
+            "created_ns": _START + number, "spans": spans, "snapshots": [],
+            "marks": marks or [] if number == 0 else [],
+        }  # fmt: skip
+        path = folder / "spool" / f"{_START + number:020d}-{number:032x}.json"
+        path.write_text(json.dumps(batch))
+    reader = SpoolReader(folder)
+    found = report_run(reader, 3)
+    assert not reader.findings
+    return found
+
+
+def test_phases_and_what_they_leave_come_to_the_steps(tmp_path: Path) -> None:
+    """Children lie in files before their steps, as they are written."""
+    found = spool(
+        tmp_path,
+        [span("forward", 40, "a", id="f1"), span("backward", 30, "a", id="b1")],
+        [span("step", 100, "epoch", id="a", index=4), span("forward", 50, "b", id="f2")],
+        [span("step", 60, "epoch", id="b", index=5), span("epoch", 200, index=2)],
+    )
+    [rank] = found.ranks
+    assert rank.to_json() == {
+        "rank": 0, "spans": 6, "first_ns": _START, "last_ns": _START + 200, "run_ns": 200,
+        "steps": {"times": 2, "total_ns": 160, "share": 1.0, "median_ns": 80},
+        "phases": [
+            {"name": "forward", "times": 2, "total_ns": 90, "share": 90 / 160, "median_ns": 45},
+            {"name": "backward", "times": 1, "total_ns": 30, "share": 30 / 160, "median_ns": 30},
+        ],
+        "unattributed": {"times": 2, "total_ns": 40, "share": 0.25, "median_ns": 20},
+    }  # fmt: skip
+    assert [(s.epoch, s.index, s.duration_ns, s.phases) for s in found.slowest_steps] == [
+        ("2", "4", 100, {"forward": 40, "backward": 30}),
+        ("2", "5", 60, {"forward": 50}),
+    ]
+    assert found.slowest_steps[0].span_id == _id("a")
+
+
+def test_the_phases_of_micro_steps_are_their_steps(tmp_path: Path) -> None:
+    found = spool(
+        tmp_path,
+        [
+            span("forward", 10, "m1", id="f1"),
+            span("forward", 20, "m2", id="f2"),
+            span("micro_step", 15, "s", id="m1"),
+            span("micro_step", 25, "s", id="m2"),
+            span("optimizer_step", 5, "s", id="o"),
+            span("step", 60, id="s"),
+        ],
+    )
+    [steps] = [rank.steps for rank in found.ranks]
+    assert {phase.name: phase.durations for phase in steps.phases} == {
+        "forward": [10, 20],
+        "optimizer_step": [5],
+    }
+    assert steps.unattributed.durations == [25]
+
+
+def test_ranks_stand_apart_and_what_is_there_twice_counts_once(tmp_path: Path) -> None:
+    first = [span("forward", 1, "s0", id="f0"), span("step", 2, id="s0")]
+    found = spool(
+        tmp_path,
+        first,
+        [span("step", 7, id="s1", rank=1), span("step", 9, id="s2", rank=None), *first],
+    )
+    assert [(each.rank, each.steps.steps.durations) for each in found.ranks] == [
+        (None, [9]),
+        (0, [2]),
+        (1, [7]),
+    ]
+    assert found.ranks[1].steps.phases[0].durations == [1]
+
+
+def test_a_step_within_a_step_is_its_phase(tmp_path: Path) -> None:
+    found = spool(tmp_path, [span("step", 5, "outer", id="inner"), span("step", 9, id="outer")])
+    [rank] = found.ranks
+    assert rank.steps.steps.durations == [9]
+    assert [(each.name, each.durations) for each in rank.steps.phases] == [("step", [5])]
+
+
+def test_marks_are_series(tmp_path: Path) -> None:
+    marks = [
+        mark("loss", 2.5, 2, "s"),
+        mark("loss", 3, 1, "s"),
+        {**mark("loss", None, 3, "s"), "value_nonfinite": "nan"},
+        mark("phase", "warm-up", 1, "nobody"),
+        mark("cirron.overhead_ns", 7, 1, "s"),
+    ]
+    found = spool(tmp_path, [span("step", 5, id="s", rank=3)], marks=marks)
+    loss, phase = found.marks
+    assert (loss.name, loss.rank, loss.count, loss.numbers) == ("loss", 3, 3, 2)
+    assert (loss.first, loss.last, loss.min, loss.max) == ("3", "nan", 2.5, 3.0)
+    assert (phase.rank, phase.first, phase.numbers, phase.min) == (None, "warm-up", 0, None)
+
+
+@pytest.mark.parametrize("ns", [-5, 0, 2**63])
+def test_odd_times_are_no_reason_to_fail(tmp_path: Path, ns: int) -> None:
+    found = spool(tmp_path, [span("step", ns, at=0, id="s"), span("step", 7, id="t")])
+    [rank] = found.ranks
+    assert rank.steps.steps.durations[-1] == 7
