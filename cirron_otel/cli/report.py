@@ -17,6 +17,7 @@ from .text import count, duration, moment, printable, value_text
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ..spool.reader import SpoolReader
     from ..spool.run_report import MarkSeries, RankReport, RunReport, SlowStep
 
 
@@ -31,8 +32,16 @@ if TYPE_CHECKING:
     metavar="N",
     help="How many of the slowest steps are listed.",
 )
+@click.option(
+    "--perfetto",
+    "trace_file",
+    metavar="FILE",
+    help="Also write the run to FILE, for ui.perfetto.dev to open.",
+)
 @json_option
-def report(source: str, source_format: str | None, slowest: int, as_json: bool) -> int:
+def report(
+    source: str, source_format: str | None, slowest: int, trace_file: str | None, as_json: bool
+) -> int:
     """The steps of each rank by phase, the slowest steps, and the marks, of all that SRC holds.
 
     SRC is whatever `convert` reads: a spool (default: .cirron), a batch, an OTLP file, a
@@ -44,12 +53,25 @@ def report(source: str, source_format: str | None, slowest: int, as_json: bool) 
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
         found = report_run(reader, slowest)
+        if trace_file is not None:
+            _write_trace(reader, trace_file)
     if as_json:
         findings = [finding.to_json() for finding in place.findings(reader)]
         output.document({"source": source, **found.to_json(), "findings": findings})
     else:
         _show(source, found)
     return place.told(reader)
+
+
+def _write_trace(reader: SpoolReader, path: str) -> None:
+    from ..otlp.replacing import replacing
+    from ..spool.index import SpoolIndex
+    from ..spool.perfetto import trace_events
+
+    with SpoolIndex().load(reader) as index, replacing(path) as file:
+        for piece in trace_events(index):
+            file.write(piece.encode("ascii"))
+    output.message(f"{path} is written: open it in https://ui.perfetto.dev, which keeps it local")
 
 
 def _show(source: str, found: RunReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import msgspec
@@ -105,6 +106,15 @@ def shown(value: Any) -> str | None:
         return value
     text = value if isinstance(value, str) else exactjson.dumps_ascii(value)
     return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def number_of(value: str | None) -> float | None:
+    """The finite number that a shown value is; None where it is none."""
+    try:
+        number = float(value) if value is not None else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _objects(batch: dict[str, Any], key: str) -> list[dict[str, Any]]:

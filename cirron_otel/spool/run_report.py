@@ -6,7 +6,6 @@ disk, and the durations of one rank's scopes.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from ..semconv import OVERHEAD_NS
 from .breakdown import STEP, Breakdown, Phase
 from .index import SpoolIndex, id_of
 from .reader import SpoolReader
+from .rows import number_of
 
 # What is in the spool twice (a child that was forked had what its parent had) counts once; a step
 # within a step is a phase of that one. SQLite makes a float of what exceeds 64 bits.
@@ -133,7 +133,7 @@ class MarkSeries:
         if not self.count:
             self.first = value
         self.count, self.last = self.count + 1, value
-        number = _number(value)
+        number = number_of(value)
         if number is not None:
             self.numbers += 1
             self.min = number if self.min is None else min(self.min, number)
@@ -217,11 +217,3 @@ def _series(index: SpoolIndex) -> Iterator[MarkSeries]:
         current.add(value)
     if current is not None:
         yield current
-
-
-def _number(value: str | None) -> float | None:
-    try:
-        number = float(value) if value is not None else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -88,3 +88,14 @@ def test_a_spool_without_batches(run: Run, tmp_path: Path) -> None:
     (tmp_path / ".cirron" / "spool").mkdir(parents=True)
     result = run("report")
     assert (result.returncode, result.stdout) == (0, ".cirron: 0 spans of 0 ranks\n")
+
+
+def test_a_file_for_perfetto(run: Run, spool: Path, tmp_path: Path) -> None:
+    result = run("report", "--perfetto", "run.json", "--json")
+    assert result.returncode == 0
+    assert "run.json is written" in result.stderr
+    found = json.loads((tmp_path / "run.json").read_bytes())["traceEvents"]
+    assert len([event for event in found if event["ph"] == "X"]) == 173
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
+    assert json.loads(result.stdout)["spans"] == 173
+    assert "no/run.json" in one_line(run("report", "--perfetto", "no/run.json"), 4)
