@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ..errors import UsageError
 from . import output
 from .breakdown import rows_table
 from .parameters import from_option, json_option
@@ -40,9 +41,16 @@ class _Run(NamedTuple):
 def diff(first: str, second: str, source_format: str | None, as_json: bool) -> int:
     """The steps of A and of B by phase, all ranks together, and how their marks ended.
 
-    A and B are whatever `convert` reads: spools, batches, OTLP files, storages' URLs.
+    A and B are whatever `convert` reads: spools, batches, OTLP files, storages' URLs. One may be
+    - for stdin: then --from is about that one.
     """
-    a, b = _read(first, source_format), _read(second, source_format)
+    if first == second == "-":
+        raise UsageError("only one of A and B can be standard input")
+    has_stdin = "-" in (first, second)
+    a, b = (
+        _read(each, source_format if each == "-" or not has_stdin else None)
+        for each in (first, second)
+    )
     phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
     if as_json:
         output.document({
@@ -50,6 +58,7 @@ def diff(first: str, second: str, source_format: str | None, as_json: bool) -> i
             "b": _side(second, b),
             "phases": [_phase_json(*pair) for pair in phases],
             "marks": [_mark_json(*pair) for pair in marks],
+            "marks_left_out": max(each.report.marks_left_out for each in (a, b)),
         })  # fmt: skip
     else:
         for letter, source, run in (("A", first, a), ("B", second, b)):
@@ -57,17 +66,20 @@ def diff(first: str, second: str, source_format: str | None, as_json: bool) -> i
             told = f"{count(len(steps), 'step')} of {count(len(ranks), 'rank')}"
             output.result(f"{letter}  {printable(source)}: {told}")
         _show(phases, marks)
+        if left_out := max(each.report.marks_left_out for each in (a, b)):
+            output.result(f"and up to {left_out:,} more series of marks")
     return max(a.code, b.code)
 
 
 def _read(source: str, source_format: str | None) -> _Run:
     from ..spool.breakdown import joined
     from ..spool.reader import SpoolReader
-    from ..spool.run_report import report_run
+    from ..spool.run_report import report_run, run_index
 
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
-        report = report_run(reader, 0)
+        with run_index(reader) as index:
+            report = report_run(index, 0)
     steps = joined(each.steps for each in report.ranks)
     return _Run(report, steps, place.findings(reader), place.told(reader))
 
@@ -125,7 +137,7 @@ def _change(a: Phase | None, b: Phase | None) -> float | None:
     """Of the median, as a part of A's; None where one has none, or A's is 0."""
     if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
         return None
-    return b.median_ns / a.median_ns - 1
+    return (b.median_ns - a.median_ns) / abs(a.median_ns)
 
 
 def _show(

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import UsageError
 from . import output
 from .breakdown import rows_table, table
 from .parameters import DEFAULT_SPOOL, from_option, json_option
@@ -17,7 +19,7 @@ from .text import count, duration, moment, printable, value_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..spool.reader import SpoolReader
+    from ..spool.index import SpoolIndex
     from ..spool.run_report import MarkSeries, RankReport, RunReport, SlowStep
 
 
@@ -48,13 +50,16 @@ def report(
     storage's URL, or - for stdin.
     """
     from ..spool.reader import SpoolReader
-    from ..spool.run_report import report_run
+    from ..spool.run_report import report_run, run_index
 
+    if trace_file is not None:
+        _check_file(trace_file, source)
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
-        found = report_run(reader, slowest)
-        if trace_file is not None:
-            _write_trace(reader, trace_file)
+        with run_index(reader) as index:
+            found = report_run(index, slowest)
+            if trace_file is not None:
+                _write_trace(index, trace_file)
     if as_json:
         findings = [finding.to_json() for finding in place.findings(reader)]
         output.document({"source": source, **found.to_json(), "findings": findings})
@@ -63,12 +68,24 @@ def report(
     return place.told(reader)
 
 
-def _write_trace(reader: SpoolReader, path: str) -> None:
+def _check_file(path: str, source: str) -> None:
+    """Raises UsageError where the file would take the place of what is read, or lie among it."""
+    if path in ("", "-"):
+        raise UsageError(f"--perfetto {path!r}: expected the name of a file")
+    file, read = Path(path), Path(source)
+    if file.exists() and read.exists() and file.samefile(read):
+        raise UsageError(f"--perfetto {path} is SRC itself: name another file")
+    spools = (read, read / "spool", read / ".cirron" / "spool", read.parent)
+    folder = file.resolve().parent
+    if any(each.is_dir() and each.name == "spool" and folder == each.resolve() for each in spools):
+        raise UsageError(f"--perfetto {path} would lie among the batches: name a file elsewhere")
+
+
+def _write_trace(index: SpoolIndex, path: str) -> None:
     from ..otlp.replacing import replacing
-    from ..spool.index import SpoolIndex
     from ..spool.perfetto import trace_events
 
-    with SpoolIndex().load(reader) as index, replacing(path) as file:
+    with replacing(path) as file:
         for piece in trace_events(index):
             file.write(piece.encode("ascii"))
     output.message(f"{path} is written: open it in https://ui.perfetto.dev, which keeps it local")
@@ -88,6 +105,8 @@ def _show(source: str, found: RunReport) -> None:
     if found.marks:
         output.result("\nMarks:\n")
         output.show(_marks(found.marks))
+    if found.marks_left_out:
+        output.result(f"and {found.marks_left_out:,} more series of marks")
 
 
 def _heading(each: RankReport) -> str:
@@ -112,16 +131,16 @@ def _slowest(steps: list[SlowStep]) -> Table:
             moment(each.start_ns),
             duration(each.duration_ns),
             _most(each),
-            each.span_id,
+            each.span_id if each.span_id is not None else "-",
         )
         for each in steps
     ])  # fmt: skip
 
 
 def _most(step: SlowStep) -> str:
-    parts = {**step.phases, "unattributed": step.duration_ns - sum(step.phases.values())}
-    name = max(parts, key=lambda part: parts[part])
-    return f"{name}, {duration(parts[name])}"
+    rest = step.duration_ns - sum(step.phases.values())
+    name, ns = max([*step.phases.items(), ("unattributed", rest)], key=lambda part: part[1])
+    return f"{name}, {duration(ns)}"
 
 
 def _marks(marks: list[MarkSeries]) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
@@ -77,8 +76,11 @@ def numbers(values: list[int]) -> str:
 
 def value_text(value: str | None) -> str:
     """A mark's value as text, short: a number to six digits, `-` for none."""
+    from ..spool.rows import number_of  # noqa: PLC0415 - for those who show marks
+
     if value is None:
         return "-"
-    with contextlib.suppress(ValueError):
-        return f"{float(value):.6g}"
+    number = number_of(value)
+    if number is not None:
+        return f"{number:.6g}"
     return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"

@@ -28,11 +28,12 @@ _PROCESSES = "SELECT DISTINCT rank, pid FROM span ORDER BY rank, pid"
 _SCOPES = """
 SELECT thread_id, name, id, idx, start_ns, end_ns, error FROM span
 WHERE rank IS ? AND pid IS ? AND start_ns IS NOT NULL AND end_ns IS NOT NULL
-ORDER BY thread_id, start_ns, end_ns DESC, no DESC
+ORDER BY thread_id, start_ns, end_ns DESC,
+    EXISTS (SELECT 1 FROM span AS child WHERE child.parent = span.id) DESC, no DESC
 """
 _MARKS = """
-SELECT mark.name, mark.value, mark.ts_ns, span.rank, span.pid FROM mark
-LEFT JOIN span ON span.no = (SELECT min(no) FROM span WHERE span.id = mark.span)
+SELECT mark.name, mark.value, mark.ts_ns, span.no IS NOT NULL, span.rank, span.pid FROM mark
+LEFT JOIN span ON span.id = mark.span
 WHERE mark.name IS NOT ? AND mark.ts_ns IS NOT NULL ORDER BY mark.ts_ns, mark.no
 """
 
@@ -41,7 +42,7 @@ Process = tuple[int | None, int | None]
 
 
 def trace_events(index: SpoolIndex) -> Iterator[str]:
-    """The document piece by piece: one JSON object, in ASCII."""
+    """The document of a `run_index`, piece by piece: one JSON object, in ASCII."""
     first = index.one(_FIRST, OVERHEAD_NS) or 0
     numbers: dict[Process, int] = {}
     for rank, pid in list(index.rows(_PROCESSES)):
@@ -60,8 +61,14 @@ def _events(index: SpoolIndex, first: int, numbers: dict[Process, int]) -> Itera
         if rank is not None:
             yield _meta("process_sort_index", number, 0, {"sort_index": rank})
         yield from _scopes(index, first, (rank, pid), number)
-    for name, value, at, rank, pid in index.rows(_MARKS, OVERHEAD_NS):
-        yield _mark(name or "?", value, _us(at - first), numbers.get((rank, pid), 0))
+    no_scope = len(numbers) + 1
+    is_told = False
+    for name, value, at, has_scope, rank, pid in index.rows(_MARKS, OVERHEAD_NS):
+        if not has_scope and not is_told:
+            is_told = True
+            yield _meta("process_name", no_scope, 0, {"name": "no scope"})
+        process = numbers[rank, pid] if has_scope else no_scope
+        yield _mark(name or "?", value, _us(at - first), process)
 
 
 def _scopes(index: SpoolIndex, first: int, process: Process, number: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ from .. import exactjson
 from ..errors import InputError
 
 _ERROR = 2
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 MAX_TEXT = 500
 """Longer names and values are cut: rows are for showing, never for converting."""
 
@@ -109,11 +111,10 @@ def shown(value: Any) -> str | None:
 
 
 def number_of(value: str | None) -> float | None:
-    """The finite number that a shown value is; None where it is none."""
-    try:
-        number = float(value) if value is not None else math.nan
-    except ValueError:
+    """The finite number that a shown value is, as JSON writes numbers; None where it is none."""
+    if value is None or not _NUMBER.fullmatch(value):
         return None
+    number = float(value)
     return number if math.isfinite(number) else None
 
 

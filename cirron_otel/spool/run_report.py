@@ -7,39 +7,52 @@ disk, and the durations of one rank's scopes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..semconv import OVERHEAD_NS
 from .breakdown import STEP, Breakdown, Phase
 from .index import SpoolIndex, id_of
-from .reader import SpoolReader
+from .reader import BatchFile
 from .rows import number_of
 
-# What is in the spool twice (a child that was forked had what its parent had) counts once; a step
-# within a step is a phase of that one. SQLite makes a float of what exceeds 64 bits.
+_ONCE = """
+DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
+);
+DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
+);
+CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
+"""
+# A step within a step, at any depth, belongs to that one.
 _STEPS = """
 CREATE TABLE step (
     no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB, rank INTEGER, idx TEXT, start_ns INTEGER,
     ns INTEGER
 );
-INSERT OR IGNORE INTO step
-SELECT no, id, parent, rank, idx, start_ns, end_ns - start_ns FROM span
-WHERE name = 'step' AND end_ns - start_ns IS NOT NULL AND id IS NOT NULL ORDER BY no;
-DELETE FROM step WHERE parent IN (SELECT id FROM step);
-CREATE TABLE phase (
-    no INTEGER PRIMARY KEY, id BLOB UNIQUE, step INTEGER, name TEXT, ns INTEGER
+INSERT INTO step
+SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
+WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
+DELETE FROM step WHERE no IN (
+    WITH RECURSIVE inside (id) AS (
+        SELECT id FROM step WHERE id IS NOT NULL
+        UNION SELECT span.id FROM span JOIN inside ON span.parent = inside.id
+    )
+    SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
 );
-INSERT OR IGNORE INTO phase
-SELECT span.no, span.id, step.no, span.name, span.end_ns - span.start_ns
-FROM span JOIN step ON span.parent = step.id
+CREATE TABLE phase (no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER);
+INSERT INTO phase
+SELECT span.no, step.no, coalesce(nullif(span.name, ''), '?'), max(span.end_ns - span.start_ns, 0)
+FROM span JOIN step ON span.parent = step.id AND span.no <> step.no
 WHERE span.name IS NOT 'micro_step' AND span.end_ns - span.start_ns IS NOT NULL;
 INSERT OR IGNORE INTO phase
-SELECT span.no, span.id, step.no, span.name, span.end_ns - span.start_ns
+SELECT span.no, step.no, coalesce(nullif(span.name, ''), '?'), max(span.end_ns - span.start_ns, 0)
 FROM span JOIN span AS micro ON span.parent = micro.id AND micro.name = 'micro_step'
 JOIN step ON micro.parent = step.id
 WHERE span.end_ns - span.start_ns IS NOT NULL;
+CREATE INDEX step_rank ON step (rank);
 CREATE INDEX phase_step ON phase (step);
 """
 _RANKS = """
@@ -50,20 +63,17 @@ SELECT step.no, step.ns, phase.name, phase.ns FROM step LEFT JOIN phase ON phase
 WHERE step.rank IS ? ORDER BY step.no, phase.no
 """
 _SLOWEST = """
-SELECT step.no, step.id, step.rank, step.idx, epoch.name, epoch.idx, step.start_ns, step.ns
-FROM step LEFT JOIN span AS epoch ON epoch.no = (
-    SELECT min(no) FROM span WHERE span.id = step.parent
-)
-ORDER BY step.ns DESC, step.no LIMIT ?
+SELECT no, id, parent, rank, idx, start_ns, ns FROM step ORDER BY ns DESC, no LIMIT ?
 """
+_ABOVE = "SELECT name, idx, parent FROM span WHERE id = ? LIMIT 1"
 _PHASES = "SELECT name, ns FROM phase WHERE step = ? ORDER BY no"
 _MARKS = """
-SELECT span.rank, mark.name, mark.value FROM mark LEFT JOIN span ON span.no = (
-    SELECT min(no) FROM span WHERE span.id = mark.span
-)
-WHERE mark.name IS NOT ? ORDER BY mark.name, span.rank, mark.ts_ns, mark.no
+SELECT span.rank, coalesce(nullif(mark.name, ''), '?') AS named, mark.value
+FROM mark LEFT JOIN span ON span.id = mark.span
+WHERE mark.name IS NOT ? ORDER BY named, span.rank, mark.ts_ns, mark.no
 """
 _EPOCH = "epoch"
+_MOST_LEVELS = 64
 _MAX_SERIES = 1000
 
 
@@ -102,7 +112,7 @@ class RankReport:
 class SlowStep:
     """One of the slowest steps."""
 
-    span_id: str
+    span_id: str | None
     rank: int | None
     epoch: str | None
     """The index of the epoch that it is in; None where it is in none, or that was not recorded."""
@@ -149,6 +159,8 @@ class RunReport:
     slowest_steps: list[SlowStep]
     marks: list[MarkSeries] = field(default_factory=list)
     """The first 1,000 series, by name and rank."""
+    marks_left_out: int = 0
+    """How many more series there are."""
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object; times in ns."""
@@ -157,25 +169,45 @@ class RunReport:
             "ranks": [each.to_json() for each in self.ranks],
             "slowest_steps": [asdict(each) for each in self.slowest_steps],
             "marks": [asdict(each) for each in self.marks],
+            "marks_left_out": self.marks_left_out,
         }
 
 
-def report_run(reader: SpoolReader, slowest: int = 10) -> RunReport:
-    """Read the spool; the `slowest` steps of all ranks are listed, the slowest first.
+def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
+    """The records of batches (a SpoolReader gives those of a spool), each once.
 
-    Raises InputError where the spool cannot be read, TargetError where the index has no room.
+    A context manager, which removes the index.
+
+    What is there twice (a child that was forked had what its parent had) is taken as it was first
+    read. Raises what reading them does, and TargetError where there is no room.
     """
-    with SpoolIndex().load(reader) as index:
-        index.script(_STEPS)
-        return RunReport(
-            index.one("SELECT count(*) FROM span"),
-            [
-                RankReport(rank, spans, first_ns, last_ns, _breakdown(index, rank))
-                for rank, spans, first_ns, last_ns in index.rows(_RANKS)
-            ],
-            [_slow(index, row) for row in index.rows(_SLOWEST, slowest)],
-            list(_series(index)),
-        )
+    index = SpoolIndex()
+    try:
+        index.load(batches).script(_ONCE)
+    except BaseException:
+        index.connection.close()
+        raise
+    return index
+
+
+def report_run(index: SpoolIndex, slowest: int = 10) -> RunReport:
+    """The report of what is in a `run_index`: once for an index.
+
+    The `slowest` steps of all ranks are listed, the slowest first. Raises TargetError where the
+    index has no room.
+    """
+    index.script(_STEPS)
+    marks, left_out = _series(index)
+    return RunReport(
+        index.one("SELECT count(*) FROM span"),
+        [
+            RankReport(rank, spans, first_ns, last_ns, _breakdown(index, rank))
+            for rank, spans, first_ns, last_ns in index.rows(_RANKS)
+        ],
+        [_slow(index, row) for row in index.rows(_SLOWEST, slowest)],
+        marks,
+        left_out,
+    )
 
 
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
@@ -188,32 +220,45 @@ def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
             steps.durations.append(int(step_ns))
             rest.durations.append(int(step_ns))
         if ns is not None:
-            each = phases.setdefault(name or "?", Phase(name or "?"))
+            each = phases.setdefault(name, Phase(name))
             each.durations.append(int(ns))
             rest.durations[-1] -= int(ns)
     return Breakdown(steps, list(phases.values()), rest)
 
 
 def _slow(index: SpoolIndex, row: tuple[Any, ...]) -> SlowStep:
-    number, key, rank, step, parent, epoch, start_ns, ns = row
+    number, key, parent, rank, step, start_ns, ns = row
     phases: dict[str, int] = defaultdict(int)
     for name, phase_ns in index.rows(_PHASES, number):
-        phases[name or "?"] += int(phase_ns)
-    epoch = epoch if parent == _EPOCH else None
-    return SlowStep(id_of(key), rank, epoch, step, start_ns, int(ns), dict(phases))
+        phases[name] += int(phase_ns)
+    named = id_of(key) if key is not None else None
+    epoch = _epoch_above(index, parent)
+    return SlowStep(named, rank, epoch, step, start_ns, int(ns), dict(phases))
 
 
-def _series(index: SpoolIndex) -> Iterator[MarkSeries]:
-    current: MarkSeries | None = None
-    found = 0
+def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:
+    for _ in range(_MOST_LEVELS):
+        found = next(index.rows(_ABOVE, parent), None) if parent is not None else None
+        if found is None:
+            return None
+        name, position, parent = found
+        if name == _EPOCH:
+            return str(position) if position is not None else None
+    return None
+
+
+def _series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
+    """The first series, and how many more there are."""
+    series: list[MarkSeries] = []
+    current: tuple[str, int | None] | None = None
+    left_out = 0
     for rank, name, value in index.rows(_MARKS, OVERHEAD_NS):
-        if current is None or (current.name, current.rank) != (name or "?", rank):
-            if current is not None:
-                yield current
-            found += 1
-            if found > _MAX_SERIES:
-                return
-            current = MarkSeries(name or "?", rank)
-        current.add(value)
-    if current is not None:
-        yield current
+        if (name, rank) != current:
+            current = (name, rank)
+            if len(series) < _MAX_SERIES:
+                series.append(MarkSeries(name, rank))
+            else:
+                left_out += 1
+        if not left_out:
+            series[-1].add(value)
+    return series, left_out

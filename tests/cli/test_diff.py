@@ -36,7 +36,9 @@ def test_the_document_says_what_the_reports_say(run: Run) -> None:
                 assert phase[key] == {k: expected[k] for k in ("times", "total_ns", "median_ns")}
     step = document["phases"][-1]
     assert step["name"] == "step"
-    assert step["change"] == step["b"]["median_ns"] / step["a"]["median_ns"] - 1
+    assert (
+        step["change"] == (step["b"]["median_ns"] - step["a"]["median_ns"]) / step["a"]["median_ns"]
+    )
     assert document["marks"] == [{"name": "loss", "rank": 0, "a": "1.394134283065796", "b": "nan"}]
 
 
@@ -63,3 +65,14 @@ def test_what_is_wrong_with_either_is_told(run: Run) -> None:
     document = json.loads(killed.stdout)
     assert [finding["code"] for finding in document["b"]["findings"]] == ["torn"]
     assert document["a"]["findings"] == []
+
+
+def test_one_of_them_may_be_standard_input(run: Run, spool: Path, tmp_path: Path) -> None:
+    assert run("convert", ".cirron", "run.jsonl").returncode == 0
+    data = (tmp_path / "run.jsonl").read_bytes()
+    for pair in ((".cirron", "-"), ("-", ".cirron")):
+        result = run("diff", *pair, "--from", "otlp-json", "--json", stdin=data)
+        assert result.returncode == 0
+        document = json.loads(result.stdout)
+        assert document["a"]["steps"] == document["b"]["steps"] == 24
+    assert "only one" in one_line(run("diff", "-", "-", "--from", "otlp-json", stdin=data), 2)

@@ -99,3 +99,21 @@ def test_a_file_for_perfetto(run: Run, spool: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
     assert json.loads(result.stdout)["spans"] == 173
     assert "no/run.json" in one_line(run("report", "--perfetto", "no/run.json"), 4)
+
+
+def test_the_file_never_takes_the_place_of_what_is_read(
+    run: Run, spool: Path, tmp_path: Path
+) -> None:
+    assert run("convert", ".cirron", "run.jsonl").returncode == 0
+    before = (tmp_path / "run.jsonl").read_bytes()
+    (tmp_path / "link.jsonl").symlink_to("run.jsonl")
+    for name in ("run.jsonl", "./run.jsonl", "link.jsonl"):
+        assert "SRC itself" in one_line(run("report", "run.jsonl", "--perfetto", name), 2)
+    assert (tmp_path / "run.jsonl").read_bytes() == before
+    batch = sorted((tmp_path / ".cirron" / "spool").iterdir())[0]
+    for source in (".cirron", ".", ".cirron/spool", batch):
+        told = one_line(run("report", source, "--perfetto", batch.with_name("x.json")), 2)
+        assert "among the batches" in told
+    assert "SRC itself" in one_line(run("report", batch, "--perfetto", batch), 2)
+    assert "name of a file" in one_line(run("report", "--perfetto", "-"), 2)
+    assert run("spool", "verify").returncode == 0

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.spool.index import SpoolIndex
 from cirron_otel.spool.perfetto import trace_events
 from cirron_otel.spool.reader import BatchFile, SpoolReader
+from cirron_otel.spool.run_report import run_index
 from tests.cli.conftest import SPOOLS
 
 from .test_run_report import _START, mark, span
@@ -22,7 +22,7 @@ NAMES = [path.name for path in sorted(SPOOLS.iterdir()) if path.is_dir()]
 
 
 def events(*batches: BatchFile) -> list[dict[str, Any]]:
-    with SpoolIndex().load(batches) as index:
+    with run_index(batches) as index:
         text = "".join(trace_events(index))
     assert text.isascii()
     found: list[dict[str, Any]] = json.loads(text, parse_float=Decimal)["traceEvents"]
@@ -53,7 +53,7 @@ def test_recordings(name: str) -> None:
     records = [json.loads(each.data) for each in batches]
     spans = {span["id"]: span for each in records for span in each["spans"]}
     scopes = [event for event in found if event["ph"] == "X"]
-    assert len(scopes) == sum(len(each["spans"]) for each in records)
+    assert sorted(event["args"]["id"] for event in scopes) == sorted(spans)
     first = min([s["start_ns"] for s in spans.values()] + [
         m["ts_ns"] for r in records for m in r["marks"] if m["name"] != "cirron.overhead_ns"
     ])  # fmt: skip
@@ -96,13 +96,13 @@ def test_tracks_have_names_and_marks_their_forms() -> None:
         )
     )
     named = [event["args"]["name"] for event in found if event["name"].endswith("_name")]
-    assert named == ["rank 2, process 5", "thread 7", "thread 7 (2)"]
+    assert named == ["rank 2, process 5", "thread 7", "thread 7 (2)", "no scope"]
     assert [(e["name"], e["ts"], e["args"].get("index")) for e in found if e["ph"] == "X"] == [
         ("a 3", Decimal("0.003"), "3"),
         ("b", Decimal("0.008"), None),
     ]
     assert [(e["ph"], e["name"], e["pid"], e["args"]["value"]) for e in found[-4:]] == [
-        ("C", "early", 0, 1),
+        ("C", "early", 2, 1),
         ("C", "loss", 1, Decimal("0.5")),
         ("i", "note", 1, "warm"),
         ("i", "loss", 1, "inf"),
@@ -111,3 +111,16 @@ def test_tracks_have_names_and_marks_their_forms() -> None:
 
 def test_an_empty_spool() -> None:
     assert events() == []
+
+
+def test_what_is_there_twice_is_shown_once() -> None:
+    one = batch([span("a", 10)], [mark("loss", 1, 2, "a")])
+    assert [event["ph"] for event in events(one, one)].count("X") == 1
+    assert [event["ph"] for event in events(one, one)].count("C") == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_scopes_of_the_same_times_the_parent_is_outside(is_first: bool) -> None:
+    spans = [span("step", 100), span("forward", 100, "step")]
+    found = events(batch(spans if is_first else spans[::-1]))
+    assert [event["name"] for event in found if event["ph"] == "X"] == ["step", "forward"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.run_report import RunReport, report_run
+from cirron_otel.spool.run_report import RunReport, report_run, run_index
 
 _START = 1_795_000_000_000_000_000
 
@@ -51,7 +51,8 @@ def spool(
         path = folder / "spool" / f"{_START + number:020d}-{number:032x}.json"
         path.write_text(json.dumps(batch))
     reader = SpoolReader(folder)
-    found = report_run(reader, 3)
+    with run_index(reader) as index:
+        found = report_run(index, 3)
     assert not reader.findings
     return found
 
@@ -114,6 +115,7 @@ def test_ranks_stand_apart_and_what_is_there_twice_counts_once(tmp_path: Path) -
         (1, [7]),
     ]
     assert found.ranks[1].steps.phases[0].durations == [1]
+    assert (found.spans, [each.spans for each in found.ranks]) == (4, [1, 2, 1])
 
 
 def test_a_step_within_a_step_is_its_phase(tmp_path: Path) -> None:
@@ -121,6 +123,52 @@ def test_a_step_within_a_step_is_its_phase(tmp_path: Path) -> None:
     [rank] = found.ranks
     assert rank.steps.steps.durations == [9]
     assert [(each.name, each.durations) for each in rank.steps.phases] == [("step", [5])]
+
+
+def test_so_is_one_that_lies_deeper(tmp_path: Path) -> None:
+    spans = [
+        span("forward", 900, "a", id="f"),
+        span("step", 800, "f", id="b"),
+        span("step", 100, "m", id="c"),
+        span("micro_step", 100, "a", id="m"),
+        span("step", 1000, "a's parent", id="a"),
+    ]
+    [rank] = spool(tmp_path, spans).ranks
+    assert rank.steps.steps.durations == [1000]
+    assert {each.name: each.durations for each in rank.steps.phases} == {
+        "forward": [900],
+        "step": [100],
+    }
+
+
+def test_a_step_that_is_its_own_parent_is_one(tmp_path: Path) -> None:
+    [rank] = spool(tmp_path, [span("step", 9, "s", id="s")]).ranks
+    assert (rank.steps.steps.durations, rank.steps.phases) == ([9], [])
+
+
+def test_the_epoch_may_be_further_up(tmp_path: Path) -> None:
+    spans = [span("step", 5, "t"), span("train", 6, "e", id="t"), span("epoch", 7, id="e", index=3)]
+    [slow] = spool(tmp_path, spans).slowest_steps
+    assert slow.epoch == "3"
+
+
+def test_a_name_that_is_ours_is_a_phase_like_others(tmp_path: Path) -> None:
+    spans = [span("unattributed", 90, "s"), span("step", 100, id="s")]
+    [slow] = spool(tmp_path, spans).slowest_steps
+    assert slow.phases == {"unattributed": 90}
+
+
+@pytest.mark.parametrize("text", ["1_0", " 5 ", "١٢", "infinity", "nan", "0x10", ""])
+def test_a_text_is_no_number_for_looking_like_one_to_python(tmp_path: Path, text: str) -> None:
+    marks = [mark("note", text, 1, "s")]
+    [series] = spool(tmp_path, [span("step", 5, id="s")], marks=marks).marks
+    assert (series.first, series.numbers, series.min) == (text, 0, None)
+
+
+def test_series_that_are_too_many_are_counted(tmp_path: Path) -> None:
+    marks = [mark(f"m{number:05}", number, 1, "s") for number in range(1003)]
+    found = spool(tmp_path, [span("step", 5, id="s")], marks=marks)
+    assert (len(found.marks), found.marks_left_out, found.marks[-1].count) == (1000, 3, 1)
 
 
 def test_marks_are_series(tmp_path: Path) -> None:
