@@ -88,9 +88,8 @@ def test_the_segment_that_is_written_is_damaged(what: str, tmp_path: Path) -> No
             file.seek(at)
             file.write(b"\xff")
         keep(here, "s3")
-        if what == "the header":  # whoever begins to read looks at it
-            os.kill(translator, signal.SIGKILL)
-        os.kill(translator, signal.SIGCONT)
+        # Whoever begins to read looks at the header.
+        os.kill(translator, signal.SIGKILL if what == "the header" else signal.SIGCONT)
         until(lambda: "s3" in names(folder))
         until(lambda: len(list(intake(folder).glob("*.damaged"))) == 1)
         until(lambda: _is_rolled(here, segment))
