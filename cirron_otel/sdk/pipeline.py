@@ -184,7 +184,10 @@ class Pipeline:
                 self._serve()
             except BaseException as error:
                 # SystemExit, too: nothing but the end of the session ends this thread.
-                self._died(f"{type(error).__name__}: {error}")
+                try:
+                    self._died(f"{type(error).__name__}: {error}")
+                except Exception as failure:
+                    swallowed("flush thread", failure)
         while self._asked:  # who asked while this thread ended
             self._asked.popleft().set()
 
