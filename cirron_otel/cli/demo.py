@@ -21,9 +21,9 @@ import click
 
 from ..errors import InputError, TargetError
 from . import output, training
-from .breakdown import table
 from .folding import fold, folded_trees
 from .parameters import json_option
+from .tables import breakdown_table
 from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _show(run: _Run, found: Breakdown) -> None:
     output.show(*folded_trees(fold(run.forest.trees)))
     steps = count(len(found.steps.durations), "step")
     output.result(f"\nWhere {steps} spent {duration(found.steps.total_ns)}:\n")
-    output.show(table(found))
+    output.show(breakdown_table(found))
 
 
 def _heading(run: _Run) -> list[str]:

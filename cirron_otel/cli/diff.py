@@ -10,9 +10,9 @@ import click
 
 from ..errors import UsageError
 from . import output
-from .breakdown import rows_table
 from .parameters import from_option, json_option
 from .sources import as_spool
+from .tables import rows_table
 from .text import count, duration, printable, value_text
 
 if TYPE_CHECKING:

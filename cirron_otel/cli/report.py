@@ -11,9 +11,9 @@ import click
 
 from ..errors import UsageError
 from . import output
-from .breakdown import rows_table, table
 from .parameters import DEFAULT_SPOOL, from_option, json_option
 from .sources import as_spool
+from .tables import breakdown_table, rows_table
 from .text import count, duration, moment, printable, value_text
 
 if TYPE_CHECKING:
@@ -72,13 +72,21 @@ def _check_file(path: str, source: str) -> None:
     """Raises UsageError where the file would take the place of what is read, or lie among it."""
     if path in ("", "-"):
         raise UsageError(f"--perfetto {path!r}: expected the name of a file")
-    file, read = Path(path), Path(source)
+    file, read = Path(path), _file_of(source)
     if file.exists() and read.exists() and file.samefile(read):
         raise UsageError(f"--perfetto {path} is SRC itself: name another file")
     spools = (read, read / "spool", read / ".cirron" / "spool", read.parent)
     folder = file.resolve().parent
     if any(each.is_dir() and each.name == "spool" and folder == each.resolve() for each in spools):
         raise UsageError(f"--perfetto {path} would lie among the batches: name a file elsewhere")
+
+
+def _file_of(source: str) -> Path:
+    """Where a source lies: what its URL names, for a storage in a file."""
+    from ..storage.url import is_storage_url, parse_url
+
+    named = parse_url(source).path if is_storage_url(source) else None
+    return named if named is not None else Path(source)
 
 
 def _write_trace(index: SpoolIndex, path: str) -> None:
@@ -98,7 +106,7 @@ def _show(source: str, found: RunReport) -> None:
         output.result("\n" + _heading(each))
         if each.steps.steps.durations:
             output.result("")
-            output.show(table(each.steps))
+            output.show(breakdown_table(each.steps))
     if found.slowest_steps:
         output.result("\nThe slowest steps:\n")
         output.show(_slowest(found.slowest_steps))

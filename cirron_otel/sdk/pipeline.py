@@ -187,6 +187,7 @@ class Pipeline:
                 try:
                     self._died(f"{type(error).__name__}: {error}")
                 except Exception as failure:
+                    self._rest = _BACKOFF_S[-1]
                     swallowed("flush thread", failure)
         while self._asked:  # who asked while this thread ended
             self._asked.popleft().set()

@@ -110,6 +110,10 @@ def test_the_file_never_takes_the_place_of_what_is_read(
     for name in ("run.jsonl", "./run.jsonl", "link.jsonl"):
         assert "SRC itself" in one_line(run("report", "run.jsonl", "--perfetto", name), 2)
     assert (tmp_path / "run.jsonl").read_bytes() == before
+    store(tmp_path)
+    url = f"sqlite:///{tmp_path}/run.db"
+    assert "SRC itself" in one_line(run("report", url, "--perfetto", "run.db"), 2)
+    assert json.loads(run("report", url, "--json").stdout)["spans"] == 173
     batch = sorted((tmp_path / ".cirron" / "spool").iterdir())[0]
     for source in (".cirron", ".", ".cirron/spool", batch):
         told = one_line(run("report", source, "--perfetto", batch.with_name("x.json")), 2)

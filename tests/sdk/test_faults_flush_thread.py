@@ -6,6 +6,12 @@ import contextlib
 import random
 from pathlib import Path
 
+import pytest
+
+from cirron_otel.sdk import pipeline
+from cirron_otel.sdk.errors import errors
+from cirron_otel.sdk.pipeline import Pipeline
+
 from .backend import Backend
 from .processes import Agent, until
 from .whole import batch_files, whole
@@ -94,3 +100,29 @@ def test_a_thread_that_is_gone_is_replaced_by_one(tmp_path: Path) -> None:
         assert not any(agent.do("health")["drops"].values())
         assert agent.end() == 0
     assert whole(tmp_path).names()["step"] == 1_600
+
+
+def test_a_failure_in_its_bookkeeping_is_counted_and_followed_by_a_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the thread would try again at once, for ever, and hold the interpreter's lock."""
+    rests: list[float] = []
+    monkeypatch.setattr(pipeline.time, "sleep", rests.append)
+
+    class Broken(Pipeline):
+        tries = 0
+
+        def before_a_flush(self) -> None:
+            self.tries += 1
+            self._is_done = self.tries == 3
+            raise MemoryError
+
+        def _died(self, why: str) -> None:
+            raise MemoryError(why)
+
+    broken = Broken(None, None, 0.0)  # type: ignore[arg-type]
+    broken.before_each = broken.before_a_flush
+    counted = errors.counts["flush thread"]
+    broken._run()
+    assert rests == [1.0, 1.0]
+    assert errors.counts["flush thread"] == counted + 3

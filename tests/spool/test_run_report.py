@@ -186,8 +186,9 @@ def test_marks_are_series(tmp_path: Path) -> None:
     assert (phase.rank, phase.first, phase.numbers, phase.min) == (None, "warm-up", 0, None)
 
 
-@pytest.mark.parametrize("ns", [-5, 0, 2**63])
-def test_odd_times_are_no_reason_to_fail(tmp_path: Path, ns: int) -> None:
+@pytest.mark.parametrize(("ns", "counted"), [(-5, [0]), (0, [0]), (2**63, [])])
+def test_odd_times_are_no_reason_to_fail(tmp_path: Path, ns: int, counted: list[int]) -> None:
+    """One that ends before it starts took no time; one whose end fits 64 bits not is left out."""
     found = spool(tmp_path, [span("step", ns, at=0, id="s"), span("step", 7, id="t")])
     [rank] = found.ranks
-    assert rank.steps.steps.durations[-1] == 7
+    assert rank.steps.steps.durations == [*counted, 7]

@@ -1,4 +1,4 @@
-"""Tables: the breakdown of steps, and others of its look."""
+"""Tables as the commands draw them."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _RIGHT = ("times", "total", "share", "median")
 
 
-def table(found: Breakdown) -> Table:
+def breakdown_table(found: Breakdown) -> Table:
     """The breakdown for rich to draw."""
     from rich import box
     from rich.table import Table
