@@ -17,7 +17,7 @@ from ..translator.log_marks import keep_marks
 from .export import Answer, Encoding, Reason, RefusalError, Request, Signal
 from .journal import Journal, JournalBusyError, JournalFullError
 from .journal_files import Head
-from .measure import MAX_ELEMENTS, Measure
+from .measure import MAX_ELEMENTS, Content
 from .reading import LARGE, Turns, batch_of, check_object, from_json, measured
 
 _BUSY_S, _FULL_S = 1.0, 5.0
@@ -107,7 +107,7 @@ class Intake:
             self.spans += found.spans
         return Answer(message=told)
 
-    async def _traces(self, request: Request) -> tuple[bytes, Measure, str]:
+    async def _traces(self, request: Request) -> tuple[bytes, Content, str]:
         """The request in protobuf, what it holds, and a warning."""
         body, most = request.body, self._limits.elements
         if request.encoding is Encoding.JSON:
@@ -179,7 +179,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
             raise RefusalError(Reason.INVALID, f"{name} is not of printable ASCII letters")
 
 
-def _from_json(body: bytes, most: int) -> tuple[bytes, Measure, str]:
+def _from_json(body: bytes, most: int) -> tuple[bytes, Content, str]:
     """OTLP/JSON in protobuf, what it holds, and a warning."""
     message, told = from_json(body, Signal.TRACES, most)
     body = message.SerializeToString()

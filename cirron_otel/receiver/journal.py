@@ -68,7 +68,8 @@ class Journal:
         """Take the journal over: lock it, and cut off what a crash left of a frame.
 
         A segment is left for a new one at `segment_bytes`; `max_bytes` is what all segments may
-        hold together, at least twice that, for the last is not removed; `max_waiting_bytes` is
+        hold together (the last one also fills up a block on disk), at least twice that, for the
+        last is not removed; `max_waiting_bytes` is
         what may wait for the disk. Raises TargetError where another process has the journal or
         the directory cannot be written, UsageError where the limits make no sense.
         """

@@ -19,7 +19,7 @@ header and then frames. Integers are unsigned and little-endian.
 The head is a JSON object (`Head`). The lengths have a checksum of their own, so that a damaged body
 costs one frame and not all that follow; behind damaged lengths the next whole frame is looked for,
 by how its head begins. A frame that is not whole is the trace of a crash: nobody was told that it
-is kept.
+is kept. Zeros follow the last frame while a segment is written, up to a whole block (direct_file).
 
 All of it lies in one directory, `state/intake/` of a spool, with `lock`, `consumer.json`
 (journal_place) and, beside a damaged segment, a copy of it named `<segment>.damaged`.

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError
+from .direct_file import BLOCK
 from .journal_files import (
     HEAD_START,
     HEADER_BYTES,
@@ -169,6 +170,7 @@ class _Segment:
         self._searched: int | None = None
         """Up to here there is no whole frame; None where the next one is not to be looked for."""
         self._ahead, self._ahead_at = b"", 0
+        self._limit: int | None = None
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             self.close()
@@ -184,6 +186,13 @@ class _Segment:
 
     def read(self, limit: int | None) -> Frame | None:
         """The next frame that can be read and ends by `limit`; None where there is none yet."""
+        self._limit = limit
+        frame = self._next(limit)
+        if frame is None:
+            self._ahead = b""  # what is written from here on was not read yet
+        return frame
+
+    def _next(self, limit: int | None) -> Frame | None:
         try:
             while not self._is_broken and (self._is_begun or self._begin()):
                 if limit is not None and self.offset >= limit:
@@ -195,6 +204,8 @@ class _Segment:
                     return None
                 prefix = decode_prefix(data, self.number)
                 if prefix is None:
+                    if self._is_padding():
+                        return None
                     self._searched = self.offset + 1
                     self._report(
                         self.offset,
@@ -227,8 +238,14 @@ class _Segment:
         except OSError as error:
             self._break(f"cannot be read: {error.strerror or error}")
         else:
-            if rest:
+            if rest and not self._is_padding():
                 self._break("half a frame at the end")
+
+    def _is_padding(self) -> bool:
+        """Whether nothing follows but the zeros that fill up a block: there may be more later."""
+        size = os.fstat(self._descriptor).st_size
+        rest = os.pread(self._descriptor, BLOCK, self.offset)
+        return self.offset + len(rest) == size and not rest.strip(b"\0")
 
     def _begin(self) -> bool:
         data = self._at(0, HEADER_BYTES)
@@ -294,7 +311,10 @@ class _Segment:
         if not 0 <= begin <= len(self._ahead) - size:
             if size > _AHEAD_BYTES:
                 return os.pread(self._descriptor, size, offset)
-            self._ahead = os.pread(self._descriptor, _AHEAD_BYTES, offset)
+            ahead = _AHEAD_BYTES
+            if self._limit is not None:  # what stands behind it is still being written
+                ahead = max(min(ahead, self._limit - offset), size)
+            self._ahead = os.pread(self._descriptor, ahead, offset)
             self._ahead_at, begin = offset, 0
         return self._ahead[begin : begin + size]
 

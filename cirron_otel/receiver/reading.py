@@ -19,7 +19,7 @@ from ..otlp.json_decode import traces_from_json
 from ..otlp.json_logs import logs_from_json
 from ..spool.check import LISTS, check_batch
 from .export import Reason, RefusalError, Signal
-from .measure import Measure, TooManyElementsError, measure
+from .measure import Content, TooManyElementsError, content
 from .measure_json import check_json
 
 T = TypeVar("T")
@@ -78,10 +78,10 @@ def _tried(work: Callable[[], T]) -> T | RefusalError:
         return error.with_traceback(None)  # that would hold on to what was read
 
 
-def measured(body: bytes, signal: Signal, most: int) -> Measure:
+def measured(body: bytes, signal: Signal, most: int) -> Content:
     """What a request in protobuf holds; RefusalError for more than `most` elements, and others."""
     try:
-        return measure(body, signal, most)
+        return content(body, signal, most)
     except TooManyElementsError as error:
         reason, told = Reason.TOO_LARGE, str(error)
     except InputError as error:

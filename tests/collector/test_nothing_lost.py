@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.receiver.journal_files import Position
+from cirron_otel.receiver.journal_reader import frames
 from cirron_otel.receiver.seen import Seen
 
 from .away import until
@@ -82,12 +83,13 @@ def test_the_segment_that_is_written_is_damaged(what: str, tmp_path: Path) -> No
         os.kill(translator, signal.SIGSTOP)
         keep(here, "s1")
         (segment,) = intake(folder).glob("intake-*.log")
-        at = 0 if what == "the header" else segment.stat().st_size
+        *_, last = frames(intake(folder))
+        at = 0 if what == "the header" else last.end.offset
         keep(here, "s2")
+        keep(here, "s3")
         with segment.open("r+b") as file:
             file.seek(at)
             file.write(b"\xff")
-        keep(here, "s3")
         # Whoever begins to read looks at the header.
         os.kill(translator, signal.SIGKILL if what == "the header" else signal.SIGCONT)
         until(lambda: "s3" in names(folder))

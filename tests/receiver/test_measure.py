@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from unittest.mock import patch
 
@@ -19,9 +20,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
 from cirron_otel.receiver.export import Signal
 from cirron_otel.receiver.measure import (
+    Content,
     MalformedError,
     Measure,
     TooManyElementsError,
+    content,
     measure,
 )
 
@@ -68,7 +71,13 @@ def test_what_a_request_holds(message: TracesData) -> None:
 @given(seeds)
 def test_what_stands_on_the_wire(signal: Signal, seed: int) -> None:
     body = Maker(Random(seed)).message(DATA[signal].DESCRIPTOR)
-    assert measure(body, signal) == as_measure(held_on_the_wire(body, DATA[signal].DESCRIPTOR))
+    found = measure(body, signal)
+    assert found == as_measure(held_on_the_wire(body, DATA[signal].DESCRIPTOR))
+    assert content(body, signal) == (found.spans, found.is_empty)
+    assert content(body, signal, found.elements) == (found.spans, found.is_empty)
+    if found.elements:
+        with pytest.raises(TooManyElementsError):
+            content(body, signal, min(found.elements, len(body) // 2) - 1)
     assert is_taken(body, signal)
 
 
@@ -91,12 +100,13 @@ def test_what_is_refused(signal: Signal, seed: int) -> None:
     for _ in range(random.randint(0, 2) if mutable else 0):
         mutable[random.randrange(len(mutable))] = random.randrange(256)
     body = bytes(mutable[: random.choice((None, random.randint(0, len(mutable))))])
-    try:
-        measure(body, signal)
-    except MalformedError:
-        assert not is_taken(body, signal)
-    else:
-        assert is_taken(body, signal)
+    for how in (measure, content):
+        try:
+            how(body, signal)
+        except MalformedError:
+            assert not is_taken(body, signal)
+        else:
+            assert is_taken(body, signal)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +133,16 @@ def test_what_is_refused(signal: Signal, seed: int) -> None:
         (VALUE(nested(48)), False),  # more than 100 levels
     ],
 )
-def test_the_rules_of_protobuf(body: bytes, taken: bool) -> None:
+@pytest.mark.parametrize("how", [measure, content])
+def test_the_rules_of_protobuf(
+    how: Callable[[bytes], Measure | Content], body: bytes, taken: bool
+) -> None:
     assert is_taken(body, Signal.TRACES) == taken
     if taken:
-        assert not measure(body).is_empty or body == b"\x08\x01"
+        assert not how(body).is_empty or body == b"\x08\x01"
     else:
         with pytest.raises(MalformedError, match=r"no protobuf message .*TracesData"):
-            measure(body)
+            how(body)
 
 
 @pytest.mark.parametrize("count", [99, 100, 101])
