@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.backends import run
+from tests.backends import tempo as tempo_backend
 from tests.backends.build import BACKENDS, missing
 from tests.environments import EnvironmentUnavailableError
 from tests.recorder import record
@@ -22,7 +23,7 @@ REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
 OF_TORCH = {"instrumentation", "snapshot", "torch"}
 """The directories whose tests import torch."""
-BACKEND_FIXTURES = {"jaeger", "otelcol_file", "otelcol_split"}
+BACKEND_FIXTURES = {"jaeger", "otelcol_file", "otelcol_split", "tempo"}
 
 # What the caller has set for OpenTelemetry or for Cirron must not decide how a test ends, and
 # loopback is never behind a proxy.
@@ -112,6 +113,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[run.Jaeger]:
     """One Jaeger for all tests of a worker: trace ids keep the tests apart."""
     with run.jaeger(tmp_path_factory.mktemp("jaeger")) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def tempo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tempo_backend.Tempo]:
+    """One Tempo for all tests of a worker, at its default limits: trace ids keep them apart."""
+    with tempo_backend.tempo(tmp_path_factory.mktemp("tempo")) as backend:
         yield backend
 
 

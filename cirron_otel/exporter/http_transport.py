@@ -29,6 +29,7 @@ from .transport import (
     Outcome,
     Response,
     accepted,
+    cause_of,
     is_about_size,
     one_line,
     parse_response,
@@ -93,13 +94,13 @@ class HttpTransport:
                 f" {self._config.settings.said('ENDPOINT', 'HEADERS')}, and the proxy variables"
             ) from None
         except exceptions.SSLError as error:
-            return self._failed(Outcome.REFUSED, "no TLS connection", _cause(error))
+            return self._failed(Outcome.REFUSED, "no TLS connection", cause_of(error))
         except exceptions.RequestException as error:
-            return self._failed(Outcome.RETRY, "no answer", _cause(error))
+            return self._failed(Outcome.RETRY, "no answer", cause_of(error))
         except OSError as error:  # a certificate that can be read, but is none
             raise UsageError(
                 f"one of {self._config.settings.said(*_FILES)} holds"
-                f" nothing that TLS can use: {one_line(_cause(error), self._config)}"
+                f" nothing that TLS can use: {one_line(cause_of(error), self._config)}"
             ) from None
         return replace(response, warnings=response.warnings + warnings)
 
@@ -147,7 +148,7 @@ class HttpTransport:
         if 200 <= code < 300:
             return self._taken(status, kind, content)
         message = one_line(_error_message(kind, content or b""), self._config)
-        if code == 413 or (code == 400 and is_about_size(message)):
+        if code == 413 or (code in (400, 429) and is_about_size(message)):
             return Response(Outcome.TOO_LARGE, status, message)
         if code in _RETRYABLE:
             after = retry_after_seconds(answer.headers.get("retry-after", ""))
@@ -210,12 +211,3 @@ def _error_message(kind: str, content: bytes) -> str:
     if kind == "text/html":
         return "the answer is a web page"
     return content[:4096].decode("utf-8", "replace")
-
-
-def _cause(error: BaseException) -> str:
-    """The first cause of a failure in the network: what stands above it repeats the URL."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

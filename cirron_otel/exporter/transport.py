@@ -28,7 +28,8 @@ _SHORTEST_SECRET = 4
 _NOT_PRINTABLE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _TOO_LARGE = re.compile(
     r"larger than max|exceeds (the )?max(imum)?( message)? size"
-    r"|(body|entity|message|payload|request) (is )?too large",
+    r"|(body|entity|message|payload|request) (is )?too large"
+    r"|batch size .{,40}exceeds ingestion limit",
     re.IGNORECASE,
 )
 
@@ -99,14 +100,18 @@ def parse_response(body: bytes) -> ExportTraceServiceResponse | None:
 def is_about_size(message: str) -> bool:
     """Whether a server's message says that the request was too large.
 
-    These are words of gRPC in C++ and Go, and of Go's HTTP server.
+    These are words of gRPC in C++ and Go, of Go's HTTP server, and of Tempo about a request that
+    is larger than what it takes at once: no later time is any better for it.
     """
     return _TOO_LARGE.search(message) is not None
 
 
 def one_line(text: str, config: OtlpConfig) -> str:
     """`text` as a message may show it: short, in one line, without any header's value."""
-    return without_secrets(text, config.headers.values())
+    values = config.headers.values()
+    # A server may quote a token without the scheme before it.
+    words = (word for value in values for word in value.split()[1:])
+    return without_secrets(text, (*values, *words))
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
@@ -144,3 +149,12 @@ def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | No
             f"{config.settings.said(variable)} names {path}, which cannot be read:"
             f" {error.strerror or error}"
         ) from None
+
+
+def cause_of(error: BaseException) -> str:
+    """The first cause of a failure in the network: what stands above it repeats the URL."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

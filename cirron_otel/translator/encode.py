@@ -17,7 +17,7 @@ from .parts import whole_of
 from .placement import Place, Plan, first_index, place_spans, stated_trace
 from .riders import fitting, in_order_of, take_overhead
 from .spans import Placed, SpanSet, Wire, natural_parent, wire_parent, write_span
-from .synthetic import Carrier, told_seams, write_carrier, write_seams
+from .synthetic import Carrier, rest_carrier, told_seams, write_carrier, write_seams
 from .top import Top
 from .values import INT64_MAX, is_int
 
@@ -105,7 +105,8 @@ class _Encoder:
             carried = "" if rest == inline else rest
             told = self.plan.told is not None or not spans
             place = self.plan.outside(None) if told else self.places[0]
-            carrier = Carrier(self._next(), self._outer_trace(place), rest=carried)
+            made = self.top.created_ns
+            carrier = rest_carrier(self._next(), self._outer_trace(place), carried, made)
             self._group(place.session).carriers.append(carrier)
         seams = told_seams(self.plan, one_trace=self.one_trace)
         if seams:

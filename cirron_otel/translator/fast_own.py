@@ -23,7 +23,7 @@ from .pieces import ID_PREFIX, SHORT, int_index, int_overhead, pack_times, sized
 from .placement import Plan, stated_trace
 from .riders import fitting, in_order_of, take_overhead
 from .spans import SpanSet, Wire, wire_parent, write_span
-from .synthetic import Carrier, told_seams, write_carrier
+from .synthetic import rest_carrier, told_seams, write_carrier
 from .top import Top
 from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan
 from .values import UINT64_MAX
@@ -123,7 +123,8 @@ class OwnEncoder(FastEncoder):
         """The span `cirron.batch` for a rest that is too long for the scope."""
         span = Span()
         trace_id = self.trace_of(self.plan.outside(None))
-        write_carrier(span, Carrier(ordinal, trace_id, rest=rest), self.header)
+        carrier = rest_carrier(ordinal, trace_id, rest, self.header.created_ns)
+        write_carrier(span, carrier, self.header)
         return bytes(span.SerializeToString())
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:

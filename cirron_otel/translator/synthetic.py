@@ -42,6 +42,15 @@ class Carrier:
     end_ns: int = 0
 
 
+def rest_carrier(ordinal: int, trace_id: bytes, rest: str, created_ns: object) -> Carrier:
+    """The carrier of a header's rest, at the time at which its batch was made.
+
+    Without a time it would stand in 1970, and backends would draw its trace from there on.
+    """
+    when = created_ns if isinstance(created_ns, int) and 0 <= created_ns < 2**63 else 0
+    return Carrier(ordinal, trace_id, rest=rest, start_ns=when, end_ns=when)
+
+
 def write_carrier(span: Span, carrier: Carrier, header: Header) -> None:
     """Say a carrier as a span."""
     _start(span, sc.MARKS_SPAN if carrier.rest is None else sc.BATCH_SPAN, carrier.trace_id)

@@ -39,6 +39,11 @@ class Top:
         self.trace_id = stated_trace(self.otel.get("trace_id"))
         self.resource_attributes = _resource_attributes(self.otel)
 
+    @property
+    def created_ns(self) -> object:
+        """When the batch was made, as far as a header can say it."""
+        return said(self._fields)["created_ns"]
+
     def header(self, counts: Counts, rest: str = "") -> Header:
         """The header, with the part of the rest that it may carry."""
         session = self.otel.get("session")

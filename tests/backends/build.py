@@ -29,6 +29,7 @@ PINS = Path(__file__).parents[2] / "collector-config"
 CLIENT = Path(__file__).parents[1] / "clients" / "go"
 OCB = "go.opentelemetry.io/collector/cmd/builder@v0.159.0"
 JAEGER = "github.com/jaegertracing/jaeger/cmd/jaeger"
+TEMPO = "github.com/grafana/tempo/cmd/tempo"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw"
 GO_MINIMUM = "1.25"
 # The environment's own settings for these would change what is built.
@@ -95,6 +96,10 @@ def _jaeger(work: Path, log: Path) -> Path:
     return _tool("jaeger", JAEGER, work, log)
 
 
+def _tempo(work: Path, log: Path) -> Path:
+    return _tool("tempo", TEMPO, work, log)
+
+
 def _versitygw(work: Path, log: Path) -> Path:
     return _tool("versitygw", VERSITYGW, work, log)
 
@@ -126,6 +131,14 @@ BACKENDS = {
             170,
         ),
         Backend("jaeger", "Jaeger 2.13", JAEGER, ("jaeger/go.mod", "jaeger/go.sum"), _jaeger, 230),
+        Backend(
+            "tempo",
+            "Grafana Tempo, between 2.8 and 2.9",
+            TEMPO,
+            ("tempo/go.mod", "tempo/go.sum"),
+            _tempo,
+            160,
+        ),
         Backend(
             "versitygw",
             "versitygw 1.8, an S3 server",

@@ -123,18 +123,21 @@ def running(
     health_path: str,
     directory: Path,
     environment: Mapping[str, str],
+    health: str = "HEALTH",
 ) -> Iterator[tuple[Process, dict[str, str]]]:
     """Run `command` with a free endpoint in the environment for each of `names`, until ready.
 
-    One of `names` is HEALTH, where `health_path` answers 200 once it is ready. Another process
-    may take a port between our look and the start: then it is tried again with other ports.
+    The port of NAME alone is in NAME_PORT. Where the one of `names` that `health` says answers
+    200 to `health_path`, it is ready. Another process may take a port between our look and the
+    start: then it is tried again with others.
     """
     log = directory / f"{Path(command[0]).name}.log"
     for attempt in range(1, ATTEMPTS + 1):
         endpoints = dict(zip(names, free_endpoints(len(names)), strict=True))
-        process = Process(command, {**environment, **endpoints}, log)
+        ports = {f"{name}_PORT": endpoint.split(":")[1] for name, endpoint in endpoints.items()}
+        process = Process(command, {**environment, **endpoints, **ports}, log)
         try:
-            process.wait_ready(f"http://{endpoints['HEALTH']}{health_path}")
+            process.wait_ready(f"http://{endpoints[health]}{health_path}")
         except BackendError:
             process.stop()
             if attempt < ATTEMPTS and "address already in use" in process.tail():

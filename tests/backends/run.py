@@ -93,7 +93,7 @@ def otelcol(
     config: Path | str, directory: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Otelcol]:
     """Run the Collector with `config`, a file or YAML text; it writes below `directory`."""
-    command = [_binary("otelcol"), "--config", str(_config_file(config, directory))]
+    command = [binary_of("otelcol"), "--config", str(config_file(config, directory))]
     names = ("OTLP_GRPC", "OTLP_HTTP", "HEALTH")
     settings = {**(environment or {}), "DIR": str(directory)}
     with running(command, names, "/", directory, settings) as (process, endpoints):
@@ -112,7 +112,7 @@ def jaeger(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Jaeger]:
     """Run Jaeger (in memory, unless `config` says otherwise); its log goes to `directory`."""
-    command = [_binary("jaeger"), "--config", str(_config_file(config, directory))]
+    command = [binary_of("jaeger"), "--config", str(config_file(config, directory))]
     names = ("OTLP_GRPC", "OTLP_HTTP", "HEALTH", "QUERY", "QUERY_GRPC")
     settings = {**(environment or {}), "DIR": str(directory)}
     with running(command, names, "/status", directory, settings) as (process, endpoints):
@@ -124,13 +124,15 @@ def jaeger(
         )
 
 
-def _binary(name: str) -> str:
+def binary_of(name: str) -> str:
+    """Its path; BackendError where it is not built, or not as pinned."""
     if reason := missing(name):
         raise BackendError(f"{reason}: run `make backends`")
     return str(binary(name))
 
 
-def _config_file(config: Path | str, directory: Path) -> Path:
+def config_file(config: Path | str, directory: Path) -> Path:
+    """The file of a configuration; that of a text is written to `directory`."""
     if isinstance(config, Path):
         return config
     path = directory / "config.yaml"

@@ -57,7 +57,7 @@ def test_without_go_it_fails_and_says_what_to_do(cache: Path) -> None:
     assert result.stdout == ""
     assert result.stderr == (
         "backends: Go is not found on the PATH: install Go 1.25 or newer, "
-        "to build otelcol, jaeger, versitygw and goclient\n"
+        "to build otelcol, jaeger, tempo, versitygw and goclient\n"
     )
 
 
@@ -66,7 +66,7 @@ def test_without_go_an_optional_build_says_what_is_left_out(cache: Path) -> None
     result = run_build(cache, "--optional", path="/nonexistent")
     assert result.returncode == 0
     assert result.stdout.startswith(
-        "backends: LEFT OUT: the tests against jaeger, versitygw and goclient."
+        "backends: LEFT OUT: the tests against jaeger, tempo, versitygw and goclient."
     )
     assert result.stderr == ""
 
@@ -81,9 +81,8 @@ def test_without_go_binaries_of_the_right_pins_do(cache: Path) -> None:
 def test_an_unknown_name_is_wrong_usage(cache: Path) -> None:
     result = run_build(cache, "otelcoll", path="/nonexistent")
     assert result.returncode == 2
-    assert (
-        "no backend 'otelcoll': choose from otelcol, jaeger, versitygw, goclient" in result.stderr
-    )
+    choice = "choose from otelcol, jaeger, tempo, versitygw, goclient"
+    assert f"no backend 'otelcoll': {choice}" in result.stderr
 
 
 @pytest.mark.usefixtures("cache")
@@ -156,6 +155,7 @@ def test_two_builds_at_once_wait_for_each_other(cache: Path) -> None:
     assert [line.split(":")[1:3] for line in rest.splitlines()] == [
         [" otelcol", " ready"],
         [" jaeger", " ready"],
+        [" tempo", " ready"],
         [" versitygw", " ready"],
         [" goclient", " ready"],
     ]

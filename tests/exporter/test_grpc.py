@@ -321,6 +321,15 @@ def test_a_span_too_large_by_itself_is_rejected_and_the_others_go() -> None:
     assert "larger than max" in result.error_message
 
 
+def test_a_rate_that_a_request_alone_exceeds_is_about_size() -> None:
+    answer = fails(
+        CODES.RESOURCE_EXHAUSTED,
+        "RATE_LIMITED: batch size (9 bytes) exceeds ingestion limit (burst: 8 bytes)",
+    )
+    with grpc_receiver(answer) as server:
+        assert push(server, traces(2)) == PushResult(2, requests=2)
+
+
 def test_no_secret_is_told() -> None:
     answer = fails(CODES.PERMISSION_DENIED, "Bearer s3cret is\nwrong")
     with grpc_receiver(answer) as server, pytest.raises(RefusedError) as caught:

@@ -281,8 +281,14 @@ def test_a_request_too_large_is_halved_until_it_fits() -> None:
     assert len(server.posts) == refused + result.requests + again.requests
 
 
-def test_a_400_may_be_about_size_too() -> None:
-    too_large = Answer(400, b"http: request body too large")
+@pytest.mark.parametrize(
+    "too_large",
+    [
+        Answer(400, b"http: request body too large"),
+        Answer(429, b"RATE_LIMITED: batch size (9 bytes) exceeds ingestion limit (burst: 8 bytes)"),
+    ],
+)
+def test_other_answers_may_be_about_size_too(too_large: Answer) -> None:
     with http_receiver(too_large) as server:
         assert push(server, traces(2)) == PushResult(2, requests=2)
 

@@ -29,6 +29,7 @@ from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from tests.backends import run
 from tests.backends.build import PINS, binary
 from tests.backends.process import free_endpoints
+from tests.backends.tempo import TEMPO
 
 from .otlp_sink import otlp_sink, wait_for
 
@@ -164,15 +165,15 @@ class TestEveryConfiguration:
         assert exporter["headers"] == [{"name": "authorization", "value": "Bearer sesame"}]
 
     def test_the_readme_names_the_variables_that_they_take(self) -> None:
-        configs = [*OF_OTELCOL, run.JAEGER]
+        configs = [*OF_OTELCOL, run.JAEGER, TEMPO]
         taken = {
-            name for path in configs for name in re.findall(r"\$\{env:(\w+)", path.read_text())
+            name for path in configs for name in re.findall(r"\$\{(?:env:)?(\w+)", path.read_text())
         }
         rows = re.findall(r"^\| `([A-Z_`, ]+)` \|", (PINS / "README.md").read_text(), re.MULTILINE)
         assert {name for row in rows for name in re.findall(r"\w+", row)} == taken
 
     def test_all_have_been_seen_here(self) -> None:
-        others = {run.JAEGER.name, "manifest.yaml"}
+        others = {run.JAEGER.name, TEMPO.name, "manifest.yaml"}
         there = {path.name for path in PINS.glob("*.yaml")}
         assert there == others | {path.name for path in OF_OTELCOL}
 

@@ -241,6 +241,22 @@ def test_a_rest_too_long_for_the_scope_has_a_carrier_in_the_batchs_trace() -> No
     assert fast_encode(typed_batch(data), plan, None) == exactly(made, LAYOUTS[0])
     carrier = spans_of(made)[1]
     assert (carrier.name, carrier.trace_id.hex()) == ("cirron.batch", SEGMENT)
+    # At any other time than that of its batch it would tear its trace apart.
+    assert carrier.start_time_unix_nano == carrier.end_time_unix_nano == made["created_ns"]
+
+
+@pytest.mark.parametrize("created", [0, -1, 2**63 - 1, 2**63, 2**70, 1.5, "5", True, None])
+def test_a_carrier_stands_at_the_batchs_time_where_that_is_one(created: object) -> None:
+    made = batch([]) | {"created_ns": created}
+    (message,) = wire(to_otlp(made, plan_of(made)))
+    carrier = message.scope_spans[0].spans[0]
+    when = created if type(created) is int and 0 <= created < 2**63 else 0
+    assert (carrier.start_time_unix_nano, carrier.end_time_unix_nano) == (when, when)
+    (decoded,) = FromOtlp().feed([message])
+    assert exactjson.equal(decoded.batch, made)
+    carrier.start_time_unix_nano = carrier.end_time_unix_nano = 0  # as it was said before
+    (decoded,) = FromOtlp().feed([message])
+    assert exactjson.equal(decoded.batch, made)
 
 
 def test_the_resource_does_not_stand_twice_on_the_wire() -> None:
