@@ -43,6 +43,7 @@ class LightOtel(msgspec.Struct, gc=False):
     """What a batch says of itself beyond Cirron's fields."""
 
     session: str | None = None
+    resource_spans: list[msgspec.Raw] = []
 
 
 class LightBatch(msgspec.Struct, gc=False):
@@ -58,6 +59,11 @@ class LightBatch(msgspec.Struct, gc=False):
         """The session of all its records, if the batch names it."""
         named = self.otel.session if self.otel is not None else None
         return named if is_id(named) else None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its spans came in OTLP: they say their traces themselves."""
+        return self.otel is not None and bool(self.otel.resource_spans)
 
 
 _decoder = msgspec.json.Decoder(LightBatch)
@@ -83,8 +89,14 @@ def light_of(batch: Any) -> LightBatch:
             for r in _records(batch.get("marks"))
         ],
         [LightRef(_text(r.get("span_id")) or "") for r in _records(batch.get("snapshots"))],
-        LightOtel(_text(otel.get("session"))) if isinstance(otel, dict) else None,
+        _otel(otel) if isinstance(otel, dict) else None,
     )
+
+
+def _otel(otel: dict[str, Any]) -> LightOtel:
+    came = otel.get("resource_spans")
+    raw = [msgspec.Raw()] if isinstance(came, list) and came else []
+    return LightOtel(_text(otel.get("session")), raw)
 
 
 def _records(value: object) -> list[dict[str, Any]]:

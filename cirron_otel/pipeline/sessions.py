@@ -378,8 +378,12 @@ class SessionIndex:
         return Plan(default, external, self._segments if segmented else {})
 
     def undecided(self, batch: LightBatch) -> set[str]:
-        """Scopes that a batch refers to and of which it is not known yet where they stand."""
-        if batch.session is not None:
+        """Scopes that a batch refers to and of which it is not known yet where they stand.
+
+        None of spans that came in OTLP: the trace is theirs, and a parent may be in a service whose
+        spans never come here.
+        """
+        if batch.session is not None or batch.is_foreign:
             return set()
         index = {span.id for span in batch.spans}
         refs = {s.parent_id for s in batch.spans if s.parent_id is not None}

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
+from cirron_otel import exactjson
 from cirron_otel.errors import EndpointError
 from cirron_otel.exporter import otlp_target
 from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
@@ -20,6 +21,7 @@ from cirron_otel.spool.cursor import cursor_path
 from cirron_otel.spool.delivered import Delivered
 from cirron_otel.spool.owner import NONE
 from cirron_otel.spool.paths import SpoolPaths
+from cirron_otel.translator.foreign import decode_foreign
 from tests.cli.following import OK, Clock, Following, arrived, config_of, put, until
 from tests.exporter.servers import Answer, Post, http_receiver
 from tests.spool.made import encoded, made, mark, span, span_id
@@ -164,6 +166,19 @@ def test_an_undecided_batch_does_not_wait_for_ever(tmp_path: Path) -> None:
             clock.now = 60.1
             until(lambda: len(arrived(server)) == 3)
         assert arrived(server)[-1][0] == bytes.fromhex(span_id(7))[:8]
+
+
+def test_spans_that_came_in_otlp_wait_for_nobody(tmp_path: Path) -> None:
+    """The span of a server hangs on its caller's, which may never come here."""
+    trace_id, span_id, caller = b"t" * 16, b"server  ", b"caller  "
+    served = Span(trace_id=trace_id, span_id=span_id, parent_span_id=caller, name="GET /item")
+    came = ResourceSpans(scope_spans=[ScopeSpans(spans=[served])])
+    SpoolWriter(tmp_path).write(exactjson.dumps(decode_foreign([came])))
+    with http_receiver() as server:
+        following = Following(tmp_path, config_of(server), clock=Clock(), patience=None)
+        with following.running():
+            until(lambda: len(arrived(server)) == 1)
+        assert arrived(server) == [(span_id, trace_id)]
 
 
 def long_session(root: Path) -> None:

@@ -1,0 +1,46 @@
+"""The feature service: `uvicorn service:app`, with PostgreSQL behind it (DATABASE_URL).
+
+It is traced by OpenTelemetry's own SDK and knows nothing of Cirron: a request's span continues the
+trace of whoever asks, and each SQL statement is a span below it.
+"""
+
+import os
+from typing import Annotated
+
+import psycopg
+from fastapi import FastAPI, HTTPException, Query
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.instrumentation.dbapi import trace_integration
+from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+DATABASE_URL = os.environ["DATABASE_URL"]
+# The switch of the walk-through: whoever asks for this sample waits for so many seconds.
+SLOW_ID = int(os.environ.get("SLOW_ID", "-1"))
+SLOW_SECONDS = float(os.environ.get("SLOW_SECONDS", "0.6"))
+
+provider = TracerProvider(resource=Resource.create({"service.name": "features"}))
+provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+trace.set_tracer_provider(provider)  # it sends what is left when the process ends
+trace_integration(psycopg, "connect", "postgresql", {"server.address": "info.host"})
+
+app = FastAPI()
+# Without the spans of each ASGI message: they say nothing that the request's own does not.
+FastAPIInstrumentor.instrument_app(app, exclude_spans=["receive", "send"])
+
+
+@app.get("/features")
+def features(ids: Annotated[list[int], Query(max_length=1000)]) -> list[tuple[list[float], int]]:
+    """The features and the kind of each sample, in the order asked for."""
+    # A service with much to do takes its connections from a pool.
+    with psycopg.connect(DATABASE_URL) as connection, connection.cursor() as cursor:
+        if SLOW_ID in ids:
+            cursor.execute("SELECT pg_sleep(%s)", [SLOW_SECONDS])
+        cursor.execute("SELECT id, numbers, kind FROM features WHERE id = ANY(%s)", [ids])
+        rows = {id_: (numbers, kind) for id_, numbers, kind in cursor}
+    if missing := [id_ for id_ in ids if id_ not in rows]:
+        raise HTTPException(404, f"no features of {missing}")
+    return [rows[id_] for id_ in ids]

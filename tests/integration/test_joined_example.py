@@ -1,0 +1,246 @@
+"""docs/joining.md: one trace from the orchestrator to the SQL statement, and the ways back."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.spool.reader import SpoolReader
+from cirron_otel.storage import Storage
+from tests.backends import postgres as pg
+from tests.backends import run
+from tests.backends.build import missing
+from tests.backends.postgres import postgres
+from tests.backends.tempo import Tempo, tempo
+from tests.conftest import leave_out
+
+from .joined import (
+    EPOCHS,
+    EXAMPLE,
+    PAGE,
+    PHASES,
+    ROOT,
+    STEPS,
+    Example,
+    block,
+    blocks,
+    example,
+    until,
+)
+from .test_services import converted, is_synthetic, parents_of
+
+pytestmark = [pytest.mark.backends, pytest.mark.torch, pytest.mark.slow]
+UP = ["GET /features", "GET", "data_load", "step", "epoch", "cirron.session", "nightly training"]
+CLIENT, SERVER = 3, 2
+Span = dict[str, Any]
+
+
+@dataclass
+class Finished:
+    """The example after a run, with everything up but the service."""
+
+    example: Example
+    jaeger: run.Jaeger
+    tempo: Tempo
+    trace_id: str
+    spans: dict[str, Span]
+    """The trace in Jaeger, by span id."""
+
+    def way(self, span: Span) -> list[Span]:
+        """What is above a span, up to the root."""
+        found = []
+        while above := span.get("parentSpanId"):
+            span = self.spans[above]
+            found.append(span)
+        return found
+
+    def named(self, name: str) -> list[Span]:
+        some = [span for span in self.spans.values() if span["name"] == name]
+        return sorted(some, key=lambda span: int(span["startTimeUnixNano"]))
+
+    def slow_statements(self) -> list[Span]:
+        some = self.named("SELECT")
+        return [each for each in some if "pg_sleep" in told(each)["db.statement"]]
+
+    def slow_steps(self) -> list[tuple[int, int, str]]:
+        """The epoch, the number and the id of each step that waited, in that order."""
+        found = []
+        for statement in self.slow_statements():
+            _, _, _, step, epoch, *_ = self.way(statement)
+            found.append((number(epoch), number(step), step["spanId"]))
+        return found
+
+
+def told(span: Span) -> dict[str, Any]:
+    """A span's attributes."""
+    return {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
+
+
+def number(span: Span) -> int:
+    return int(told(span)["cirron.index"])
+
+
+def service_of(span: Span) -> str:
+    attributes = span["resource"]["attributes"]
+    [name] = [each["value"]["stringValue"] for each in attributes if each["key"] == "service.name"]
+    return str(name)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    if reason := missing("tempo") or pg.missing():
+        leave_out(reason)
+    folder = tmp_path_factory.mktemp("example")
+    (folder / "tempo").mkdir()
+    with postgres() as server, run.jaeger(folder) as jaeger, tempo(folder / "tempo") as traces:
+        about = {"jaeger": jaeger.otlp_grpc, "tempo": traces.otlp_grpc}
+        query = jaeger.query.removeprefix("http://")
+        with example(folder, server, query=query, **about) as made, made.collector():
+            with made.service(), made.job() as job:
+                trace_id = job.trace_id()
+            count = len(converted(made.directory / ".cirron")) + 1 + 2 * STEPS * EPOCHS + EPOCHS
+            # All of it, and long before a collector would give up to wait for a span's parent.
+            spans = jaeger.wait_for_trace(trace_id, count, seconds=45)
+            by_id = {span["spanId"]: span for span in spans}
+            yield Finished(made, jaeger, traces, trace_id, by_id)
+
+
+def test_one_trace_from_the_orchestrator_to_the_statement(finished: Finished) -> None:
+    statements = finished.named("SELECT")
+    assert len(statements) == STEPS * EPOCHS + EPOCHS
+    for statement in statements:
+        way = finished.way(statement)
+        assert [span["name"] for span in way] == UP
+        request, client, *_, session, root = way
+        assert (statement["kind"], request["kind"], client["kind"]) == (CLIENT, SERVER, CLIENT)
+        assert told(request)["http.url"] == told(client)["http.url"]
+        services = [service_of(span) for span in (statement, *way)]
+        assert services == ["features"] * 2 + ["trainer"] * 5 + ["orchestrator"]
+        assert session["resource"] != root["resource"]
+    # A request a step, answered in the order of the steps.
+    requests = finished.named("GET /features")
+    numbers = [(number(epoch), number(step))
+               for _, _, step, epoch, *_ in map(finished.way, requests)]  # fmt: skip
+    assert numbers == [(epoch, step) for epoch in range(EPOCHS) for step in range(STEPS)]
+    # The parts of a step that no service knows of are where they always are.
+    for name in PHASES[1:]:
+        ways = [[span["name"] for span in finished.way(each)] for each in finished.named(name)]
+        assert ways == [UP[3:]] * STEPS * EPOCHS
+
+
+def test_the_spool_of_the_job_converts_to_the_same(finished: Finished) -> None:
+    spans = converted(finished.example.directory / ".cirron")
+    truth = parents_of([span for span in spans if not is_synthetic(span)])
+    assert list(truth) == [finished.trace_id]
+    trainers = {
+        span_id: span.get("parentSpanId", "")
+        for span_id, span in finished.spans.items()
+        if service_of(span) == "trainer" and "cirron.synthetic" not in told(span)
+    }
+    assert truth[finished.trace_id] == trainers
+
+
+def test_a_slow_service_shows_in_the_data_load_of_its_step(finished: Finished) -> None:
+    def took(span: Span) -> int:
+        return int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
+
+    [slept] = re.findall(r"SLOW_SECONDS=(\S+)", PAGE)
+    statements = finished.slow_statements()
+    assert len(statements) == EPOCHS
+    for statement in statements:
+        spans = [statement, *finished.way(statement)][:5]
+        # Each lies in the next, from the statement to the step, and is as long.
+        for inner, outer in pairwise(spans):
+            assert int(outer["startTimeUnixNano"]) <= int(inner["startTimeUnixNano"])
+            assert int(inner["endTimeUnixNano"]) <= int(outer["endTimeUnixNano"])
+        assert took(statement) >= float(slept) * 10**9
+        *_, load, step = spans
+        phases = [s for s in finished.spans.values() if s.get("parentSpanId") == step["spanId"]]
+        assert Counter(span["name"] for span in phases) == dict.fromkeys(PHASES, 1)
+        assert max(phases, key=took) is load
+
+
+def test_jaeger_leads_from_a_slow_request_to_its_step(finished: Finished) -> None:
+    printed = finished.example.run(block("curl -fsSG http://localhost:16686"))
+    lines = [line.partition("  ")[2] for line in printed.splitlines()]
+    [shown] = [text for text in blocks("text") if re.match(r"\d+ ms  GET", text)]
+    assert lines == [line.partition("  ")[2] for line in shown.splitlines()]
+    said = re.findall(r"step (\d+)  <  epoch (\d+)", printed)
+    steps = [(epoch, step) for epoch, step, _ in finished.slow_steps()]
+    assert [(int(epoch), int(step)) for step, epoch in said] == steps
+
+
+def test_tempo_leads_from_a_slow_request_to_its_step(finished: Finished) -> None:
+    finished.tempo.wait_for_trace(finished.trace_id, len(finished.spans))
+    finished.tempo.flush()
+    up, down = (" ".join(text.split()) for text in blocks("text", "{"))
+    [found] = finished.tempo.wait_for_search(up)
+    steps = {span["spanID"]: told(span) for span in found["spanSet"]["spans"]}
+    assert {(span_id, int(said["cirron.index"])) for span_id, said in steps.items()} == {
+        (span_id, step) for _, step, span_id in finished.slow_steps()
+    }
+    assert {said["service.name"] for said in steps.values()} == {"trainer"}
+    [found] = finished.tempo.wait_for_search(down)
+    statements = {span["spanID"] for span in found["spanSet"]["spans"]}
+    assert statements == {span["spanId"] for span in finished.slow_statements()}
+    [alone] = re.findall(r"`(\{[^`]*\})`", PAGE)
+    [found] = finished.tempo.wait_for_search(" ".join(alone.split()))
+    assert found["traceID"] == finished.trace_id
+    assert found["spanSet"]["matched"] == EPOCHS
+
+
+def check_sql(rows: Any, finished: Finished) -> None:
+    """Both statements of the page, by what runs them."""
+    slow, waited = blocks("sql")
+    truth = {(epoch, step) for epoch, step, _ in finished.slow_steps()}
+    found = [tuple(row) for row in rows(slow)]
+    assert {(row[3], row[4]) for row in found} == truth
+    assert len(found) == EPOCHS
+    [session] = finished.named("cirron.session")
+    lower = finished.trace_id[16:]
+    for took, run_id, rank, _, _, lasted in found:
+        assert (run_id, rank) == (session["spanId"] + lower, 0)
+        assert lasted >= took >= 600
+    most = [tuple(row) for row in rows(waited)]
+    assert len(most) == 10
+    assert truth <= {row[:2] for row in most}
+    assert all(0 <= row[3] <= 100 for row in most)
+
+
+def test_sql_leads_from_a_slow_request_to_its_step(finished: Finished, tmp_path: Path) -> None:
+    path = finished.example.directory / "joined.db"
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+        # It is stored beside being sent on.
+        until(lambda: len(database.execute(blocks("sql")[0]).fetchall()) == EPOCHS)
+        check_sql(lambda statement: database.execute(statement).fetchall(), finished)
+    database.close()
+
+
+def test_the_same_sql_on_postgresql(finished: Finished) -> None:
+    with Storage.open(finished.example.database) as storage:
+        reader = SpoolReader(str(finished.example.directory / "traces"))
+        storage.write([SealedBatch(batch.name, batch.data) for batch in reader])
+        check_sql(storage.database.rows, finished)
+
+
+def test_what_the_example_requires() -> None:
+    """It is what we test with; what is ours and what is not is in the project's own file."""
+    lines = (EXAMPLE / "requirements.txt").read_text().splitlines()
+    required = [Requirement(line) for line in lines]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for each in required:
+        assert each.specifier.contains(version(each.name), prereleases=True), each
+        if each.name == "cirron-otel":
+            assert each.extras <= set(extras["optional-dependencies"])
