@@ -31,6 +31,13 @@ class SpoolOf:
         """What was skipped on the way, `reader` having read the spool."""
         return [*(self.made.skipped if self.made is not None else ()), *reader.findings]
 
+    def shortfalls(self) -> list[str]:
+        """What making it could not complete or keep."""
+        if self.made is None:
+            return []
+        lost = (f"not kept: {text}" for text in self.made.losses)
+        return [*(f"incomplete: {text}" for text in self.made.incomplete), *lost]
+
     def told(self, reader: SpoolReader) -> int:
         """Report on stderr what was skipped; the exit code, 0 or 1."""
         if self.made is not None:
@@ -47,8 +54,10 @@ def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
     """
     from ..pipeline.convert import Request, convert
     from ..pipeline.formats import Kind, source_place
+    from ..query.address import is_query_address
 
-    if "://" not in source and source_place(source, source_format).kind is Kind.SPOOL:
+    is_path = "://" not in source and not is_query_address(source)
+    if is_path and source_place(source, source_format).kind is Kind.SPOOL:
         yield SpoolOf(source)
         return
     with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:

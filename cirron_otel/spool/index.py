@@ -23,7 +23,7 @@ CREATE TABLE file (no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLO
 CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
-    error TEXT
+    error TEXT, gpu_ns INTEGER
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -43,7 +43,7 @@ CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
-_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
@@ -163,7 +163,7 @@ def _spans(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
         yield (
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
-            _int64(span.rank), _int64(span.thread_id), shown(span.error),
+            _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
         )  # fmt: skip
 
 

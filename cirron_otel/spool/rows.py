@@ -30,6 +30,7 @@ class SpanRow(Struct):
     pid: int | None = None
     rank: int | None = None
     thread_id: int | None = None
+    gpu_ns: int | None = None
     mark_ids: list[str] = []
     otel: Any = None
 
@@ -79,7 +80,7 @@ _decoder = msgspec.json.Decoder(BatchRows)
 
 _TEXTS = frozenset({"id", "parent_id", "span_id", "kind", "value_nonfinite", "blob_uri"})
 _SHOWN = frozenset({"name", "tensor_name"})
-_INTEGERS = frozenset({"start_ns", "end_ns", "ts_ns", "pid", "rank", "thread_id"})
+_INTEGERS = frozenset({"start_ns", "end_ns", "ts_ns", "pid", "rank", "thread_id", "gpu_ns"})
 _Row = TypeVar("_Row", SpanRow, MarkRow, SnapshotRow)
 
 

@@ -72,6 +72,11 @@ SELECT span.rank, coalesce(nullif(mark.name, ''), '?') AS named, mark.value
 FROM mark LEFT JOIN span ON span.id = mark.span
 WHERE mark.name IS NOT ? ORDER BY named, span.rank, mark.ts_ns, mark.no
 """
+_GPU = """
+SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_ns, 0)),
+    total(max(coalesce(end_ns - start_ns, 0), 0))
+FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, named LIMIT ?
+"""
 _EPOCH = "epoch"
 _MOST_LEVELS = 64
 _MAX_SERIES = 1000
@@ -151,6 +156,18 @@ class MarkSeries:
 
 
 @dataclass(slots=True)
+class GpuTime:
+    """What the scopes of one name took on the device, as far as they have a time of it."""
+
+    rank: int | None
+    name: str
+    count: int
+    gpu_ns: int
+    wall_ns: int
+    """What the same scopes took on the host."""
+
+
+@dataclass(slots=True)
 class RunReport:
     """What a spool says of its runs."""
 
@@ -161,6 +178,8 @@ class RunReport:
     """The first 1,000 series, by name and rank."""
     marks_left_out: int = 0
     """How many more series there are."""
+    gpu: list[GpuTime] = field(default_factory=list)
+    """By rank, the longest first; at most 1,000."""
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object; times in ns."""
@@ -170,6 +189,7 @@ class RunReport:
             "slowest_steps": [asdict(each) for each in self.slowest_steps],
             "marks": [asdict(each) for each in self.marks],
             "marks_left_out": self.marks_left_out,
+            "gpu": [asdict(each) for each in self.gpu],
         }
 
 
@@ -207,6 +227,10 @@ def report_run(index: SpoolIndex, slowest: int = 10) -> RunReport:
         [_slow(index, row) for row in index.rows(_SLOWEST, slowest)],
         marks,
         left_out,
+        [
+            GpuTime(rank, name, times, int(gpu_ns), int(wall_ns))
+            for rank, name, times, gpu_ns, wall_ns in index.rows(_GPU, _MAX_SERIES)
+        ],
     )
 
 

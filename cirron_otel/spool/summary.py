@@ -71,7 +71,7 @@ def summarise(reader: SpoolReader) -> SpoolSummary:
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
         marks = dict(index.rows(_MARKS))
-        sessions = _sessions(index, marks)
+        sessions = sessions_of(index, marks)
         first_ns, last_ns = next(index.rows("SELECT min(start_ns), max(end_ns) FROM span"))
         ranks = (row[0] for row in index.rows("SELECT DISTINCT rank FROM span ORDER BY rank"))
         return SpoolSummary(
@@ -113,8 +113,14 @@ SELECT coalesce(
 """
 
 
-def _sessions(index: SpoolIndex, marks: dict[int | None, int]) -> list[SessionSummary]:
-    """Every session, in order of start, those of no session last."""
+def sessions_of(
+    index: SpoolIndex, marks: dict[int | None, int] | None = None
+) -> list[SessionSummary]:
+    """Every session that `assign_sessions` found, in order of start; what is in none comes last.
+
+    `marks` is how many each has; without it they are counted.
+    """
+    marks = dict(index.rows(_MARKS)) if marks is None else marks
     found = {
         number: SessionSummary(id_of(key) if key is not None else None, state)
         for number, key, state in index.rows("SELECT no, key, state FROM session")

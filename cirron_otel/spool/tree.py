@@ -118,12 +118,23 @@ def build_trees(
         return _Builder(index, limits or Limits()).build(session)
 
 
+def build_tree(index: SpoolIndex, span_id: str, limits: Limits) -> TreeNode | None:
+    """A recorded scope and what is below it, of an index to which `assign_sessions` was applied.
+
+    None where no scope of that id is recorded.
+    """
+    builder = _Builder(index, limits)
+    found = builder.grow(builder.of_id(span_id))
+    return found[0] if found else None
+
+
 _NODE = """
 SELECT span.no, span.id, name, idx, span.start_ns, span.end_ns, rank, span.pid, thread_id,
     session.key, span.error
 FROM span LEFT JOIN member ON member.no = span.no LEFT JOIN session ON session.no = member.session
 """
 _BY_NUMBER = _NODE + " WHERE span.no = ?"
+_BY_ID = _NODE + " WHERE span.id = ? LIMIT 1"
 _CHILDREN = _NODE + " WHERE span.parent = ? ORDER BY span.start_ns, span.no LIMIT ?"
 # What no recorded span lies above: each for itself, or together below the parent they name.
 _ROOTS = """
@@ -158,16 +169,7 @@ class _Builder:
 
     def build(self, session: str | None) -> Forest:
         number = self._session_number(session)
-        queue: deque[tuple[TreeNode, bytes | None, int]] = deque()
-        roots = self._roots(number, session)
-        trees = []
-        for root, key in roots:
-            trees.append(root)
-            queue.append((root, key, 1))
-        while queue:
-            node, key, level = queue.popleft()
-            self._fill(node, key)
-            queue.extend((*child, level + 1) for child in self._children(node, key, level))
+        trees = self.grow(self._roots(number, session))
         shown = sum(bool(t.recorded or t.children or t.children_left_out) for t in trees)
         left_out = self.index.one(_COUNT_ROOTS, number) - shown
         return Forest(
@@ -177,6 +179,23 @@ class _Builder:
             shown=len(self.seen),
             marks_unattached=[] if session else self._marks(key_of("root")),
         )
+
+    def grow(self, roots: Iterator[tuple[TreeNode, bytes | None]]) -> list[TreeNode]:
+        """The roots, with what is below them."""
+        queue: deque[tuple[TreeNode, bytes | None, int]] = deque()
+        trees = []
+        for root, key in roots:
+            trees.append(root)
+            queue.append((root, key, 1))
+        while queue:
+            node, key, level = queue.popleft()
+            self._fill(node, key)
+            queue.extend((*child, level + 1) for child in self._children(node, key, level))
+        return trees
+
+    def of_id(self, span_id: str) -> Iterator[tuple[TreeNode, bytes | None]]:
+        """The recorded scope of that id, if there is one."""
+        return self._nodes(self.index.rows(_BY_ID, key_of(span_id)))
 
     def _session_number(self, session: str | None) -> int | None:
         if session is None:

@@ -1,0 +1,213 @@
+"""Charts in SVG, which stretch to any width; their labels are text of the page, of its own size.
+
+What a chart shows stands in a table of the page as well, or in the titles of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ...spool.run_series import Point
+from .element import Content, Element
+
+WIDTH, HEIGHT = 1000, 200
+_BAR = 20
+_LEAST = 2
+"""Units of the width that the smallest thing is drawn with, to be seen."""
+_DOTS = 60
+"""Points that are few enough for a dot each."""
+_NICE = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
+_WIDE = 20
+"""From this ratio of the greatest to the median on a scale is logarithmic."""
+
+Part = tuple[str, int, str]
+"""A class, a size, and what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How values become heights."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def at(self, value: float) -> int:
+        """The distance from the top, 0 to HEIGHT."""
+        low, high = self._of(self.low), self._of(self.high)
+        if high <= low:
+            return HEIGHT // 2
+        part = (self._of(value) - low) / (high - low)
+        return round(HEIGHT * (1 - min(max(part, 0.0), 1.0)))
+
+    def ticks(self) -> list[float]:
+        """The values at the top, in the middle and at the bottom; one, if there is but one."""
+        if self.high <= self.low:
+            return [self.low]
+        if self.is_log:
+            return [self.high, math.sqrt(self.low) * math.sqrt(self.high), self.low]
+        return [self.high, self.low / 2 + self.high / 2, self.low]
+
+    def _of(self, value: float) -> float:
+        # A half: the distance of two doubles may be none.
+        return math.log10(max(value, self.low)) if self.is_log else value / 2
+
+
+def durations_scale(points: Iterable[Point]) -> Scale:
+    """From 0 to a round number of the greatest; logarithmic where that would hide the others."""
+    found = [point for point in points if point.numbers]
+    low = min((point.low for point in found), default=0.0)
+    high = max((point.high for point in found), default=1.0)
+    middles = sorted(point.middle for point in found)
+    middle = middles[len(middles) // 2] if middles else high
+    if low > 0 and high > _WIDE * middle:
+        return Scale(low, high, is_log=True)
+    return Scale(0.0, _round_up(high))
+
+
+def values_scale(points: Iterable[Point]) -> Scale:
+    """From the least to the greatest."""
+    found = [point for point in points if point.numbers]
+    return Scale(
+        min((point.low for point in found), default=0.0),
+        max((point.high for point in found), default=0.0),
+    )
+
+
+def _round_up(value: float) -> float:
+    if value <= 0:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next((nice * unit for nice in _NICE if nice * unit >= value), value)
+
+
+def course(
+    points: list[Point],
+    scale: Scale,
+    told: Callable[[float], str],
+    *,
+    label: str,
+) -> Element:
+    """A series over its numbers 1, 2, …: the medians as a line in the band of all values.
+
+    `told` writes a value, `label` says what the whole shows.
+    """
+    total = points[-1].first + points[-1].count
+    few = len(points) <= _DOTS
+    drawn = Element(
+        "svg",
+        [Element("line", class_="grid", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, 100, 200)],
+        Element("path", class_="band", d=_band(points, scale, total)),
+        Element("path", class_="course", d=_line(points, scale, total)),
+        Element("path", class_="dots", d=_dots(points, scale, total)) if few else None,
+        Element("path", class_="odd", d=_odd(points, total)),
+        Element("g", [_strip(point, total, told) for point in points], class_="hits"),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}", preserveAspectRatio="none", role="img", aria_label=label,
+    )  # fmt: skip
+    ys = [Element("span", told(value) if value else "0") for value in scale.ticks()]
+    xs = [Element("span", f"{each:,}") for each in sorted({1, total})]
+    return Element(
+        "div",
+        Element("div", ys, class_="ys", aria_hidden="true"),
+        drawn,
+        Element("div", xs, class_="xs", aria_hidden="true"),
+        class_="plot",
+    )
+
+
+def _x(place: float, total: int) -> int:
+    return round(WIDTH * place / total)
+
+
+def _center(point: Point, total: int) -> int:
+    return _x(point.first + point.count / 2, total)
+
+
+def _line(points: list[Point], scale: Scale, total: int) -> str:
+    pieces: list[str] = []
+    pen = "M"
+    for point in points:
+        if point.numbers:
+            pieces.append(f"{pen}{_center(point, total)} {scale.at(point.middle)}")
+        pen = "L" if point.numbers else "M"
+    return "".join(pieces)
+
+
+def _dots(points: list[Point], scale: Scale, total: int) -> str:
+    """A line of no length for each, whose round ends make it a dot."""
+    return "".join(
+        f"M{_center(point, total)} {scale.at(point.middle)}h0" for point in points if point.numbers
+    )
+
+
+def _band(points: list[Point], scale: Scale, total: int) -> str:
+    pieces: list[str] = []
+    for point in points:
+        if point.numbers > 1 and point.high > point.low:
+            left, right = _x(point.first, total), _x(point.first + point.count, total)
+            top, bottom = scale.at(point.high), scale.at(point.low)
+            pieces.append(f"M{left} {top}H{right}V{bottom}H{left}z")
+    return "".join(pieces)
+
+
+def _odd(points: list[Point], total: int) -> str:
+    """A mark at the top where something is no finite number."""
+    return "".join(
+        f"M{_center(point, total)} 0v{HEIGHT // 10}"
+        for point in points
+        if point.numbers < point.count
+    )
+
+
+def _strip(point: Point, total: int, told: Callable[[float], str]) -> Element:
+    """An unseen strip that says what is there to whoever points at it."""
+    left, right = _x(point.first, total), _x(point.first + point.count, total)
+    last = point.first + point.count
+    place = f"{point.first + 1:,}" if point.count == 1 else f"{point.first + 1:,} to {last:,}"
+    said = "no finite number"
+    if point.numbers:
+        said = told(point.middle)
+        if point.high > point.low:
+            said += f" ({told(point.low)} to {told(point.high)})"
+    title = Element("title", f"{place} of {total:,}: {said}")
+    return Element("rect", title, x=left, width=max(right - left, 1), height=HEIGHT)
+
+
+def stacked(parts: Iterable[Part], whole: int, *, label: str) -> Element:
+    """Parts side by side, in a bar that is `whole` long."""
+    drawn = []
+    place = 0
+    for class_, size, said in parts:
+        left, right = (round(WIDTH * each / max(whole, 1)) for each in (place, place + size))
+        place += size
+        if right > left:
+            title = Element("title", said)
+            drawn.append(
+                Element("rect", title, class_=class_, x=left, y=0, width=right - left, height=_BAR)
+            )
+    return _bar(drawn, label)
+
+
+def placed(class_: str, start: int, length: int, whole: int, marks: Iterable[int]) -> Element:
+    """A bar from `start` on in a row that is `whole` long, and a tick for each of `marks`."""
+    left = round(WIDTH * min(max(start, 0), whole) / max(whole, 1))
+    size = round(WIDTH * min(max(length, 0), max(whole - start, 0)) / max(whole, 1))
+    left, size = min(left, WIDTH - _LEAST), max(size, _LEAST)
+    ticks = [round(WIDTH * each / max(whole, 1)) for each in marks if 0 <= each <= whole]
+    drawn: list[Content] = [
+        Element("rect", class_=class_, x=left, y=4, width=size, height=_BAR - 8)
+    ]
+    if ticks:
+        drawn.append(Element("path", class_="tick", d="".join(f"M{x} 0V{_BAR}" for x in ticks)))
+    return _bar(drawn, None)
+
+
+def _bar(drawn: Content, label: str | None) -> Element:
+    """What is told beside it needs no label."""
+    return Element(
+        "svg", drawn, viewBox=f"0 0 {WIDTH} {_BAR}", preserveAspectRatio="none", class_="bar",
+        role="img" if label is not None else None, aria_label=label,
+        aria_hidden=None if label is not None else "true",
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""What a page shows of a run, gathered within limits: a page stays small however long the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...spool.findings import Finding
+from ...spool.index import SpoolIndex, id_of
+from ...spool.reader import SpoolReader
+from ...spool.run_report import MarkSeries, RunReport
+from ...spool.run_series import Point, mark_points, step_points
+from ...spool.run_traces import StepTrace, records_of, scopes_of, step_traces
+from ...spool.sessions import assign_sessions
+from ...spool.summary import SessionSummary, sessions_of
+from ...spool.tree import Limits, TreeNode, build_tree
+
+DRAWN_RANKS = 32
+"""Ranks whose steps are drawn as a course and told in a table of their own."""
+TRACED_RANKS = 16
+"""Ranks of which single steps are shown."""
+DRAWN_MARKS = 40
+_STEP_POINTS, _MARK_POINTS = 1600, 1200
+"""Points of all courses together."""
+_MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
+_SCOPES, _MOST_SCOPES = 1000, 150
+"""Scopes of all steps that are shown, and of one."""
+_TOPS, _BELOW_TOP = 24, 24
+_MARKS = 12
+
+_TOP_SCOPES = """
+SELECT span.id FROM top JOIN span ON span.no = top.no WHERE span.id IS NOT NULL
+ORDER BY span.start_ns, span.no LIMIT ?
+"""
+_COUNT_TOPS = "SELECT count(*) FROM top"
+_NO_TIME = "SELECT count(*) FROM span WHERE start_ns IS NULL OR end_ns IS NULL"
+
+
+@dataclass(slots=True)
+class RunContent:
+    """All of it."""
+
+    source: str
+    """As people may see it."""
+    report: RunReport
+    sessions: list[SessionSummary]
+    versions: list[str]
+    courses: list[tuple[int | None, list[Point]]]
+    """Of the steps of each rank that has some."""
+    marks: list[tuple[MarkSeries, list[Point]]]
+    """Of the series that have numbers."""
+    tops: list[TreeNode]
+    """The outermost scopes with what is directly below them."""
+    tops_left_out: int
+    traces: list[StepTrace]
+    records: dict[str, dict[str, Any]]
+    """What the files say of the scopes that are shown, by id."""
+    warnings: list[str]
+    findings: Sequence[Finding]
+
+
+def gather(
+    source: str,
+    report: RunReport,
+    index: SpoolIndex,
+    reader: SpoolReader,
+    asked: Sequence[str],
+    warnings: list[str],
+    findings: Sequence[Finding],
+) -> RunContent:
+    """Everything that the page of a run shows; `report` is what `report_run` said of the index.
+
+    Raises InputError where no scope has an id that was `asked` for, TargetError where the
+    index has no room.
+    """
+    assign_sessions(index)
+    ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
+    tops = _tops(index)
+    shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
+    scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
+    limits = Limits(spans=scopes, children=scopes, marks=_MARKS)
+    traces = step_traces(index, ranks[:TRACED_RANKS], asked, limits)
+    trees = [*tops, *(trace.step for trace in traces)]
+    ids = {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}
+    sessions = sessions_of(index)
+    return RunContent(
+        source,
+        report,
+        sessions,
+        sorted(index.sdk_versions),
+        _courses(index, report),
+        _mark_courses(index, report),
+        tops,
+        max(index.one(_COUNT_TOPS) - len(tops), 0),
+        traces,
+        records_of(index, reader, ids),
+        [*warnings, *_states(sessions), *_missing(index)],
+        findings,
+    )
+
+
+def _courses(index: SpoolIndex, report: RunReport) -> list[tuple[int | None, list[Point]]]:
+    counts = {each.rank: len(each.steps.steps.durations) for each in report.ranks}
+    drawn = [(rank, count) for rank, count in counts.items() if count][:DRAWN_RANKS]
+    limit = min(_MOST_STEP_POINTS, _STEP_POINTS // max(len(drawn), 1))
+    return [(rank, step_points(index, rank, count, limit)) for rank, count in drawn]
+
+
+def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries, list[Point]]]:
+    drawn = {
+        (each.name, each.rank): each for each in report.marks if each.numbers and each.count > 1
+    }
+    kept = dict(list(drawn.items())[:DRAWN_MARKS])
+    if not kept:
+        return []
+    limit = min(_MOST_MARK_POINTS, _MARK_POINTS // len(kept))
+    return list(mark_points(index, lambda name, rank: kept.get((name, rank)), limit))
+
+
+def _tops(index: SpoolIndex) -> list[TreeNode]:
+    """One by one, so that many scopes below one leave room for the others."""
+    limits = Limits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
+    found = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
+    return [each for each in found if each is not None]
+
+
+def _states(sessions: list[SessionSummary]) -> list[str]:
+    said = {
+        "open": "still open when this was read, or ended without a word",
+        "incomplete": "ended without a word, and closed by a recovery",
+    }
+    counts = {state: sum(each.state == state for each in sessions) for state in said}
+    return [
+        f"{count:,} {'session' if count == 1 else 'sessions'} {said[state]}"
+        for state, count in counts.items()
+        if count
+    ]
+
+
+def _missing(index: SpoolIndex) -> list[str]:
+    without = index.one(_NO_TIME)
+    return [f"{without:,} spans without a time: they are in no figure"] if without else []

@@ -1,0 +1,112 @@
+"""Elements of HTML and SVG that are right by construction.
+
+Every text is escaped, here and nowhere else; tags and attributes are those of a short list, on
+which nothing stands that runs, loads or submits anything. What is on none of them is a ValueError.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import TypeAlias
+
+from ..text import printable
+
+Content: TypeAlias = "str | int | Element | Iterable[Content] | None"
+"""What may stand in an element; numbers are written with their digits grouped."""
+
+_TAGS = frozenset({
+    "a", "body", "caption", "code", "data", "dd", "details", "div", "dl", "dt", "figcaption",
+    "figure", "footer", "g", "h1", "h2", "head", "header", "html", "li", "main", "nav", "p",
+    "section", "span", "strong", "summary", "svg", "table", "tbody", "td", "th", "thead", "title",
+    "tr", "ul",
+})  # fmt: skip
+_EMPTY = frozenset({"meta"})
+_DRAWN = frozenset({"rect", "path", "line"})
+"""Elements of SVG that hold nothing but, some of them, a title."""
+_ATTRIBUTES = frozenset({
+    "aria-hidden", "aria-label", "aria-labelledby", "charset", "class", "content", "d", "height",
+    "href", "http-equiv", "id", "lang", "name", "open", "preserveAspectRatio", "role", "scope",
+    "tabindex", "value", "viewBox", "width", "x", "x1", "x2", "y", "y1", "y2",
+})  # fmt: skip
+
+
+class Element:
+    """An element of a page."""
+
+    __slots__ = ("attributes", "children", "tag")
+
+    def __init__(self, tag: str, *children: Content, **attributes: str | int | None) -> None:
+        """Make a `tag` with `children`; `aria_label` is the attribute `aria-label`, and so on.
+
+        An attribute that is None is left out. Raises ValueError for what no page of ours may hold.
+        """
+        if tag not in _TAGS and tag not in _EMPTY and tag not in _DRAWN:
+            raise ValueError(f"no element {tag!r} on these pages")
+        self.tag = tag
+        self.children = children
+        self.attributes: dict[str, str] = {}
+        for key, value in attributes.items():
+            name = key.rstrip("_").replace("_", "-")
+            if name not in _ATTRIBUTES:
+                raise ValueError(f"no attribute {name!r} on these pages")
+            if name == "href" and not str(value).startswith("#"):
+                raise ValueError("a page leads nowhere but to itself: expected #…")
+            if value is not None:
+                self.attributes[name] = str(value)
+
+    def pieces(self) -> Iterator[str]:
+        """The text of the element, piece by piece."""
+        named = "".join(f' {name}="{text_of(value)}"' for name, value in self.attributes.items())
+        if self.tag in _EMPTY or (self.tag in _DRAWN and not self.children):
+            yield f"<{self.tag}{named}{'/' if self.tag in _DRAWN else ''}>"
+            return
+        yield f"<{self.tag}{named}>"
+        for child in self.children:
+            yield from _pieces(child)
+        yield f"</{self.tag}>"
+
+    def __str__(self) -> str:
+        return "".join(self.pieces())
+
+
+class Stylesheet(Element):
+    """The page's own style, a constant of this package."""
+
+    def __init__(self, css: str) -> None:
+        """Keep `css`. Raises ValueError where it could end the element, or load something."""
+        super().__init__("head")
+        if "<" in css or "url(" in css or "@import" in css:
+            raise ValueError("a style that ends its element, or loads something")
+        self.css = css
+
+    @property
+    def policy(self) -> str:
+        """The content security policy of a page that has this style and nothing else."""
+        digest = base64.b64encode(hashlib.sha256(self.css.encode()).digest()).decode("ascii")
+        return (
+            f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+        )
+
+    def pieces(self) -> Iterator[str]:
+        """The element."""
+        yield f"<style>{self.css}</style>"
+
+
+def text_of(text: str) -> str:
+    """`text` for a page: what is no printable character as an escape that can be read."""
+    return escape(printable(text), quote=True)
+
+
+def _pieces(child: Content) -> Iterator[str]:
+    if isinstance(child, str):
+        yield text_of(child)
+    elif isinstance(child, Element):
+        yield from child.pieces()
+    elif isinstance(child, int):
+        yield f"{child:,}"
+    elif child is not None:
+        for each in child:
+            yield from _pieces(each)
