@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InputError, TargetError
-from . import output, training
+from ..errors import EndpointError, InputError, TargetError
+from . import demo_targets, output, training
 from .folding import fold, folded_trees
 from .parameters import json_option
 from .tables import breakdown_table
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..pipeline.report import Report
     from ..spool.breakdown import Breakdown
     from ..spool.tree import Forest
+    from .demo_targets import Sent, Stored
 
 RECORDING = Path(__file__).parent / "recording"
 _NAME = "cirron-otel"
@@ -54,6 +55,25 @@ class _Run:
         """Whether the training ran here, now."""
         return self.source is not RECORDING
 
+    @property
+    def session(self) -> str | None:
+        """Its session, which unjoined is its trace as well."""
+        return self.forest.trees[0].id if self.forest.trees else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """Where the run went."""
+
+    there: Report
+    """To OTLP, in a file."""
+    back: Report
+    is_equal: bool
+    """Whether every batch came back equal."""
+    stored: Stored
+    sent: Sent | None
+    """None where no endpoint is set."""
+
 
 @click.command(short_help="Train a small network, and look at its trace.")
 @click.option(
@@ -68,26 +88,44 @@ class _Run:
 def demo(directory: str | None, replay: bool, as_json: bool) -> int:
     """Train a small network for a few seconds with the hooks on; show its tree and its times.
 
-    Without PyTorch a recording of the same training is shown. Nothing is downloaded or sent.
+    The run goes to a collector, which is started for it, and into an SQLite file; where
+    OTEL_EXPORTER_OTLP_ENDPOINT is set, there as well. Without PyTorch a recording of the same
+    training is shown. Nothing is downloaded.
     """
     from ..spool.breakdown import break_down
 
-    with _place(directory) as place:
+    with _place(directory) as place, demo_targets.storing(place) as storing:
         if not as_json and not replay and training.is_installed():
             output.result("Training a small network on the CPU, for a few seconds …")
             output.flush()
         run = _run(place, replay)
-        there, back, is_equal = _round_trip(run, place)
+        trip = _round_trip(run, place)
+        stored = storing.store(run.source, run.session, run.forest.spans)
+        gone = _Gone(*trip, stored, demo_targets.send(run.source, run.session))
         found = break_down(run.forest.trees)
         if as_json:
-            output.document(_to_json(run, found, place, (there, back, is_equal)))
+            output.document(_to_json(run, found, place, gone))
         else:
             _show(run, found)
-            for line in _files(place, there, is_equal) + _next(place):
+            for line in _files(place, gone) + _next(place, gone):
                 output.result(line)
+    return _exit_code(run, gone)
+
+
+def _exit_code(run: _Run, gone: _Gone) -> int:
+    """Report what failed; 5 where the endpoint did, 1 where something else."""
     if run.has_failed:
         output.message(f"the training failed, and the recording was shown: {run.reason}")
-    return 0 if is_equal and not run.has_failed else 1
+    if gone.stored.has_failed:
+        output.message(f"the collector did not store the run: {gone.stored.reason}")
+    sent = gone.sent
+    if sent is not None and sent.message:
+        output.message(f"the endpoint says: {sent.message}")
+    if sent is not None and sent.failure:
+        output.error(f"the run was not sent: {sent.failure}")
+        return EndpointError.exit_code
+    is_whole = gone.is_equal and not gone.stored.has_failed
+    return 0 if is_whole and not run.has_failed and not (sent and sent.rejected) else 1
 
 
 @contextlib.contextmanager
@@ -171,10 +209,7 @@ def _has_same_batches(left: Path, right: Path) -> bool:
     )
 
 
-def _to_json(
-    run: _Run, found: Breakdown, place: Path, trip: tuple[Report, Report, bool]
-) -> dict[str, Any]:
-    there, back, is_equal = trip
+def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Gone) -> dict[str, Any]:
     return {
         "trained": run.is_trained,
         "reason": run.reason,
@@ -183,9 +218,12 @@ def _to_json(
         "spans": run.forest.spans,
         "trees": [each.to_json() for each in fold(run.forest.trees)],
         "breakdown": found.to_json(),
-        "to_otlp": there.to_json(),
-        "to_spool": back.to_json(),
-        "equal": is_equal,
+        "to_otlp": gone.there.to_json(),
+        "to_spool": gone.back.to_json(),
+        "equal": gone.is_equal,
+        "collector": gone.stored.to_json(),
+        "endpoint": None if gone.sent is None else gone.sent.to_json(),
+        "next": _commands(place, gone),
     }
 
 
@@ -209,17 +247,19 @@ def _heading(run: _Run) -> list[str]:
     return [*lines, ""]
 
 
-def _files(place: Path, there: Report, is_equal: bool) -> list[str]:
-    otlp = place / _OTLP
-    outcome = "every value of every batch is the same" if is_equal else "NOT THE SAME"
-    return [
+def _files(place: Path, gone: _Gone) -> list[str]:
+    otlp, there = place / _OTLP, gone.there
+    outcome = "every value of every batch is the same" if gone.is_equal else "NOT THE SAME"
+    lines = [
         "",
         f"spool   {printable(str(place))}/spool"
         f"  ({count(there.batches, 'file')}, {size(there.bytes_read)},"
         f" {count(there.spans, 'span')}, {count(there.marks, 'mark')},"
         f" {count(there.snapshots, 'snapshot')})",
         f"OTLP    {printable(str(otlp))}  ({size(otlp.stat().st_size)}; and back: {outcome})",
+        gone.stored.line(),
     ]
+    return lines if gone.sent is None else [*lines, gone.sent.line()]
 
 
 def _command() -> str:
@@ -229,19 +269,35 @@ def _command() -> str:
     return printable(str(called)) if is_elsewhere else _NAME
 
 
-def _next(place: Path) -> list[str]:
+def _commands(place: Path, gone: _Gone) -> list[str]:
+    """The three to try next, as a shell takes them."""
     import shlex
 
-    command = shlex.quote(_command())
-    where, otlp = shlex.quote(str(place)), shlex.quote(str(place / "trace.binpb.zst"))
+    def line(*words: str) -> str:
+        return printable(" ".join(shlex.quote(word) for word in (_command(), *words)))
+
+    where, database = str(place), gone.stored.database.absolute()
+    perfetto = str(place / "perfetto.json")
+    second = line("convert", where, str(place / "trace.binpb.zst"))
+    if gone.stored.is_there:
+        second = line("report", f"sqlite:///{database}")
+    return [line("report", where, "--slowest", "3", "--perfetto", perfetto), second, line("doctor")]
+
+
+def _next(place: Path, gone: _Gone) -> list[str]:
+    import shlex
+
+    first, second, third = _commands(place, gone)
+    what = "what the collector stored" if gone.stored.is_there else "the run as OTLP, compressed"
     return [
         "",
         "Try next:",
-        f"  {command} spool show {printable(where)} --fold",
-        f"  {command} convert {printable(where)} {printable(otlp)}",
-        "  OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
-        " OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 \\",
-        f"    {command} export {printable(where)}",
-        "and in a training program of yours:",
-        "  import cirron_otel; cirron_otel.profile()",
+        f"  {first}",
+        "    # the slowest steps; the file opens in ui.perfetto.dev",
+        f"  {second}",
+        f"    # {what}",
+        f"  {third}",
+        "    # is all ready to send a run to a backend?",
+        "and with a training program of yours, as it is:",
+        f"  {shlex.quote(_command())} run -- python train.py",
     ]

@@ -21,6 +21,10 @@ class OtlpServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[ExportTraceServiceRequest] = []
+        self.headers: list[dict[str, str]] = []
+        """Those of each request, under names in lower case."""
+        self.paths = {"/v1/traces"}
+        """Where requests are taken; elsewhere it is 404."""
         self.status = 200
         self.rejected = 0
         self.received = threading.Event()
@@ -46,6 +50,15 @@ class OtlpServer(ThreadingHTTPServer):
             for span in scope.spans
         ]
 
+    def trace_ids(self) -> set[str]:
+        return {
+            span.trace_id.hex()
+            for request in self.requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        }
+
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
         self._thread.start()
@@ -65,7 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        status = self.server.status if self.path == "/v1/traces" else 404
+        self.server.headers.append({key.lower(): value for key, value in self.headers.items()})
+        status = self.server.status if self.path in self.server.paths else 404
         if status == 200:
             self.server.requests.append(ExportTraceServiceRequest.FromString(body))
         response = ExportTraceServiceResponse()

@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -72,22 +73,27 @@ def test_the_recording_is_shown(run: Run, temporary: Path) -> None:
     assert f"spool   {made}/spool  (" in result.stdout
     assert f"OTLP    {made}/trace.jsonl  (" in result.stdout
     assert (made / "trace.jsonl").is_file()
+    assert f"SQLite  {made}/trace.db  (128 spans by way of a collector; " in result.stdout
 
 
 def test_what_it_says_to_try_next_works(run: Run, tmp_path: Path) -> None:
     shown = run("demo", "--replay", "--output", "a b").stdout
-    said = re.findall(r"^  cirron-otel (.*)$", shown.partition("Try next:")[2], re.MULTILINE)
-    assert len(said) == 2
+    shown = shown.partition("Try next:")[2].partition("\nand ")[0]
+    said = re.findall(r"^  cirron-otel (.*)$", shown, re.MULTILINE)
+    assert [command.split()[0] for command in said] == ["report", "report", "doctor"]
     for command in said:
         done = subprocess.run(
-            ["bash", "-c", f"cirron-otel {command}"], cwd=tmp_path, env=environment(), check=False
-        )
-        assert done.returncode == 0, command
+            ["bash", "-c", f"cirron-otel {command}"],
+            cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert command.startswith("doctor") or "15 steps took 102 ms" in done.stdout, command
+    assert (tmp_path / "a b" / "perfetto.json").is_file()
 
 
 def test_where_the_command_is_not_on_the_path_it_is_named(run: Run, tmp_path: Path) -> None:
     shown = run("demo", "--replay", env={"PATH": os.defpath}).stdout
-    assert f"\n  {COMMAND} spool show " in shown
+    assert f"\n  {COMMAND} report " in shown
 
 
 def test_without_torch_it_says_so(run: Run, tmp_path: Path) -> None:
@@ -134,7 +140,9 @@ def test_files_are_kept_where_it_is_told(run: Run, tmp_path: Path, temporary: Pa
         result = run("demo", "--replay", "--output", "kept", "--json")
         assert result.returncode == 0, result.stderr
         assert json.loads(result.stdout)["output"] == "kept"
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["spool", "trace.jsonl"]
+    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert kept == ["spool", "trace.db", "trace.jsonl"]
+    assert stat.S_IMODE((tmp_path / "kept" / "trace.db").stat().st_mode) == 0o600
     assert holds_the_recording(tmp_path / "kept" / "spool")
     assert list(temporary.iterdir()) == []
 

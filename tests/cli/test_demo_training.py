@@ -11,6 +11,7 @@ import pytest
 from cirron_otel.cli.demo import RECORDING
 from cirron_otel.cli.training import train
 from tests.cli.conftest import Run
+from tests.cli.server import OtlpServer
 from tests.recorder.demo import IMAGES
 
 pytestmark = pytest.mark.torch
@@ -45,9 +46,13 @@ def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
     assert (early["snapshots"], last["snapshots"]) == (24, 12)
     assert float(last["marks"]["accuracy"]) > 0.8
     assert document["breakdown"]["unattributed"]["total_ns"] >= 0
+    assert document["collector"]["spans"] == document["spans"] > 1_000
+    assert document["collector"]["slowest_step"]["durationNs"] > 0
+    assert document["endpoint"] is None
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
         "spool",
         "state",
+        "trace.db",
         "trace.jsonl",
     ]
 
@@ -64,10 +69,14 @@ def test_the_recording_is_what_the_program_makes(run: Run, tmp_path: Path) -> No
     assert [each["id"] for each in listed["sessions"]] == [session]
 
 
-def test_a_second_training_in_the_same_place_is_shown_alone(run: Run, tmp_path: Path) -> None:
+def test_a_second_training_in_the_same_place_is_shown_alone(
+    run: Run, tmp_path: Path, server: OtlpServer
+) -> None:
     assert run("demo", "--replay", "--output", "kept").returncode == 0
-    result = run("demo", "--output", "kept")
+    result = run("demo", "--output", "kept", env=server.environ)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("Training a small network on the CPU")
     assert result.stdout.count("cirron.session  ") == 1
     assert "every value of every batch is the same" in result.stdout
+    (trace,) = server.trace_ids()
+    assert f"look for trace {trace})" in result.stdout

@@ -1,0 +1,225 @@
+"""Where the demo's run goes beside its files: an embedded collector's database, and an endpoint."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CirronOtelError, UsageError
+from .embedded import Embedded, EmbeddedError, is_installed
+from .text import count, duration, printable
+
+if TYPE_CHECKING:
+    from ..pipeline.export_report import ExportReport
+
+_CHECK_S = 5.0
+_SLOWEST = """
+SELECT "epoch", "step", "durationNs", "timesMedian" FROM "TraceSlowestStep"
+WHERE "workspaceId" = 'default' AND "runId" = ? AND "place" = 1
+"""
+_SPANS = """
+SELECT "spans" FROM "TraceRun" WHERE "workspaceId" = 'default' AND "runId" = ?
+"""
+MISSING = "the extra 'collector' is not installed: pip install 'cirron-otel[collector]'"
+
+
+@dataclass(slots=True)
+class Stored:
+    """What a collector stored of the run."""
+
+    database: Path
+    spans: int = 0
+    slowest: dict[str, Any] = field(default_factory=dict)
+    """The slowest step, as the view TraceSlowestStep has it."""
+    reason: str = ""
+    """Why there is nothing, or not all."""
+    has_failed: bool = False
+    """Whether that is a failure, rather than a missing extra."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the database has the run."""
+        return bool(self.spans)
+
+    def line(self) -> str:
+        """For people."""
+        if not self.is_there:
+            return f"SQLite  left out, because {printable(self.reason)}"
+        told = f"{count(self.spans, 'span')} by way of a collector"
+        if self.slowest:
+            epoch, step = self.slowest["epoch"], self.slowest["step"]
+            told += f"; the slowest step is {step} of epoch {epoch}:"
+            told += f" {duration(self.slowest['durationNs'])}"
+            if self.slowest["timesMedian"]:
+                told += f", {self.slowest['timesMedian']:.2g} times the median"
+        return f"SQLite  {printable(str(self.database))}  ({told})"
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "database": str(self.database) if self.is_there else None,
+            "spans": self.spans,
+            "slowest_step": self.slowest or None,
+            "reason": self.reason or None,
+        }
+
+
+class Storing:
+    """An embedded collector that the run is sent to; without the extra there is none."""
+
+    def __init__(self, collector: Embedded | None, stored: Stored) -> None:
+        """See `storing`."""
+        self._collector, self._stored = collector, stored
+
+    def store(self, source: Path, session: str | None, spans: int) -> Stored:
+        """Send what is in a spool, drain the collector, and ask the database about the session."""
+        stored = self._stored
+        if self._collector is None:
+            return stored
+        try:
+            _export(source, {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": self._collector.endpoint(),
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            })  # fmt: skip
+            self._collector.finish()
+            _ask(stored, session)
+        except (EmbeddedError, CirronOtelError, sqlite3.Error) as error:
+            stored.reason, stored.has_failed = str(error), True
+        if not stored.has_failed and stored.spans != spans:
+            stored.reason = f"the database has {stored.spans} of {spans} spans"
+            stored.has_failed = True
+        return stored
+
+
+@contextlib.contextmanager
+def storing(place: Path) -> Iterator[Storing]:
+    """A collector that starts while something else is done, and is gone behind the block."""
+    stored = Stored(place / "trace.db")
+    if not is_installed():
+        stored.reason = MISSING
+        yield Storing(None, stored)
+        return
+    from ..storage.url import parse_url
+
+    with contextlib.ExitStack() as stack:
+        collector = None
+        try:
+            parse_url(f"sqlite:///{stored.database.absolute()}")
+            collector = stack.enter_context(Embedded(place, stored.database))
+        except EmbeddedError as error:
+            stored.reason, stored.has_failed = str(error), True
+        except UsageError as error:  # the directory has a name that no URL can hold
+            stored.reason = str(error)
+        yield Storing(collector, stored)
+
+
+def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:
+    """Push it. Raises CirronOtelError."""
+    from ..pipeline.export import ExportRequest, export
+
+    return export(ExportRequest(source=str(source)), environ=environ, stop=threading.Event())
+
+
+def _ask(stored: Stored, session: str | None) -> None:
+    """What a user would ask: is all there, and which step was the slowest."""
+    # Not `mode=ro`: whoever may not write leaves the files of the WAL behind.
+    uri = f"{stored.database.absolute().as_uri()}?mode=rw"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        connection.execute("PRAGMA query_only = 1")
+        connection.row_factory = sqlite3.Row
+        found = connection.execute(_SPANS, (session,)).fetchone()
+        stored.spans = found["spans"] if found else 0
+        slowest = connection.execute(_SLOWEST, (session,)).fetchone()
+        stored.slowest = dict(slowest) if slowest else {}
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the run at the endpoint that the environment names."""
+
+    target: str
+    accepted: int = 0
+    rejected: int = 0
+    message: str = ""
+    """What the endpoint said, though it took it."""
+    trace_id: str = ""
+    failure: str = ""
+
+    def line(self) -> str:
+        """For people."""
+        if self.failure:
+            return f"sent    NOT: {printable(self.failure)}"
+        return (
+            f"sent    {printable(self.target)}  ({count(self.accepted, 'span')} accepted,"
+            f" {self.rejected:,} rejected; look for trace {self.trace_id})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "target": self.target,
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "message": self.message,
+            "trace_id": self.trace_id,
+            "failure": self.failure or None,
+        }
+
+
+def send(source: Path, session: str | None) -> Sent | None:
+    """Send one session to the endpoint of OpenTelemetry's variables; None where they name none.
+
+    What else is configured does not count. The endpoint is asked first, so that one that is away
+    is told within seconds.
+    """
+    from ..config import Config, Export, exports_of, is_sdk_disabled
+
+    environ = os.environ
+    if is_sdk_disabled(environ) or Export.OTLP not in exports_of(Config(), environ).targets:
+        return None
+    from ..exporter.config import OtlpConfig
+
+    sent = Sent("", trace_id=session or "")
+    try:
+        sent.target = OtlpConfig.from_env(environ).shown_endpoint
+        sent.failure = _trouble(environ)
+        if not sent.failure:
+            with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
+                only = _session_alone(source, session, Path(folder))
+                report = _export(only, environ)
+            sent.accepted, sent.rejected = report.accepted, report.rejected
+            sent.message = report.message
+    except CirronOtelError as error:
+        sent.failure = str(error)
+    return sent
+
+
+def _trouble(environ: Mapping[str, str]) -> str:
+    """What the doctor finds wrong with the endpoint, and its advice."""
+    from ..doctor.otlp import OtlpRequest, examine_otlp
+
+    request = OtlpRequest(environ, _CHECK_S, is_sent=False, service="")
+    failures = [check for check in examine_otlp(request) if check.is_endpoint]
+    return f"{failures[0].found} ({failures[0].advice})" if failures else ""
+
+
+def _session_alone(source: Path, session: str | None, folder: Path) -> Path:
+    """The records of a session as OTLP: the directory may hold runs from before."""
+    from ..pipeline.convert import Request, convert
+    from ..pipeline.select import Selection
+
+    if session is None:
+        return source
+    target = folder / "run.binpb"
+    select = Selection.parse([f"session={session}"])
+    convert(Request(source=str(source), target=str(target), select=select, jobs=1))
+    return target

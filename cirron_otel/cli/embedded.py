@@ -1,0 +1,182 @@
+"""A collector for as long as a command runs: on free ports of this machine, into an SQLite file.
+
+It ends with the command, however that ends: it watches a pipe that the command holds.
+"""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_START_S = 60.0
+_END_S = 45.0
+"""More than the collector itself takes at most (`drain_s`)."""
+_MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
+"""What the extra `collector` brings."""
+_PROGRAM = "from cirron_otel.cli.embedded import serve; serve()"
+
+
+class EmbeddedError(Exception):
+    """The collector did not come to its end; the message is one line and says why."""
+
+
+def is_installed() -> bool:
+    """Whether all is there that a collector needs."""
+    from importlib.util import find_spec
+
+    try:
+        return all(find_spec(name) is not None for name in _MODULES)
+    except ModuleNotFoundError:
+        return False
+
+
+class Embedded:
+    """A running `cirron-otel collector`; as a context manager it is gone afterwards."""
+
+    def __init__(self, directory: Path, database: Path) -> None:
+        """Start it, without waiting for it. Its own files are in `directory` until it is gone.
+
+        Raises EmbeddedError.
+        """
+        self._folder = tempfile.TemporaryDirectory(
+            dir=directory, prefix=".collector-", ignore_cleanup_errors=True
+        )
+        place = Path(self._folder.name)
+        self._log = place / "log"
+        command = [
+            *(
+                sys.executable,
+                "-P",
+                "-c",
+                _PROGRAM,
+                "collector",
+                "--json",
+                "--log-level",
+                "warning",
+            ),
+            *("--grpc", "127.0.0.1:0", "--http", "off"),
+            *("--spool", str(place), "--storage", f"sqlite:///{database.absolute()}"),
+        ]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    command, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                )
+        except OSError as error:
+            self._folder.cleanup()
+            raise EmbeddedError(f"it cannot be started: {error.strerror or error}") from None
+
+    def endpoint(self) -> str:
+        """Where it takes OTLP/gRPC, once it does. Raises EmbeddedError."""
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        is_there, _, _ = select.select([self._process.stdout], [], [], _START_S)
+        line = self._process.stdout.readline() if is_there else b""
+        try:
+            return f"http://{json.loads(line)['grpc']}"
+        except (ValueError, KeyError, TypeError):
+            raise EmbeddedError(self._reason("it does not start")) from None
+
+    def finish(self) -> None:
+        """Let it store what it has taken, and end. Raises EmbeddedError where it does not."""
+        self._hang_up()
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            raise EmbeddedError(f"it does not end within {_END_S:.0f} s") from None
+        if code < 0:
+            raise EmbeddedError(f"it was ended by {signal.Signals(-code).name}")
+        if code != 0:
+            raise EmbeddedError(self._reason(f"it ended with {code}"))
+
+    def _hang_up(self) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def _reason(self, otherwise: str) -> str:
+        """The last thing that it said."""
+        with contextlib.suppress(OSError):
+            for line in reversed(self._log.read_text(errors="replace").splitlines()):
+                if not line.startswith("cirron-otel: warning"):
+                    return _message(line)
+        return otherwise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with _unbroken():
+            if self._process.poll() is None:
+                self._hang_up()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0 if kind is None else 5)
+            if self._process.poll() is None:
+                self._process.kill()  # its second process ends with it
+                self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def _unbroken() -> Iterator[None]:
+    """Within the block a second Ctrl-C is not heard: what was started must go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in both]
+    try:
+        yield
+    finally:
+        for number, old in before:
+            signal.signal(number, old)
+
+
+def _message(line: str) -> str:
+    """What a line of the collector's log says."""
+    with contextlib.suppress(ValueError):
+        found: Any = json.loads(line)
+        if isinstance(found, dict) and isinstance(found.get("message"), str):
+            return str(found["message"])
+    return line.removeprefix("cirron-otel: ").removeprefix("error: ").strip()
+
+
+def serve() -> None:
+    """The collector's process: as `cirron-otel` with these arguments, until the pipe is closed."""
+    from .main import main
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the command says when
+    threading.Thread(target=_watch, daemon=True).start()
+    main()
+
+
+def _watch() -> None:
+    """End the process when nobody holds the other end of its standard input."""
+    with contextlib.suppress(OSError):
+        # Not sys.stdin, whose lock this thread would keep while the interpreter ends.
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_END_S)
+    os._exit(1)

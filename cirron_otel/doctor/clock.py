@@ -1,0 +1,37 @@
+"""The clocks of this machine: spans are stamped by one, and last by the other."""
+
+from __future__ import annotations
+
+import time
+
+from .check import Check, ok, warning
+
+_EARLIEST_S = 1_704_067_200.0
+"""2024: this package is younger."""
+_LATEST_S = 4_102_444_800.0
+"""2100."""
+_LOOK_S = 0.05
+_APART_S = 0.02
+_COARSE_S = 0.001
+
+
+def examine_clock() -> Check:
+    """Whether the wall clock can be right, and goes as fast as the monotonic one."""
+    wall, steady = time.time(), time.monotonic()
+    time.sleep(_LOOK_S)
+    wall_took, steady_took = time.time() - wall, time.monotonic() - steady
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall))
+    advice = "set the clock by NTP: backends drop or misplace spans of another time"
+    if not _EARLIEST_S < wall < _LATEST_S:
+        return warning("clock", f"it says {shown}, which cannot be", advice)
+    if steady_took <= 0 or abs(wall_took - steady_took) > _APART_S:
+        found = (
+            f"the wall clock went on by {1000 * wall_took:.0f} ms and the monotonic clock by"
+            f" {1000 * steady_took:.0f} ms"
+        )
+        return warning("clock", found, "somebody sets it now; look again")
+    resolution = max(time.get_clock_info(name).resolution for name in ("time", "monotonic"))
+    if resolution > _COARSE_S:
+        found = f"{shown}, in steps of {1000 * resolution:.3g} ms"
+        return warning("clock", found, "short scopes have no length here")
+    return ok("clock", f"{shown}; the monotonic clock goes along")

@@ -1,0 +1,55 @@
+"""Where batches go: which endpoints are looked at, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..config import Config, Export, exports_of
+from ..errors import CirronOtelError
+from ..exporter.cirron_http import CirronTarget
+from ..exporter.config import OtlpConfig, target_key
+from ..translator.encode import DEFAULT_SERVICE_NAME
+from ..translator.foreign import SDK_VERSION
+from .check import Check, ok
+from .otlp import OtlpRequest, examine_otlp
+from .platform import examine_platform
+from .spool import examine_spool
+
+__all__ = ["examine_endpoints", "examine_spool", "keys_of"]
+
+
+def examine_endpoints(
+    config: Config, environ: Mapping[str, str], timeout: float, *, is_sent: bool
+) -> Iterator[Check]:
+    """The checks of each endpoint that batches go to; `timeout`, seconds, is for each."""
+    targets = exports_of(config, environ).targets
+    if not targets:
+        yield ok(
+            "endpoint",
+            f"none is set: only the spool is written, {config.output_dir}"
+            " (OTEL_EXPORTER_OTLP_ENDPOINT sends it as well)",
+        )
+    if Export.OTLP in targets:
+        service = environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
+        yield from examine_otlp(OtlpRequest(environ, timeout, is_sent, service))
+    if Export.EVENT_STREAM in targets:
+        yield ok("cirron", "in a run of the platform: batches go to standard output, as events")
+    elif Export.CIRRON_HTTP in targets:
+        yield from examine_platform(config, timeout, is_sent=is_sent)
+
+
+def keys_of(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """What deliveries know each target by, by how people know it; only what can be used."""
+    keys: dict[str, str] = {}
+    for export in exports_of(config, environ).targets:
+        try:
+            if export is Export.OTLP:
+                otlp = OtlpConfig.from_env(environ)
+                keys[otlp.shown_endpoint] = target_key(otlp)
+            elif export is Export.CIRRON_HTTP:
+                place = config.api_endpoint, config.ingest_path, config.api_key or ""
+                target = CirronTarget(*place, SDK_VERSION)
+                keys[target.shown] = target.key
+        except CirronOtelError:
+            continue  # the checks of the endpoint say so
+    return keys

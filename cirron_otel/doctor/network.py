@@ -1,0 +1,292 @@
+"""Names, connections and TLS: how far one gets towards an endpoint, and what stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from .check import Check, Deadline, Problem, ok, unreached, warning, within
+
+DAYS_LEFT = 14
+"""A certificate that ends sooner is worth a warning."""
+
+_EXPIRED, _NOT_YET = 10, 9
+_SELF_SIGNED = (18, 19)
+_NO_ISSUER = (2, 20, 21)
+_OTHER_NAME = (62, 64)
+_WANTS_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+_REFUSES_CERTIFICATE = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "ACCESS_DENIED")
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the settings of an endpoint are called, so that advice can name them."""
+
+    endpoint: str
+    certificate: str
+    client_certificate: str = ""
+    """"" where none can be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an endpoint is, and how one gets in."""
+
+    host: str
+    port: int
+    is_tls: bool
+    words: Words
+    alpn: str = "http/1.1"
+    ca: str | None = None
+    """A file of CA certificates; None: those of the system."""
+    client_certificate: str | None = None
+    client_key: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """As messages name it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine."""
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return self.host == "localhost" or self.host.endswith(".localhost")
+
+
+Found = tuple[Any, ...]
+"""An address as `getaddrinfo` gives it."""
+
+
+def look_up(place: Place, deadline: Deadline) -> list[Found]:
+    """The addresses of its host. Raises Problem."""
+    try:
+        return within(
+            deadline.left(),
+            lambda: list(socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)),
+        )
+    except TimeoutError:
+        why = "the name server does not answer"
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    raise Problem(
+        f"{place.host} has no address: {why}",
+        f"check the name in {place.words.endpoint}, and from within a container whether it is"
+        " known there",
+    )
+
+
+def connect(place: Place, found: list[Found], deadline: Deadline) -> socket.socket:
+    """A connection to the first of the addresses that takes one. Raises Problem."""
+    failures: list[tuple[str, OSError]] = []
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        sock = socket.socket(family, kind, protocol)
+        # Of several addresses that are silent each gets its share.
+        sock.settimeout(deadline.left() / (len(found) - number))
+        try:
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failures.append((address[0], error))
+        else:
+            return sock
+    raise _unconnected(place, failures, deadline)
+
+
+def _unconnected(place: Place, failures: list[tuple[str, OSError]], deadline: Deadline) -> Problem:
+    kinds = [type(error) for _, error in failures]
+    tried = ", ".join(dict.fromkeys(address for address, _ in failures))
+    if ConnectionRefusedError in kinds:
+        advice = f"start a receiver there, or check the port in {place.words.endpoint}"
+        if place.is_loopback:
+            advice += "; in a container this is the container itself"
+        return Problem(f"{place.shown} refuses connections ({tried})", advice)
+    if TimeoutError in kinds:
+        return Problem(
+            f"{place.shown} does not answer within {deadline.seconds:.3g} s ({tried})",
+            f"check the host and the port in {place.words.endpoint}, and what a firewall lets out",
+        )
+    why = failures[-1][1].strerror or str(failures[-1][1]) if failures else "no address"
+    return Problem(
+        f"{place.shown} cannot be reached: {why}",
+        f"check {place.words.endpoint}, and the network of this machine",
+    )
+
+
+class Line:
+    """The way to a place that was found: it makes connections, with TLS where there is to be."""
+
+    def __init__(self, place: Place, found: list[Found], deadline: Deadline) -> None:
+        """Nothing is connected yet."""
+        self.place, self.deadline = place, deadline
+        self._found = found
+
+    @contextlib.contextmanager
+    def open(self, *, tls: bool | None = None, verify: bool = True) -> Iterator[socket.socket]:
+        """A connection; with TLS as the place says, unless `tls` does. Raises Problem."""
+        sock = connect(self.place, self._found, self.deadline)
+        try:
+            sock.settimeout(self.deadline.left())
+            if self.place.is_tls if tls is None else tls:
+                sock = self._secured(sock, verify)
+            yield sock
+        finally:
+            sock.close()
+
+    def _secured(self, sock: socket.socket, verify: bool) -> ssl.SSLSocket:
+        context = self._context(verify)
+        try:
+            return context.wrap_socket(sock, server_hostname=self.place.host)
+        except (OSError, ValueError) as error:
+            sock.close()
+            raise tls_problem(self.place, error) from None
+
+    def _context(self, verify: bool) -> ssl.SSLContext:
+        place = self.place
+        try:
+            context = ssl.create_default_context(cafile=place.ca)
+            if place.client_certificate:
+                context.load_cert_chain(place.client_certificate, place.client_key)
+        except OSError as error:
+            raise Problem(
+                f"the certificates cannot be used: {error.strerror or error}",
+                f"check {place.words.certificate}"
+                + (f" and {place.words.client_certificate}" if place.client_certificate else ""),
+            ) from None
+        if not verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols([place.alpn])
+        return context
+
+    def speaks_tls(self) -> bool:
+        """Whether TLS is spoken there, whatever the certificate is."""
+        try:
+            with self.open(tls=True, verify=False):
+                return True
+        except Problem:
+            return False
+
+
+def tls_problem(place: Place, error: Exception) -> Problem:
+    """What an error of TLS means."""
+    words, shown = place.words, place.shown
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _untrusted(place, error)
+    reason = (getattr(error, "reason", None) or "").upper()
+    said = f"{type(error).__name__}" if not reason else reason.replace("_", " ").lower()
+    if any(word in reason for word in _NO_TLS) or isinstance(error, ConnectionResetError):
+        return Problem(
+            f"{shown} does not speak TLS ({said})",
+            f"say http:// in {words.endpoint}, if it is to be without, or check the port",
+        )
+    if words.client_certificate and any(word in reason for word in _REFUSES_CERTIFICATE):
+        return Problem(
+            f"{shown} does not take our client certificate ({said})",
+            f"check {words.client_certificate}: who issued it, and until when it is valid",
+        )
+    if words.client_certificate and any(word in reason for word in _WANTS_CERTIFICATE):
+        if place.client_certificate is None:
+            return Problem(
+                f"{shown} wants a client certificate ({said})", f"set {words.client_certificate}"
+            )
+        return Problem(
+            f"{shown} ends the handshake ({said})",
+            f"check {words.client_certificate}, and what versions of TLS it speaks",
+        )
+    if isinstance(error, TimeoutError):
+        return Problem(
+            f"{shown} does not answer the TLS handshake in time",
+            f"say http:// in {words.endpoint}, if it speaks no TLS; else it may hang",
+        )
+    return Problem(f"no TLS with {shown}: {said}", f"check {words.endpoint}")
+
+
+def _untrusted(place: Place, error: ssl.SSLCertVerificationError) -> Problem:
+    code, shown, words = error.verify_code, place.shown, place.words
+    if code == _EXPIRED:
+        return Problem(f"the certificate of {shown} has expired", "renew it there")
+    if code == _NOT_YET:
+        return Problem(
+            f"the certificate of {shown} is not valid yet",
+            "check the clock of this machine, and when it was issued",
+        )
+    if code in _OTHER_NAME:
+        return Problem(
+            f"the certificate of {shown} is for another name: {error.verify_message}",
+            f"say the name that it is for in {words.endpoint}",
+        )
+    if code in _SELF_SIGNED or code in _NO_ISSUER:
+        which = "itself" if code in _SELF_SIGNED else "a CA that is not known here"
+        known = f"those in {place.ca}" if place.ca else "the usual ones"
+        return Problem(
+            f"the certificate of {shown} is issued by {which}; trusted are {known}",
+            f"set {words.certificate} to a file with the certificate of its CA",
+        )
+    return Problem(
+        f"the certificate of {shown} is not trusted: {error.verify_message}",
+        f"check {words.certificate}",
+    )
+
+
+def certificate_check(name: str, sock: socket.socket) -> Check:
+    """What the server's certificate, which is trusted, says of its end."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return ok(name, "no TLS")
+    peer: dict[str, Any] = dict(sock.getpeercert() or {})
+    found = f"{sock.version()}, a certificate that is trusted"
+    ends = peer.get("notAfter")
+    days = (ssl.cert_time_to_seconds(ends) - time.time()) / 86_400 if ends else None
+    if days is None:
+        return ok(name, found, version=sock.version())
+    found += f" until {ends}"
+    if days < DAYS_LEFT:
+        return warning(name, f"{found}: {days:.0f} days", "have it renewed", version=sock.version())
+    return ok(name, found, version=sock.version(), not_after=ends)
+
+
+def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult | None:
+    """The proxy that the environment names for a place, as `requests` and gRPC find it."""
+    proxies = getproxies()
+    names = ("grpc", "https", "http") if is_grpc else (scheme,)
+    found = next((proxies[name] for name in names if proxies.get(name)), None)
+    if found is None or proxy_bypass(netloc):
+        return None
+    try:
+        proxy = urlsplit(found if "://" in found else f"http://{found}")
+        return proxy if proxy.hostname and proxy.port != 0 else None
+    except ValueError:
+        return None
+
+
+def reach(prefix: str, place: Place, deadline: Deadline) -> tuple[list[Check], Line | None]:
+    """The checks of name and connection, and the line where both are good."""
+    begun = time.monotonic()
+    try:
+        found = look_up(place, deadline)
+    except Problem as problem:
+        return [unreached(f"{prefix} dns", problem)], None
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    took = f"{1000 * (time.monotonic() - begun):.0f} ms"
+    checks = [ok(f"{prefix} dns", f"{place.host} is {', '.join(addresses)}", addresses=addresses)]
+    if place.host in addresses:
+        checks = []  # there was nothing to look up
+    line = Line(place, found, deadline)
+    begun = time.monotonic()
+    try:
+        with line.open(tls=False) as sock:
+            took = f"{1000 * (time.monotonic() - begun):.0f} ms"
+            peer = sock.getpeername()[0]
+    except Problem as problem:
+        return [*checks, unreached(f"{prefix} tcp", problem)], None
+    checks.append(ok(f"{prefix} tcp", f"{place.shown} takes connections ({peer}, {took})"))
+    return checks, line

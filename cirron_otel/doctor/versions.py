@@ -1,0 +1,128 @@
+"""Python and the packages, held against what the packages themselves say that they need."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from .check import Check, failed, listed, ok, warning
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+DISTRIBUTION = "cirron-otel"
+_ROOTS = ("opentelemetry-", DISTRIBUTION)
+_SHOWN = (
+    "opentelemetry-sdk", "opentelemetry-exporter-otlp", "protobuf", "grpcio", "requests", "torch",
+)  # fmt: skip
+
+
+def examine_python() -> Check:
+    """The interpreter, against what the package's metadata asks for."""
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415
+
+    found = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform}"
+    wanted = _field(metadata.metadata(DISTRIBUTION), "Requires-Python")
+    version = ".".join(map(str, sys.version_info[:3]))  # without what builds of others add
+    if not SpecifierSet(wanted).contains(version, prereleases=True):
+        return failed("python", f"{found}, expected {wanted}", "use another Python")
+    return ok("python", found, version=platform.python_version(), wanted=wanted)
+
+
+def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
+    """Whether what is installed fits together, and the `needed` extras are there."""
+    versions = _installed()
+    shown = [f"{name} {versions[name]}" for name in (DISTRIBUTION, *_SHOWN) if name in versions]
+    problems = [
+        each for name in versions if name.startswith(_ROOTS) for each in _unmet(name, versions)
+    ]
+    details = {
+        "versions": {name: versions[name] for name in (DISTRIBUTION, *_SHOWN) if name in versions}
+    }
+    if problems:
+        yield warning(
+            "packages",
+            f"{', '.join(shown)}; {listed(problems, 4)}",
+            "install what is wanted: pip check lists it",
+            **details,
+        )
+    else:
+        yield ok("packages", ", ".join(shown), **details)
+    for extra in needed:
+        missing = _missing(extra, versions)
+        if missing:
+            yield failed(
+                "packages",
+                f"the extra {extra} is needed, and {listed(missing)} is not installed",
+                f"pip install 'cirron-otel[{extra}]'",
+            )
+    if "cirron-sdk" in versions:
+        yield ok(
+            "packages",
+            f"cirron-sdk {versions['cirron-sdk']} is installed beside: a program should trace with"
+            " one of the two",
+        )
+
+
+def _field(data: Any, name: str) -> str:
+    """A field of a distribution's metadata; "" where a broken installation has none."""
+    return "" if data is None else data.get(name) or ""
+
+
+def _installed() -> dict[str, str]:
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    found: dict[str, str] = {}
+    for each in metadata.distributions():
+        name = _field(each.metadata, "Name")
+        if name:
+            found.setdefault(canonicalize_name(name), each.version)
+    return found
+
+
+def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
+    """What is installed otherwise than a distribution wants it; extras count where they are."""
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    for text in metadata.requires(name) or ():
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement:
+            continue
+        other = canonicalize_name(wanted.name)
+        is_always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        found = versions.get(other)
+        if found is None:
+            if is_always:
+                yield f"{name} wants {other}, which is not installed"
+        elif (is_always or name == DISTRIBUTION) and not _is_in(wanted.specifier, found):
+            yield f"{name} wants {other} {wanted.specifier}, found {found}"
+
+
+def _is_in(wanted: SpecifierSet, version: str) -> bool:
+    from packaging.version import InvalidVersion  # noqa: PLC0415
+
+    try:
+        return wanted.contains(version, prereleases=True)
+    except InvalidVersion:
+        return True  # a build of somebody's own: they know
+
+
+def _missing(extra: str, versions: dict[str, str]) -> list[str]:
+    """What of an extra is not installed."""
+    from packaging.requirements import Requirement  # noqa: PLC0415
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    wanted = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or ()]
+    return [
+        name
+        for each in wanted
+        if each.marker is not None
+        and each.marker.evaluate({"extra": extra})
+        and not each.marker.evaluate({"extra": ""})
+        and (name := canonicalize_name(each.name)) not in versions
+    ]

@@ -1,0 +1,212 @@
+"""Where the demo's run goes: an embedded collector's SQLite file, and the endpoint that is set."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.cli.demo import RECORDING
+from cirron_otel.cli.embedded import Embedded, EmbeddedError
+from cirron_otel.storage import Storage
+from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
+from tests.cli.server import OtlpServer
+from tests.cli.test_demo import python_path
+
+SPANS = 128
+"""Of the recording."""
+
+_WITHOUT_AIOHTTP = """
+import importlib.machinery
+real = importlib.machinery.PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name == "aiohttp" else real(name, path, target)
+importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
+"""
+
+_BROKEN_COLLECTOR = """
+import sys
+if sys.argv[1:2] == ["collector"]:
+    print("cirron-otel: error: no such luck", file=sys.stderr)
+    sys.stderr.flush()
+    import os; os._exit(7)
+"""
+
+
+def test_the_collector_stores_every_batch_as_it_was(run: Run, tmp_path: Path) -> None:
+    document = json.loads(run("demo", "--replay", "--output", "kept", "--json").stdout)
+    found = document["collector"]
+    assert (found["spans"], found["reason"]) == (SPANS, None)
+    with Storage.open(f"sqlite:///{tmp_path}/{found['database']}", create=False) as storage:
+        (tmp_path / "stored").mkdir()
+        for name, data in storage.batches():
+            (tmp_path / "stored" / name).write_bytes(data)
+    assert same_batches(tmp_path / "stored", RECORDING / "spool")
+
+
+def test_the_slowest_step_is_that_of_the_records(run: Run) -> None:
+    document = json.loads(run("demo", "--replay", "--output", "kept", "--json").stdout)
+    steps = [
+        span["end_ns"] - span["start_ns"]
+        for file in (RECORDING / "spool").iterdir()
+        for span in json.loads(file.read_bytes())["spans"]
+        if span["name"] == "step"
+    ]
+    assert document["collector"]["slowest_step"]["durationNs"] == max(steps)
+    assert document["endpoint"] is None
+
+
+def test_without_the_extra_it_says_so_and_goes_on(run: Run, tmp_path: Path) -> None:
+    hidden = python_path(tmp_path, "sitecustomize.py", _WITHOUT_AIOHTTP)
+    result = run("demo", "--replay", "--output", "kept", env=hidden)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "SQLite  left out, because the extra 'collector' is not installed: pip" in result.stdout
+    assert "cirron-otel convert kept kept/trace.binpb.zst" in result.stdout
+    assert "└── epoch 2" in result.stdout
+
+
+def test_a_collector_that_does_not_start_is_reported(run: Run, tmp_path: Path) -> None:
+    broken = python_path(tmp_path, "sitecustomize.py", _BROKEN_COLLECTOR)
+    result = run("demo", "--replay", "--output", "kept", env=broken)
+    assert "the collector did not store the run: no such luck" in one_line(result, 1)
+    assert "SQLite  left out, because no such luck" in result.stdout
+    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert kept == ["spool", "trace.jsonl"]
+
+
+def test_a_directory_that_no_url_can_name(run: Run) -> None:
+    result = run("demo", "--replay", "--output", "what?")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "SQLite  left out, because " in result.stdout
+
+
+def test_it_goes_to_the_endpoint_that_is_set(run: Run, server: OtlpServer) -> None:
+    result = run("demo", "--replay", "--output", "kept", env=server.environ)
+    assert (result.returncode, result.stderr) == (0, "")
+    recorded = [
+        span
+        for request in server.requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if not span.name.startswith("cirron.marks")
+    ]
+    assert len(recorded) == SPANS
+    (trace,) = server.trace_ids()
+    assert f"look for trace {trace})" in result.stdout
+    assert f"sent    http://{server.address}/v1/traces  (" in result.stdout
+
+
+def test_what_an_endpoint_rejects_is_told(run: Run, server: OtlpServer) -> None:
+    server.rejected = 3
+    result = run("demo", "--replay", "--output", "kept", env=server.environ)
+    assert one_line(result, 1).endswith("the endpoint says: too many spans")
+    assert re.search(r", [1-9] rejected; look for trace ", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [("http://127.0.0.1:1", "refuses connections"), ("nonsense", "is no http:// or https:// URL")],
+)
+def test_an_endpoint_that_is_not_there_is_told(run: Run, url: str, reason: str) -> None:
+    settings = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    result = run("demo", "--replay", "--output", "kept", env=settings)
+    assert reason in one_line(result, 5)
+    assert "sent    NOT: " in result.stdout
+    assert "128 spans by way of a collector" in result.stdout
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs, and is no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    end = time.monotonic() + 60
+    while any(map(alive, processes)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def children(process: int) -> list[int]:
+    """All processes below one."""
+    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [each for child in map(int, found) for each in (child, *children(child))]
+
+
+_HOLDING = """
+import sys, time
+from pathlib import Path
+from cirron_otel.cli.embedded import Embedded
+with Embedded(Path(sys.argv[1]), Path(sys.argv[1], "trace.db")) as collector:
+    print(collector.endpoint(), flush=True)
+    time.sleep(300)
+"""
+
+
+def test_it_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDING, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    below = children(process.pid)
+    assert len(below) == 2
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wait_until_gone(below)
+
+
+def test_a_collector_that_dies_is_reported(tmp_path: Path) -> None:
+    with Embedded(tmp_path, tmp_path / "trace.db") as collector:
+        collector.endpoint()
+        (first, *_) = children(os.getpid())
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(EmbeddedError, match="it was ended by SIGKILL"):
+            collector.finish()
+    assert sorted(path.name for path in tmp_path.glob(".collector-*")) == []
+
+
+def test_ctrl_c_while_it_is_stored_leaves_nothing(tmp_path: Path) -> None:
+    """The command is interrupted while its collector runs: neither process nor file is left."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [COMMAND, "demo", "--replay"],
+        env=environment(TMPDIR=str(temporary)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 60
+    while not (below := children(process.pid)) and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "cirron-otel: interrupted\n")
+    wait_until_gone(below)
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_database_is_a_plain_sqlite_file(run: Run, tmp_path: Path) -> None:
+    run("demo", "--replay", "--output", "kept")
+    with sqlite3.connect(tmp_path / "kept" / "trace.db") as connection:
+        (steps,) = connection.execute('SELECT COUNT(*) FROM "TraceStep"').fetchone()
+    assert steps == 15
