@@ -17,7 +17,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest backends test demo bench fuzz lint format clean
+.PHONY: help venv torch torch-oldest backends test demo bench fuzz docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -26,8 +26,10 @@ help:
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make test      linters, types, layers and all tests"
 	@echo "make bench     what tracing costs, beside other tools; spans a second; peak memory"
-	@echo "make backends  the OpenTelemetry Collector, Jaeger and S3 server that the tests run (needs Go)"
+	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris)"
+	@echo "make docs      the documentation as a site: build/docs/index.html"
+	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
 	@echo "make lint      what 'make test' runs before the tests"
 	@echo "make format    format the code, and repair what ruff can"
 	@echo "make clean     remove .venv and what tools left here (the built backends are kept)"
@@ -42,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
 	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt \
-	  -e '.[otlp,collector,postgres,s3]' --group dev
+	  -e '.[otlp,collector,postgres,s3]' --group dev --group docs
 	@touch $@
 
 torch: $(TORCH_STAMP)
@@ -91,6 +93,14 @@ SECONDS ?= 60
 
 fuzz: $(STAMP)
 	@$(BIN)/python -m tests.fuzz.run all --seconds $(SECONDS)
+
+screens: $(TORCH_STAMP)
+	@$(BIN)/python -m tests.screens
+
+# Warnings are errors: a dead link, an anchor that is none, a page that is not in the navigation.
+docs: $(STAMP)
+	@$(BIN)/sphinx-build -q -W --keep-going -n -c docs -d build/doctrees -b html . build/docs
+	@echo build/docs/index.html
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,8 +20,10 @@ from .collector import collector
 from .convert import convert
 from .demo import demo
 from .diff import diff
+from .doctor import doctor
 from .export import export
 from .report import report
+from .run import run as run_command
 from .spool import spool
 
 PROGRAM = "cirron-otel"
@@ -41,7 +43,7 @@ def cli() -> None:
     """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
 
 
-for _command in (convert, export, report, diff, spool, demo, collector):
+for _command in (run_command, convert, export, report, diff, spool, demo, doctor, collector):
     cli.add_command(_command)
 
 

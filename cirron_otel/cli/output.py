@@ -110,6 +110,12 @@ def shortfalls(report: Report) -> None:
         message(f"incomplete: {text}")
     if len(report.incomplete) > _MAX_LISTED:
         message(f"incomplete: {len(report.incomplete) - _MAX_LISTED} more")
+    if report.backend is not None:
+        missing = report.backend.missing
+        for text in missing[:_MAX_LISTED]:
+            message(f"missing: {text}")
+        if report.backend.missing_count > _MAX_LISTED:
+            message(f"missing: {report.backend.missing_count - _MAX_LISTED} more")
     for text, often in report.losses.items():
         message(f"not kept: {text}" + (f" ({often:,} times)" if often > 1 else ""))
 

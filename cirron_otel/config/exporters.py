@@ -1,4 +1,6 @@
-"""Where batches are sent: the option `exporters`, and what `auto` makes of the environment."""
+"""Where batches and metrics are sent: the option `exporters`, and what `auto` makes of the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from .options import Config
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _TRACES_EXPORTER = "OTEL_TRACES_EXPORTER"
+_METRICS_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_METRICS_EXPORTER = "OTEL_METRICS_EXPORTER"
 # The names under which OTel Python registers its OTLP exporters.
 _OTLP = frozenset({"otlp", "otlp_proto_grpc", "otlp_proto_http"})
 
@@ -47,6 +51,27 @@ def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
     return Exports(_chosen(config, cirron))
 
 
+def are_metrics_sent(config: Config, environ: Mapping[str, str]) -> bool:
+    """Whether OTLP metrics go beside the spans, by the options and the environment of a process.
+
+    `OTEL_METRICS_EXPORTER` decides where it is set. Else they go where `exporters` names `otlp`
+    or, with `auto`, where an OTLP endpoint is set, theirs or the general one.
+    """
+    if not config.metrics:
+        return False
+    if environ.get(_METRICS_EXPORTER, "").strip():
+        return names_otlp(environ[_METRICS_EXPORTER])
+    if config.exporters == ("auto",):
+        return any(environ.get(variable, "").strip() for variable in _METRICS_ENDPOINTS)
+    return "otlp" in config.exporters
+
+
+def are_metrics_named(environ: Mapping[str, str]) -> bool:
+    """Whether the environment asks for metrics by name, and not for OTLP in general."""
+    variables = (_METRICS_EXPORTER, _METRICS_ENDPOINTS[0])
+    return any(environ.get(variable, "").strip() for variable in variables)
+
+
 def _chosen(config: Config, cirron: Export | None) -> tuple[Export, ...]:
     by_name = {"otlp": Export.OTLP, "cirron": cirron}
     return tuple(found for name in config.exporters if (found := by_name[name]) is not None)
@@ -62,5 +87,10 @@ def _cirron(config: Config) -> Export | None:
 def _is_otlp_asked_for(environ: Mapping[str, str]) -> bool:
     named = environ.get(_TRACES_EXPORTER, "").strip()
     if named:
-        return any(name.strip() in _OTLP for name in named.split(","))
+        return names_otlp(named)
     return any(environ.get(variable, "").strip() for variable in _ENDPOINTS)
+
+
+def names_otlp(text: str) -> bool:
+    """Whether OTLP is among the exporters of a list, by the names that OTel Python gives it."""
+    return any(name.strip() in _OTLP for name in text.split(","))

@@ -153,6 +153,9 @@ class Config:
         "what this process sends of snapshots over OTLP: one for all weights of an epoch and one"
         " for all gradients, or all of them",
     )
+    metrics: bool = _option(
+        True, BOOLEAN, "send OTLP metrics beside the spans, where OTLP goes; off: none are made"
+    )
     trace_layout: str = _option(
         "segmented",
         one_of("segmented", "session"),

@@ -1,8 +1,9 @@
 """Where and how spans are pushed: the `OTEL_EXPORTER_OTLP_*` variables, as OTel Python reads them.
 
 Source: opentelemetry-exporter-otlp 1.45.2; tests compare. Each variable has a `_TRACES_` form that
-goes first; an empty one counts as unset (specification, "Environment variables"). OTel Python
-reads times as seconds where the specification says milliseconds. Where its gRPC exporter does
+goes first, and for metrics a `_METRICS_` form; an empty one counts as unset (specification,
+"Environment variables"). OTel Python reads times as seconds where the specification says
+milliseconds. Where its gRPC exporter does
 less than its HTTP exporter and the specification, we do what these do: `none` is a compression, a
 client certificate is used without a CA certificate too, and each certificate variable falls back
 by itself.
@@ -35,6 +36,13 @@ class Protocol(StrEnum):
     GRPC = "grpc"
     HTTP_PROTOBUF = "http/protobuf"
     HTTP_JSON = "http/json"
+
+
+class Signal(StrEnum):
+    """What is sent: it has variables and a path of its own."""
+
+    TRACES = "traces"
+    METRICS = "metrics"
 
 
 class Compression(StrEnum):
@@ -86,12 +94,14 @@ class OtlpConfig:
     settings: Settings = field(default_factory=Settings)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> OtlpConfig:
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, signal: Signal = Signal.TRACES
+    ) -> OtlpConfig:
         """Read `environ`, which is the process's own if it is None.
 
         Raises UsageError where a value is wrong and OTel Python would not go on either.
         """
-        return _Reader(os.environ if environ is None else environ).config()
+        return _Reader(os.environ if environ is None else environ, signal).config()
 
     @property
     def shown_endpoint(self) -> str:
@@ -125,8 +135,10 @@ def _url(variable: str, value: str) -> ParseResult:
 class _Reader:
     """Reads the variables of one environment."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], signal: Signal) -> None:
         self._environ = environ
+        self._path = f"/v1/{signal}"
+        self._own = f"{_PREFIX}{signal.upper()}_"
         self._warnings: list[str] = []
 
     def config(self) -> OtlpConfig:
@@ -147,8 +159,8 @@ class _Reader:
         )
 
     def _first(self, name: str) -> tuple[str, str | None]:
-        """The variable that counts, its `_TRACES_` form first, and its value."""
-        for variable in (f"{_PREFIX}TRACES_{name}", f"{_PREFIX}{name}"):
+        """The variable that counts, the signal's own form first, and its value."""
+        for variable in (self._own + name, _PREFIX + name):
             if value := self._environ.get(variable):
                 return variable, value
         return f"{_PREFIX}{name}", None
@@ -177,8 +189,8 @@ class _Reader:
         variable, value = self._first("ENDPOINT")
         if value is None:
             variable, value = "its default", _HTTP_ENDPOINT
-        if "TRACES" not in variable:
-            value = value.removesuffix("/") + "/v1/traces"
+        if not variable.startswith(self._own):
+            value = value.removesuffix("/") + self._path
         url = _url(variable, value)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise UsageError(
@@ -196,14 +208,14 @@ class _Reader:
             return _TIMEOUT_S
 
     def _grpc_timeout(self) -> float:
-        for variable in (f"{_PREFIX}TRACES_TIMEOUT", f"{_PREFIX}TIMEOUT"):
+        for variable in (f"{self._own}TIMEOUT", f"{_PREFIX}TIMEOUT"):
             value = self._environ.get(variable)
             try:
                 seconds = float(value) if value else None
             except ValueError:
                 raise UsageError(f"{variable} is {value!a}: expected a number of seconds") from None
             # A zero in the first counts as unset for OTel Python; in the second it is a zero.
-            if seconds is not None and (seconds != 0 or "TRACES" not in variable):
+            if seconds is not None and (seconds != 0 or not variable.startswith(self._own)):
                 return self._positive(variable, seconds)
         return _TIMEOUT_S
 

@@ -52,7 +52,8 @@ _RETRYABLE = frozenset(
 _NEVER_AVAILABLE = re.compile(r"handshake failed|CERTIFICATE|SSL_ERROR|http1\.x server", re.I)
 """Words of gRPC for connections that it calls UNAVAILABLE and that no retry brings about."""
 
-_gate = ForkGate()
+gate = ForkGate()
+"""For every gRPC call of ours, metrics included."""
 
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
@@ -85,7 +86,7 @@ class GrpcTransport:
         channel = self._channel = self._channel or self._connected()
         export = channel.unary_unary(_EXPORT, _as_they_are, _as_they_are)
         try:
-            with _gate.call():
+            with gate.call():
                 answer = export(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             return self._judged(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ..config import Config
@@ -26,6 +27,8 @@ class Instrumentation:
         self._torch: Any = None
         self.opens_worker: Any = None
         """Opens the session of a DataLoader's worker (`torch.workers.Open`)."""
+        self.before_loading: Callable[[], object] | None = None
+        """Called before an iterator of a DataLoader is made, and its workers with it."""
 
     @property
     def installed(self) -> list[str]:
@@ -51,6 +54,7 @@ class Instrumentation:
     def _hook_torch(self) -> None:
         from .torch.cuda import clock_of, devices, memory_of  # noqa: PLC0415 - torch is there now
         from .torch.instrument import TorchInstrumentation  # noqa: PLC0415
+        from .torch.loaders import announce_loaders  # noqa: PLC0415
         from .torch.workers import Workers  # noqa: PLC0415
 
         made = self._torch = TorchInstrumentation()
@@ -66,6 +70,8 @@ class Instrumentation:
         made.install(clock=clock_of(self._config), devices=devices())
         for module, meet in made.later().items():
             self._imports.on(module, meet)
+        if self.before_loading is not None:
+            announce_loaders(made.patches, self.before_loading)
         state.fetched = True
 
     def remove(self) -> None:

@@ -162,6 +162,8 @@ class Active:
         self.lock = threading.RLock()
         self.profiler: Profiler | None = None
         self.last: Profiler | None = None
+        self.waiting: Any = None
+        """A session that is to open with the first thing recorded (`waiting.Waiting`)."""
         self.cirron: Cirron | None = None
 
 

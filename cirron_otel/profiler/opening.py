@@ -28,9 +28,13 @@ def open_profiler(
 ) -> Profiler:
     """A profiler whose session is open, or one that is off. Nothing is raised.
 
-    `instrumentation`: hooks that are there already, a forking parent's.
+    `instrumentation`: hooks that are there already: a forking parent's, or those of a session that
+    waited, which gives way to this one.
     """
     config = resolved.config
+    waiting, active.waiting = active.waiting, None
+    if waiting is not None and waiting.hooks is not instrumentation:
+        waiting.give_up()
     errors.reset()
     for problem in resolved.problems:
         reported("configuration", problem)

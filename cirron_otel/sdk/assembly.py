@@ -31,7 +31,7 @@ Naming = Callable[[], tuple[str, int]]
 class Assembly:
     """Makes batches; its buffers live as long as it does."""
 
-    def __init__(self, common: tuple[int, int, int], session: Scope, naming: Naming) -> None:
+    def __init__(self, common: tuple[int, int | None, int], session: Scope, naming: Naming) -> None:
         """`common` as in `scope_rows`."""
         self._common, self._session, self._naming = common, session, naming
         self._spans, self._marks, self._snapshots = Text(), Text(), Text()

@@ -174,6 +174,13 @@ def renew() -> None:
     registry.add(buffers)
 
 
+def draw_again() -> None:
+    """Let every thread draw ids for its next scope: `pressure.first` is to be called then."""
+    for buffers in tuple(registry):
+        buffers.drawn -= length_hint(buffers.ids)
+        buffers.ids = iter(())
+
+
 def recorded() -> int:
     """Scopes begun and marks made in all threads so far."""
     return gone.recorded + sum(buffers.recorded() for buffers in tuple(registry))

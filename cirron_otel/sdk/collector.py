@@ -16,6 +16,7 @@ from opentelemetry.trace import StatusCode
 from .assembly import Assembly, Naming, random_name
 from .batch_text import BatchText
 from .batching import default_trace, sort_scopes
+from .buffers import MarkEntry
 from .clock import now, wall, wall_now
 from .errors import swallowed
 from .foreign import ForeignSpans, foreign_row
@@ -41,7 +42,7 @@ class Origin:
     """What all records of a process have in common."""
 
     pid: int
-    rank: int
+    rank: int | None
     session: Scope
     segments: Segments
     resource: dict[str, Any]
@@ -62,6 +63,10 @@ class Collected:
     """Records of the scopes that are open."""
     closed: list[SpanRow] = field(default_factory=list)
     """Records in `batches` that an earlier flush called open, or an earlier batch refers to."""
+    ended: list[Scope] = field(default_factory=list)
+    """The scopes that `batches` have, where the collector keeps them."""
+    points: list[MarkEntry] = field(default_factory=list)
+    """The marks that `batches` have, the same."""
     is_noted: bool = False
     """Whether the collector has drawn its conclusions from it."""
     is_sealed: bool = False
@@ -70,6 +75,7 @@ class Collected:
     def forget(self) -> None:
         """Let go of the records: they are sealed, and everybody was shown them."""
         self.batches, self.open, self.closed = [], [], []
+        self.ended, self.points = [], []
 
 
 class Collector:
@@ -101,6 +107,8 @@ class Collector:
         self._taken: Taken | None = None
         self._change = Change()
         self._attempts = 0
+        self.keeps_taken = False
+        """Whether what it finds holds the scopes and marks themselves, too: for metrics."""
         self.latest: Collected | None = None
         """What the last flush found: it is to be sealed, also where the thread died before that."""
         self._open: dict[Scope, int] = {origin.session: 0}
@@ -169,6 +177,8 @@ class Collector:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in some]))
                 change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
         self._tell_open(taken, found)
+        if self.keeps_taken:
+            found.ended, found.points = taken.ended, taken.marks.copy()
         change.spans += sum(batch.span_count for batch in found.batches)
         change.marks += sum(batch.mark_count for batch in found.batches)
         change.snapshots += sum(batch.snapshot_count for batch in found.batches)

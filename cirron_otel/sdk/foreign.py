@@ -91,7 +91,7 @@ class ForeignSpans:
             buffers.foreign.append((span, begun))
 
 
-def foreign_row(span: Any, begun: Begun, pid: int, rank: int, default_trace: Any) -> SpanRow:
+def foreign_row(span: Any, begun: Begun, pid: int, rank: int | None, default_trace: Any) -> SpanRow:
     """The record of a foreign span; `end_ns` is 0 while it is open."""
     context = span.get_span_context()
     trace_id = f"{context.trace_id:032x}"

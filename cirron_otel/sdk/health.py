@@ -24,6 +24,11 @@ _DROPS = (
     "marks_spool_unwritable", "snapshots_without_record", "snapshots_spool_unwritable",
     "snapshot_files", "batches_evicted", "scopes_thinned",
 )  # fmt: skip
+_SCOPE_DROPS = (
+    "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",
+    "spans_spool_unwritable",
+)  # fmt: skip
+_MARK_DROPS = ("marks_buffer_full", "marks_without_value_or_scope", "marks_spool_unwritable")
 _RECORDED = ("spans", "marks", "snapshots", "batches")
 _SNAPSHOTS = {"count": 0, "seconds": 0.0, "longest_seconds": 0.0, "files": 0, "file_bytes": 0}
 
@@ -60,23 +65,43 @@ def disabled_health() -> dict[str, Any]:
         "overhead_ns": 0,
         "uptime_seconds": 0.0,
         "targets": [],
+        "metrics": None,
     }  # fmt: skip
+
+
+def drops_of(runtime: Runtime) -> dict[str, int]:
+    """What the session dropped so far, by reason."""
+    sealer, collector, taken = runtime.sealer, runtime.collector, runtime.snapshots
+    scopes, marks, deep = map(sub, dropped(), runtime.dropped_before)
+    return {
+        "scopes_buffer_full": scopes,
+        "scopes_too_deep": deep,
+        "scopes_without_record": collector.spans_lost,
+        "foreign_spans": collector.foreign_dropped,
+        "marks_buffer_full": marks,
+        "marks_without_value_or_scope": collector.marks_lost,
+        "spans_spool_unwritable": sealer.dropped_spans,
+        "marks_spool_unwritable": sealer.dropped_marks,
+        "snapshots_without_record": collector.snapshots_lost + (taken.lost if taken else 0),
+        "snapshots_spool_unwritable": sealer.dropped_snapshots,
+        "snapshot_files": taken.files_dropped if taken is not None else 0,
+        "batches_evicted": runtime.writer.drops.batches,
+        "scopes_thinned": runtime.thinner.thinned if runtime.thinner is not None else 0,
+    }
 
 
 def health_of(runtime: Runtime) -> dict[str, Any]:
     """The state of a session, running or over. Times are wall-clock nanoseconds, sizes bytes."""
     pipeline, sealer, collector = runtime.pipeline, runtime.sealer, runtime.collector
-    scopes, marks, deep = map(sub, dropped(), runtime.dropped_before)
-    foreign = collector.foreign_dropped
-    evicted = runtime.writer.drops
+    lost = drops_of(runtime)
     taken = runtime.snapshots
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}
     return {
         "enabled": not runtime.is_over,
-        "scope_drop_count": scopes + foreign + collector.spans_lost + sealer.dropped_spans + deep,
-        "mark_drop_count": marks + collector.marks_lost + sealer.dropped_marks,
-        "spool_drop_count": evicted.batches,
+        "scope_drop_count": sum(lost[reason] for reason in _SCOPE_DROPS),
+        "mark_drop_count": sum(lost[reason] for reason in _MARK_DROPS),
+        "spool_drop_count": lost["batches_evicted"],
         "swallowed_error_count": sum(errors.counts.values()),
         "swallowed_errors": dict(errors.counts),
         "last_errors": last,
@@ -94,21 +119,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "snapshots": taken.waiting if taken is not None else 0,
             "batches": sealer.waiting,
         },
-        "drops": {
-            "scopes_buffer_full": scopes,
-            "scopes_too_deep": deep,
-            "scopes_without_record": collector.spans_lost,
-            "foreign_spans": foreign,
-            "marks_buffer_full": marks,
-            "marks_without_value_or_scope": collector.marks_lost,
-            "spans_spool_unwritable": sealer.dropped_spans,
-            "marks_spool_unwritable": sealer.dropped_marks,
-            "snapshots_without_record": collector.snapshots_lost + (taken.lost if taken else 0),
-            "snapshots_spool_unwritable": sealer.dropped_snapshots,
-            "snapshot_files": taken.files_dropped if taken is not None else 0,
-            "batches_evicted": evicted.batches,
-            "scopes_thinned": runtime.thinner.thinned if runtime.thinner is not None else 0,
-        },
+        "drops": lost,
         "recorded": {
             "spans": collector.spans,
             "marks": collector.marks,
@@ -126,6 +137,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,
+        "metrics": pipeline.metrics.stats() if pipeline.metrics is not None else None,
     }
 
 

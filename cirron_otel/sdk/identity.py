@@ -25,7 +25,8 @@ _SLURM_NAMESPACE = "slurm."
 class Identity:
     """A process among those of its job."""
 
-    rank: int = 0
+    rank: int | None = 0
+    """None: this is none of the job's processes, but what runs them."""
     local_rank: int | None = None
     """The rank among the processes of the same node, None where nothing says it."""
     world_size: int = 1

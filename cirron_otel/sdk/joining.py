@@ -33,12 +33,18 @@ class Joined:
 
 
 def join(
-    how: str, environ: Mapping[str, str], parent: object = None, link: object = None
+    how: str,
+    environ: Mapping[str, str],
+    parent: object = None,
+    link: object = None,
+    *,
+    environment_first: bool = False,
 ) -> Joined:
     """Find what to join. `how` is what becomes of a span found around: parent, link or none.
 
     `parent` and `link` may be a Span, a SpanContext, a Context or a carrier (a mapping that holds
-    `traceparent`, or its text).
+    `traceparent`, or its text). `environment_first`: what the process was started with goes before
+    the span that is current.
     """
     joined = Joined()
     if link is not None:
@@ -54,9 +60,10 @@ def join(
     if joined.links or how == NONE:
         return joined
     around = trace.get_current_span().get_span_context()
-    if not around.is_valid:
+    if environment_first or not around.is_valid:
         joined.context = from_environment(environ)
-        around = trace.get_current_span(joined.context).get_span_context()
+        given = trace.get_current_span(joined.context).get_span_context()
+        around = given if given.is_valid else around
     if around.is_valid and how == LINK:
         joined.links.append(Link(around))
     elif around.is_valid:

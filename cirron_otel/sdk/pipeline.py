@@ -56,6 +56,22 @@ class Exporter(Protocol):
         """Where it stands."""
 
 
+class Metrics(Protocol):
+    """What sends metrics: `metrics_push.MetricsPush`. Nothing waits for it but the end."""
+
+    def hurry(self) -> None:
+        """All that there will be is recorded: send it, and end; it does not wait."""
+
+    def finish(self, timeout: float) -> None:
+        """Wait for that, for `timeout` seconds at most, and let go."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go."""
+
+    def stats(self) -> dict[str, Any]:
+        """Where it stands."""
+
+
 class Pipeline:
     """From the buffers to the spool, on a thread of its own."""
 
@@ -69,7 +85,8 @@ class Pipeline:
         """`interval` in seconds; `sinks` are shown what each flush found, after it is sealed."""
         self.collector, self.sealer = collector, sealer
         self.exporters: list[Exporter] = []
-        self._interval, self._sinks = interval, sinks
+        self.metrics: Metrics | None = None
+        self._interval, self.sinks = interval, sinks
         self.before_first: Callable[[], None] = _nothing
         """Done by the flush thread before its first flush."""
         self.before_each: Callable[[], None] = _nothing
@@ -135,9 +152,13 @@ class Pipeline:
         is_sending = self.mode == NORMAL
         for exporter in self.exporters:  # all at once: one that is away costs the others no time
             exporter.hurry(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
+        if self.metrics is not None:
+            self.metrics.hurry()
         for exporter in self.exporters:
             left = max(deadline - time.monotonic(), 0.0) if is_sending else 0.0
             done = exporter.finish(left) and is_sending and done
+        if self.metrics is not None:
+            self.metrics.finish(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
         self.mode = STOPPED
         return done
 
@@ -146,6 +167,8 @@ class Pipeline:
         self._is_done = True
         for exporter in self.exporters:
             exporter.abandon()
+        if self.metrics is not None:
+            self.metrics.abandon()
 
     def tend(self) -> None:
         """Replace a flush thread that is gone; called now and then by the threads that record."""
@@ -232,7 +255,7 @@ class Pipeline:
             rounds -= 1
 
     def _show(self, found: Collected) -> None:
-        for sink in self._sinks:
+        for sink in self.sinks:
             try:
                 sink(found)
             except Exception as error:
@@ -245,7 +268,7 @@ class Pipeline:
             left = self.collector.resume()
             if left is not None:
                 self.sealer.seal(left, self.collector)
-                left.forget()
+                self._show(left)
             found = self.collector.collect(is_last=is_last, is_portion=is_portion)
         except Exception as error:
             swallowed("collect", error)

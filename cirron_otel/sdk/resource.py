@@ -1,7 +1,7 @@
 """Whose spans these are: the resource of our provider, and what of it a batch carries.
 
 What OTel Python's `Resource.create()` gives, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`
-included, with the host and the interpreter below it and Cirron's ids above it.
+included, with the host, the cluster and the interpreter below it and Cirron's ids above it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from opentelemetry.sdk.resources import Resource
 
 from .. import semconv as sc
 from ..config import Config
+from .detector import CirronDetector
 from .identity import Identity
 
 WORKSPACE_ID: Final = "cirron.workspace.id"
@@ -47,7 +48,7 @@ def resource_of(config: Config, identity: Identity, session_id: str | None = Non
     `cirron.session.id` for exporters of others on our provider.
     """
     said = Resource.create(_cirron(config, identity, session_id))
-    merged = Resource(_process()).merge(said)
+    merged = CirronDetector().detect().merge(Resource(_process())).merge(said)
     if str(merged.attributes.get(sc.SERVICE_NAME, "")).startswith(_UNKNOWN_SERVICE):
         merged = merged.merge(Resource({sc.SERVICE_NAME: DEFAULT_SERVICE_NAME}))
     return merged
@@ -87,7 +88,7 @@ def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[
         PIPELINE_ID: config.pipeline_id,
         DEPLOYMENT_ID: config.deployment_id,
         MODEL_ID: config.model_id,
-        WORLD_SIZE: identity.world_size,
+        WORLD_SIZE: identity.world_size if identity.rank is not None else None,
         LOCAL_RANK: identity.local_rank,
         JOB_ID: identity.job_id,
         NODE_RANK: identity.node_rank,

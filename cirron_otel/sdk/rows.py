@@ -28,7 +28,7 @@ class SpanRow(Struct, gc=False):
     memory_peak_bytes: int | None
     thread_id: int
     pid: int
-    rank: int
+    rank: int | None
     attrs: Any
     mark_ids: list[str]
     otel: Any = UNSET

@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from ..config import Config
-from ..config.exporters import Export, exports_of
+from ..config.exporters import Export, are_metrics_sent, exports_of
 from ..errors import CirronOtelError
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths, target_spool
@@ -30,7 +30,7 @@ from .foreign import ForeignSpans
 from .health import dropped
 from .identity import Identity
 from .joining import Joined, join
-from .pipeline import Exporter, Pipeline
+from .pipeline import Exporter, Metrics, Pipeline
 from .provider import applications_provider, make_provider, sampler_of
 from .readback import Recent
 from .resource import batch_attributes, resource_of
@@ -57,6 +57,12 @@ class Joining:
     """The provider to work in; None: the application's, else one of ours that becomes global."""
     processor: ForeignSpanProcessor | None = None
     """Our processor, where the application has added it itself."""
+    identity: Identity | None = None
+    """Which process of its job this is; None: what the launcher's variables say."""
+    begun: int | None = None
+    """When the session began, by `clock.now`; None: now."""
+    environment_first: bool = False
+    """Whether the trace that the environment names goes before the span that is current."""
 
 
 def _nothing() -> None:
@@ -180,6 +186,8 @@ class Runtime:
         state.special = False
         for exporter in self.pipeline.exporters:
             exporter.finish(0.0)
+        if self.pipeline.metrics is not None:
+            self.pipeline.metrics.finish(0.0)
         costs.configure(cpu_time=False, memory_peak=False)
         logs.restore()
         self.owner.release()
@@ -205,20 +213,24 @@ class Runtime:
 
 def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) -> Runtime:
     """Open a session and start what belongs to it. Raises TargetError where there is no place."""
-    identity = Identity.from_environment(environ)
+    identity = joining.identity or Identity.from_environment(environ)
     buf.limits.set(config.scope_capacity, config.mark_capacity)
     provider = _given(joining.provider) or applications_provider()
     # Where the application adds our processor itself, its provider may be made known later.
     is_own = joining.processor is None and (
         provider is None or getattr(provider, "_is_cirrons", False)
     )
-    joined = join(config.join, environ, joining.parent, joining.link)
+    joined = join(
+        config.join, environ, joining.parent, joining.link,
+        environment_first=joining.environment_first,
+    )  # fmt: skip
     session = open_session(joined, sampler_of(provider) if provider is not None else None)
+    session._start = joining.begun or session._start
     resource = resource_of(config, identity, session.id)
     if provider is None and is_own:
         provider = make_provider(resource, environ)
         provider._is_cirrons = True  # type: ignore[attr-defined]
-        session._trace.flags = _flags_again(provider, joined, session)
+        _sample(provider, joined, session)
     elif provider is not None and not is_own:
         resource = resource.merge(provider.resource)
     segments = _segments(config, identity, session, is_shared=joined.parent is not None)
@@ -259,6 +271,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         if snapshots is not None:
             snapshots.open()
         pipeline.exporters = deliveries_of(exports, runtime)
+        pipeline.metrics = _metrics(runtime)
         if is_spooled:
             pipeline.before_first = lambda: _recover(paths, pipeline.exporters)
         pipeline.before_each = runtime.before_flush
@@ -278,9 +291,10 @@ def _given(provider: object) -> TracerProvider | None:
     return None
 
 
-def _flags_again(provider: TracerProvider, joined: Any, session: Any) -> int:
-    """What our own provider's sampler says of the session, now that there is one."""
-    return sampling(sampler_of(provider), session._trace.trace_id, joined)[0]
+def _sample(provider: TracerProvider, joined: Any, session: Any) -> None:
+    """As our own provider's sampler says of the session, now that there is one."""
+    around = session._trace
+    around.flags, around.state = sampling(sampler_of(provider), around.trace_id, joined)
 
 
 def _segments(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:
@@ -363,6 +377,23 @@ def deliveries_of(exports: list[Export], runtime: Runtime) -> list[Exporter]:
         except Exception as error:
             swallowed(f"exporter {target}", error)
     return made
+
+
+def _metrics(runtime: Runtime) -> Metrics | None:
+    """What sends metrics, started; None where none are wanted, or can be had."""
+    if not are_metrics_sent(runtime.config, runtime.environ):
+        return None
+    try:
+        from .metrics_push import metrics_of
+
+        metrics = metrics_of(runtime, runtime.environ)
+        metrics.start()
+    except Exception as error:
+        swallowed("metrics", error)
+        return None
+    runtime.collector.keeps_taken = True
+    runtime.pipeline.sinks += (metrics.measures,)
+    return metrics
 
 
 def _delivery(target: Export, runtime: Runtime) -> Exporter:

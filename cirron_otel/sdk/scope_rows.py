@@ -34,7 +34,7 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
     ended: list[Scope],
     ids: dict[Scope, list[str]],
     default: Trace,
-    common: tuple[int, int, int],
+    common: tuple[int, int | None, int],
     change: Change,
     marks: list[MarkRow],
 ) -> list[SpanRow]:

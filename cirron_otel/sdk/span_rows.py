@@ -54,7 +54,9 @@ def attributes_of(scope: Any) -> dict[str, Any] | None:
     return attrs
 
 
-def span_row(scope: Scope, pid: int, rank: int, default_trace: Any, marks: list[str]) -> SpanRow:
+def span_row(
+    scope: Scope, pid: int, rank: int | None, default_trace: Any, marks: list[str]
+) -> SpanRow:
     """The record of a scope; `end_ns` is 0 while it is open."""
     more = scope._more
     trace = scope._trace

@@ -11,7 +11,9 @@ from typing import Any
 import orjson
 
 from cirron_otel.sdk.buffers import HURRY
+from cirron_otel.sdk.collector import Collected
 from cirron_otel.sdk.mark import mark
+from cirron_otel.sdk.measures import Measures
 from cirron_otel.sdk.scope import Scope
 
 from .by_hand import ByHand, marks_on_one, training
@@ -33,6 +35,7 @@ def flush_side(scopes: int, blocks: int) -> None:
         _compared(by_hand, "a flush's worth", min(HURRY, scopes), 3 * blocks)
         _compared(by_hand, "a backlog", scopes, blocks)
     _marks(by_hand, scopes, blocks)
+    _metrics(by_hand, min(HURRY, scopes), 3 * blocks)
     by_hand.close()
 
 
@@ -70,6 +73,27 @@ def _marks(by_hand: ByHand, scopes: int, blocks: int) -> None:
         f" ten times the marks take {ten.us(1) / one.us(1):.1f} x as long,"
         f" {ten.cpu_us(1) / one.cpu_us(1):.1f} x the CPU time"
     )
+
+
+def _metrics(by_hand: ByHand, scopes: int, blocks: int) -> None:
+    """What metrics take beside the records: of the flush thread, and nowhere else."""
+    collector, found = by_hand.collector, Collected()
+
+    def flushed() -> None:
+        nonlocal found
+        training(scopes)
+        found = collector.collect()
+
+    collector.keeps_taken = True
+    shapes = {"explicit": Measures(), "exponential": Measures(is_exponential=True)}
+    cases = [
+        Case(name, lambda _, measures=measures: measures(found), flushed)  # type: ignore[misc]
+        for name, measures in shapes.items()
+    ]
+    interleave(cases, scopes, blocks)
+    collector.keeps_taken = False
+    costs = ", ".join(f"{case.us(scopes):.2f} µs/scope with {case.name} buckets" for case in cases)
+    print(f"  metrics, beside that: {costs}")
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cirron_otel.config import Config, Export, exports_of
+from cirron_otel.config.exporters import are_metrics_sent
 from cirron_otel.config.resolve import resolve
 
 OTLP, HTTP, STREAM = Export.OTLP, Export.CIRRON_HTTP, Export.EVENT_STREAM
@@ -79,3 +80,30 @@ def test_a_key_does_not_go_elsewhere_when_its_endpoint_is_wrong(variables: dict[
 def test_nothing_is_exported_where_the_exporters_are_wrong(said: str) -> None:
     environ = {"CIRRON_EXPORTERS": said, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"}
     assert exports_of(resolve(environ=environ).config, environ).targets == ()
+
+
+METRICS_ENDPOINT = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://localhost:4317"}
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "are_sent"),
+    [
+        (Config(), {}, False),
+        (Config(), ENDPOINT, True),
+        (Config(), {"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
+        (Config(), TRACES_ENDPOINT, False),
+        (Config(), METRICS_ENDPOINT, True),
+        (Config(), {"OTEL_METRICS_EXPORTER": "otlp"}, True),
+        (Config(), {"OTEL_METRICS_EXPORTER": "console, otlp_proto_grpc"}, True),
+        (Config(), ENDPOINT | {"OTEL_METRICS_EXPORTER": "none"}, False),
+        (Config(), METRICS_ENDPOINT | {"OTEL_METRICS_EXPORTER": "prometheus"}, False),
+        (Config(), ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, True),
+        (Config(metrics=False), ENDPOINT | {"OTEL_METRICS_EXPORTER": "otlp"}, False),
+        (Config(exporters=()), ENDPOINT, False),
+        (Config(exporters=("cirron",)), ENDPOINT, False),
+        (Config(exporters=("otlp",)), {}, True),
+        (Config(exporters=()), {"OTEL_METRICS_EXPORTER": "otlp"}, True),
+    ],
+)
+def test_metrics(config: Config, environ: dict[str, str], are_sent: bool) -> None:
+    assert are_metrics_sent(config, environ) == are_sent

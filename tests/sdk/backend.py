@@ -30,6 +30,8 @@ class Backend:
         self.requests = 0
         self.taken: list[list[str]] = []
         """The ids of the spans of each request that was taken, in Cirron's shape."""
+        self.metrics: list[bytes] = []
+        """The requests with metrics that were taken; `requests` does not count them."""
         self.changed = threading.Condition()
 
     @property
@@ -106,10 +108,14 @@ class _Handler(BaseHTTPRequestHandler):
         is_otlp = self.headers["Content-Type"] == PROTOBUF
         backend = self.served
         with backend.changed:
-            backend.requests += 1
             mood = backend.mood
-            if not isinstance(mood, int):
-                backend.taken.append(otlp_ids(body) if is_otlp else _cirron_ids(body))
+            is_taken = not isinstance(mood, int)
+            if self.path == "/v1/metrics":
+                backend.metrics += [body] if is_taken else []
+            else:
+                backend.requests += 1
+                ids = otlp_ids if is_otlp else _cirron_ids
+                backend.taken += [ids(body)] if is_taken else []
             if mood == HOLD:
                 backend.changed.wait_for(lambda: backend.mood != HOLD, 60)
             elif mood == SLOW:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from typing import Any
 
 import pytest
 
+from cirron_otel.sdk.collector import Collected
 from cirron_otel.sdk.mark import mark
+from cirron_otel.sdk.pipeline import Pipeline
 from cirron_otel.sdk.scope import Scope
 from cirron_otel.sdk.sinks import MOST_WAITING, Lines, sinks_of
 from tests.sdk.conftest import OpenSession
@@ -108,6 +111,32 @@ def test_a_terminal_that_knows_ascii_alone_is_written_to(
         monkeypatch.setattr(sys, "stdout", terminal)
         sink(session.collect())
     assert path.read_text().startswith(r"[cirron] a \u2014 ")
+
+
+def test_what_could_not_be_sealed_at_once_is_shown_once_it_is(session: OpenSession) -> None:
+    class Full:
+        """A sealer whose disk is full the first time."""
+
+        is_full = True
+
+        def seal(self, found: Collected, _: object) -> None:
+            if self.is_full:
+                self.is_full = False
+                raise OSError("no space")
+            found.is_sealed = True
+
+    shown: list[str] = []
+    sealer: Any = Full()
+    pipeline = Pipeline(session.collector, sealer, 1.0, (Lines(shown.extend),))
+    with Scope("a"):
+        pass
+    with pytest.raises(OSError, match="no space"):
+        pipeline._tick()
+    with Scope("b"):
+        pass
+    pipeline._tick()
+    pipeline._tick()
+    assert [LENGTH.sub("— t", line) for line in shown] == ["[cirron] a — t", "[cirron] b — t"]
 
 
 def test_marks_of_scopes_that_never_end_are_bounded(session: OpenSession) -> None:

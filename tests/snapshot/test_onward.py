@@ -45,6 +45,7 @@ def test_over_otlp_goes_a_summary_or_on_request_the_whole(
 ) -> None:
     with http_receiver() as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        monkeypatch.setenv("CIRRON_METRICS", "false")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
         options = {} if asked == "summary" else {"otlp_snapshots": asked}
         with opened(tmp_path, **options):

@@ -53,6 +53,19 @@ class Loaders:
         patches.replace(dataloader._BaseDataLoaderIter, "__next__", __next__)
 
 
+def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
+    """Call `tell` before each iterator is made. Raises AttributeError as `install`."""
+    from torch.utils.data import dataloader  # noqa: PLC0415
+
+    original = dataloader._BaseDataLoaderIter.__init__
+
+    def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        tell()
+        original(self, *args, **named)
+
+    patches.replace(dataloader._BaseDataLoaderIter, "__init__", __init__)
+
+
 def _is_none(tracker: Tracker) -> bool:
     """Whether a fetch now is none of a loop's: it is a part of something, or nobody records."""
     if tracker.inside & PARTIAL:

@@ -1,0 +1,191 @@
+"""`cirron-otel run`: a training job, traced from outside."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import output, signals
+from .child import BY_SIGNAL, Child, NotStartedError, signals_held
+from .redaction import redacted
+from .text import count, duration, printable
+
+if TYPE_CHECKING:
+    from ..config.resolve import Resolved
+    from ..pipeline.flush import TargetReport
+    from ..profiler.job import Job
+    from .run_summary import RunBatches
+
+_PATIENCE_S = 10.0
+"""So long, in seconds, a target that does not answer is waited for at the end."""
+_MOST = 4000
+"""Characters of a command line that the span keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    command: tuple[str, ...]
+    has_hooks: bool
+    has_arguments: bool
+    is_quiet: bool
+
+
+@click.command(
+    short_help="Run a training job, traced from outside.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--output",
+    "directory",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="The directory of the spool; by default CIRRON_OUTPUT_DIR, else .cirron.",
+)
+@click.option(
+    "--no-hooks", is_flag=True, help="Record the job's span, and nothing in its processes."
+)
+@click.option(
+    "--command-args",
+    is_flag=True,
+    help="Record process.command_args, too: the arguments one by one, secrets left out.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing at the end.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
+def run(
+    directory: str | None, no_hooks: bool, command_args: bool, quiet: bool, command: tuple[str, ...]
+) -> int:
+    """Run COMMAND with the hooks in every process that trains, in one trace; no code changes.
+
+    The exit code, the streams and the signals are COMMAND's. What the run spent its time on is
+    told at the end, on stderr.
+    """
+    options = _Options(command, not no_hooks, command_args, quiet)
+    with signals_held() as held:
+        job = _opened(directory, options)
+        environ = dict(os.environ)
+        if job is not None:
+            environ = job.environment(environ, hooks=options.has_hooks)
+        begun = time.monotonic_ns()
+        problem = None
+        try:
+            code = Child(command, environ, held).wait()
+        except NotStartedError as error:
+            code, problem = error.code, str(error)
+    if problem is not None:
+        output.error(problem)
+    took_ns = time.monotonic_ns() - begun
+    if job is not None:
+        try:
+            _finish(job, options, code, took_ns, is_started=problem is None)
+        except KeyboardInterrupt:
+            output.message("interrupted: what is left unsent stays in the spool")
+        except Exception as error:  # the exit code is the command's, whatever becomes of the rest
+            output.message(f"the run cannot be summed up: {error}")
+    return code
+
+
+def _resolved(directory: str | None) -> Resolved:
+    from ..config.resolve import resolve
+
+    found = resolve(None if directory is None else {"output_dir": directory})
+    for problem in found.problems:
+        output.message(problem)
+    return found
+
+
+def _opened(directory: str | None, options: _Options) -> Job | None:
+    """The job's span; None where it cannot be had. The command runs in any case."""
+    from ..profiler.job import open_job
+
+    try:
+        config = _resolved(directory).config
+        if not config.enabled:
+            output.message("tracing is switched off: the command runs untraced")
+            return None
+        return open_job(config, os.environ, _attributes(options))
+    except Exception as error:
+        output.message(f"the command runs untraced: {error}")
+        return None
+
+
+def _attributes(options: _Options) -> dict[str, Any]:
+    """OpenTelemetry's attributes of the command."""
+    shown = redacted(options.command)
+    made: dict[str, Any] = {
+        "process.command": shown[0],
+        "process.command_line": shlex.join(shown)[:_MOST],
+    }
+    if options.has_arguments:
+        made["process.command_args"] = shown
+    return made
+
+
+def _finish(
+    job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
+) -> None:
+    """Close what ranks that died left open, end the job's span, send, and sum up."""
+    from ..spool.recovery import recover
+    from .run_summary import RunBatches
+
+    batches = RunBatches(job.paths, job.start_ns, job.trace_id, job.owner)
+    recovered = recover(job.paths)
+    size = batches.world_size()
+    job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
+    targets = _sent(job) if job.exporters else []
+    if options.is_quiet or not is_started:
+        return
+    died = sum(done.name is not None for done in recovered)
+    if died:
+        output.message(
+            f"{count(died, 'process')} died: what was open there is closed as incomplete"
+        )
+    ended = (
+        f"exit code {code}" if code <= BY_SIGNAL else f"exit code {code}, as after {_name(code)}"
+    )
+    output.message(f"{printable(options.command[0])}: {ended} after {duration(took_ns)}")
+    _show(job, batches, targets)
+
+
+def _name(code: int) -> str:
+    """The signal that an exit code tells of."""
+    try:
+        return signal.Signals(code - BY_SIGNAL).name
+    except ValueError:
+        return f"signal {code - BY_SIGNAL}"
+
+
+def _sent(job: Job) -> list[TargetReport]:
+    """Send what is left: that of ranks that died, and what there was no time for."""
+    from ..pipeline.flush import flush
+
+    stop = threading.Event()
+    with signals.stopping(stop):
+        report = flush(
+            str(job.paths.root), environ=os.environ, stop=stop, say=lambda _: None,
+            patience=_PATIENCE_S,
+        )  # fmt: skip
+    return report.targets
+
+
+def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
+    from .run_summary import places, report_of, show_report
+
+    found = report_of(batches)
+    if found.spans:
+        show_report(found)
+    else:
+        output.message(
+            "the command recorded nothing: it neither trained with PyTorch nor opened a scope, or"
+            " runs a Python without cirron-otel, or with -E, -I or -S"
+        )
+    for line in places(job.paths.spool, job.trace_id, found, targets):
+        output.message(line)

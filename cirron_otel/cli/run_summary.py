@@ -1,0 +1,131 @@
+"""What `cirron-otel run` says at the end: on stderr, for stdout is the program's."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import output
+from .tables import breakdown_table
+from .text import count, duration, printable
+
+if TYPE_CHECKING:
+    from ..pipeline.flush import TargetReport
+    from ..spool.paths import SpoolPaths
+    from ..spool.reader import BatchFile
+    from ..spool.run_report import RankReport, RunReport
+
+_WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
+_LOOKED_AT = 64
+"""Batches in which a world size is looked for."""
+_MOST_RANKS = 4
+"""Tables of so many ranks are shown."""
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatches:
+    """The batches of one run in a spool, which may hold others: they are younger than the run, and
+    their ids end in the lower half of its trace's.
+    """
+
+    paths: SpoolPaths
+    since_ns: int
+    trace_id: str
+    owner: str
+    """Whose batches hold the job's own span; nothing in them is the program's."""
+
+    def __iter__(self) -> Iterator[BatchFile]:
+        """In order, without those that hold the job's own span."""
+        from ..spool.owner import owner_of
+        from ..spool.paths import parse_name
+        from ..spool.reader import SpoolReader
+
+        if not self.paths.spool.is_dir():
+            return
+        reader = SpoolReader(self.paths.root)
+        low = self.trace_id[16:].encode()
+        for name in reader.names():
+            parsed = parse_name(name)
+            if parsed is None or parsed[0] < self.since_ns or owner_of(name) == self.owner:
+                continue
+            batch = reader.read(name)
+            if batch is not None and low in batch.data:
+                yield batch
+
+    def world_size(self) -> int | None:
+        """The processes of the job, as its ranks say it; None where none says it."""
+        found = [
+            int(size)
+            for batch in itertools.islice(self, _LOOKED_AT)
+            for size in _WORLD_SIZE.findall(batch.data)
+        ]
+        return max(found, default=None)
+
+
+def report_of(batches: RunBatches) -> RunReport:
+    """What the program's processes spent their time on. Raises as reading a spool does."""
+    from ..spool.run_report import report_run, run_index
+
+    with run_index(batches) as index:
+        return report_run(index, 0)
+
+
+def show_report(found: RunReport) -> None:
+    """The steps of each rank by phase."""
+    ranks = [each for each in found.ranks if each.spans]
+    shown = [each for each in ranks if each.steps.steps.durations]
+    for each in shown[:_MOST_RANKS]:
+        output.message_block(f"\n{_heading(each)}\n")
+        _draw(each)
+    if len(shown) > _MOST_RANKS:
+        output.message_block(f"\nand {count(len(shown) - _MOST_RANKS, 'more rank')}")
+    if shown:
+        output.message_block("")
+
+
+def _heading(rank: RankReport) -> str:
+    steps = rank.steps.steps
+    who = "no rank" if rank.rank is None else f"rank {rank.rank}"
+    share = f" ({100 * steps.total_ns / rank.run_ns:.1f} %)" if rank.run_ns else ""
+    took = f"{count(len(steps.durations), 'step')} took {duration(steps.total_ns)}{share}"
+    return f"{who}: {duration(rank.run_ns)}, of which {took}"
+
+
+def _draw(rank: RankReport) -> None:
+    from rich.console import Console
+
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    console = Console(
+        stderr=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if is_terminal else _WIDTH,
+    )
+    with console.capture() as drawn:
+        console.print(breakdown_table(rank.steps))
+    lines = drawn.get().splitlines()
+    output.message_block("\n".join(line.rstrip() for line in lines))
+
+
+def places(
+    spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
+) -> list[str]:
+    """Where the spool and the trace are, a line each."""
+    held = "" if found is None else f"  ({count(found.spans, 'span')} of this run)"
+    lines = [f"spool  {printable(str(spool))}{held}", f"trace  {trace_id}"]
+    for target in targets:
+        if target.failure or target.left:
+            left = count(target.left, "batch", "batches") if target.left else "something"
+            lines.append(f"       {printable(target.target)} does not have {left} yet")
+        else:
+            lines.append(f"       sent to {printable(target.target)}")
+    return lines

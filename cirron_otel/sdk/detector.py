@@ -1,0 +1,145 @@
+"""OpenTelemetry's resource detector `cirron`: where in a cluster a process runs, and on what GPU.
+
+Names are OpenTelemetry's where it has one (semantic conventions, k8s), else `cirron.*`. Nothing is
+asked over a network, no process is started, and the device is not touched: what is read is the
+environment and files of the kernel and of the pod.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from opentelemetry.sdk.resources import Resource, ResourceDetector
+
+from .errors import swallowed
+from .identity import Identity
+
+LAUNCHER: Final = "cirron.launcher"
+GPU_MODEL: Final = "cirron.gpu.model"
+GPU_COUNT: Final = "cirron.gpu.count"
+
+_SLURM: Final = {
+    "SLURM_JOB_ID": "cirron.slurm.job.id",
+    "SLURM_JOB_NAME": "cirron.slurm.job.name",
+    "SLURM_CLUSTER_NAME": "cirron.slurm.cluster.name",
+    "SLURM_JOB_PARTITION": "cirron.slurm.partition",
+    "SLURM_JOB_NODELIST": "cirron.slurm.node_list",
+    "SLURM_ARRAY_JOB_ID": "cirron.slurm.array.job.id",
+    "SLURM_ARRAY_TASK_ID": "cirron.slurm.array.task.id",
+    "SLURMD_NODENAME": "cirron.slurm.node.name",
+}
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+# The variables that manifests give these fields by custom (the downward API names none itself), in
+# the order of trust.
+_KUBERNETES: Final = {
+    "k8s.pod.name": ("K8S_POD_NAME", "POD_NAME", "HOSTNAME"),
+    "k8s.pod.uid": ("K8S_POD_UID", "POD_UID"),
+    "k8s.namespace.name": ("K8S_NAMESPACE_NAME", "K8S_NAMESPACE", "POD_NAMESPACE"),
+    "k8s.node.name": ("K8S_NODE_NAME", "NODE_NAME"),
+    "k8s.container.name": ("K8S_CONTAINER_NAME", "CONTAINER_NAME"),
+    "k8s.job.name": ("K8S_JOB_NAME", "JOB_NAME"),
+}
+_NAMESPACE = "var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_NVIDIA = "proc/driver/nvidia/gpus"
+_NVIDIA_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
+_AMD = "sys/class/kfd/kfd/topology/nodes"
+_MOST_BYTES = 4096
+_MOST_CHARACTERS = 256
+_UNKNOWN_AMD = "AMD GPU"
+
+
+class CirronDetector(ResourceDetector):
+    """The entry point; `OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=cirron` asks for it."""
+
+    def detect(self) -> Resource:
+        """What is known of this process. Raises nothing."""
+        try:
+            return Resource(dict(surroundings(os.environ)))
+        except Exception as error:
+            swallowed("resource", error)
+            return Resource({})
+
+
+def surroundings(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | int]:
+    """The attributes, from the variables in `environ` and the files below `root`."""
+    source = Identity.from_environment(environ).source
+    found: dict[str, str | int] = {} if source == "none" else {LAUNCHER: source}
+    for variable, name in _SLURM.items():
+        if environ.get("SLURM_JOB_ID") and environ.get(variable):
+            found[name] = _clean(environ[variable])
+    if environ.get(_IN_CLUSTER):
+        found |= _kubernetes(environ, root)
+    return found | _gpus(environ, root)
+
+
+def _kubernetes(environ: Mapping[str, str], root: Path) -> dict[str, str]:
+    found = {}
+    for name, variables in _KUBERNETES.items():
+        values = (environ.get(variable) for variable in variables)
+        value = next((value for value in values if value), None)
+        if value is None and name == "k8s.namespace.name":
+            value = _text(root / _NAMESPACE)
+        if value:
+            found[name] = _clean(value)
+    return found
+
+
+def _gpus(environ: Mapping[str, str], root: Path) -> dict[str, str | int]:
+    """The model of the GPUs that the process may use, and how many they are.
+
+    Several models are one text, with commas. `CUDA_VISIBLE_DEVICES` is believed where it lists
+    numbers; ids of devices and of their parts only say how many there are.
+    """
+    models = [*_nvidia(root)]
+    models = _visible(models, environ.get("CUDA_VISIBLE_DEVICES")) if models else [*_amd(root)]
+    if not models:
+        return {}
+    return {GPU_MODEL: _clean(", ".join(dict.fromkeys(models))), GPU_COUNT: len(models)}
+
+
+def _visible(models: list[str], listed: str | None) -> list[str]:
+    if listed is None:
+        return models
+    found = []
+    for each in filter(None, map(str.strip, listed.split(","))):
+        if not each.isdecimal():
+            if each.startswith("-"):
+                break
+            found.append(models[0])
+        elif int(each) < len(models):
+            found.append(models[int(each)])
+        else:
+            break  # CUDA ignores what follows a number that it does not have
+    return found
+
+
+def _nvidia(root: Path) -> Iterator[str]:
+    """In the order of their bus, as nvidia-smi lists them."""
+    for path in sorted((root / _NVIDIA).glob("*/information")):
+        found = _NVIDIA_MODEL.search(_text(path))
+        if found:
+            yield found[1]
+
+
+def _amd(root: Path) -> Iterator[str]:
+    """Nodes of the kernel's topology that are GPUs, and no processors, have SIMDs."""
+    for path in sorted((root / _AMD).glob("*/properties")):
+        if re.search(r"^simd_count [1-9]", _text(path), re.MULTILINE):
+            yield _text(path.with_name("name")) or _UNKNOWN_AMD
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _clean(text: str) -> str:
+    """Variables may hold bytes that are no UTF-8; Python keeps them as lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")[:_MOST_CHARACTERS]

@@ -1,0 +1,256 @@
+"""What metrics are made of, out of what each flush found: a sink of the pipeline.
+
+The flush thread fills it and the thread that sends metrics reads it, so there is a lock between
+the two; no thread that records anything comes here. docs/metrics.md says what counts as what.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from .. import semconv as sc
+from .buffers import MarkEntry
+from .clock import wall_now
+from .coerce import Deferred
+from .collector import Collected
+from .durations import Durations, Lengths
+from .errors import reported
+from .inference import REQUEST
+from .loops import STEP
+from .mark import POINT
+from .plain import text_of
+from .scope import NOWHERE, Scope
+from .span_rows import recorded_above
+
+MICRO_STEP: Final = "micro_step"
+SAMPLES: Final = "samples"
+"""The attribute of a step that says how many samples it took."""
+MOST_NAMES: Final = 100
+"""Names of phases, and names of marks, that get a series of their own."""
+MEMORY: Final = {
+    "cuda.allocated": "cuda.memory_peak_bytes",
+    "cuda.reserved": "cuda.memory_reserved_peak_bytes",
+}
+"""Attributes of a step with peaks of a device's memory, by what they are the peak of."""
+RESIDENT: Final = "resident"
+_MOST_INT: Final = 2**53
+
+Key = tuple[str, str]
+"""A histogram's name, and that of the phase (none: empty)."""
+
+
+class Measures:
+    """Counts, lengths and last values since the session began."""
+
+    def __init__(self, *, is_exponential: bool = False, examples: str = "trace_based") -> None:
+        """`examples` is a value of OTEL_METRICS_EXEMPLAR_FILTER."""
+        self._lock = threading.Lock()
+        self.is_off = False
+        """Whether nobody reads it any more."""
+        self.is_exponential, self._examples = is_exponential, examples
+        self._start_ns = wall_now()
+        self._series: dict[Key, Durations] = {}
+        self._phases: set[str] = set()
+        self._marks: dict[str, tuple[int, float]] = {}
+        self._left_out: set[str] = set()
+        self._memory: dict[str, int] = {}
+        self._is_memory_told = True
+        self._samples = 0
+
+    def __call__(self, found: Collected) -> None:
+        """Take what a flush found."""
+        if self.is_off:
+            return
+        with self._lock:
+            self._take_scopes(found.ended)
+            self._take_marks(found.points)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def collect(self, *, is_delta: bool) -> dict[Key, Lengths]:
+        """The histograms as they are now; with `is_delta` what came since the last time."""
+        with self._lock:
+            now_ns = wall_now()
+            found = {
+                key: series.collect(now_ns, is_delta=is_delta)
+                for key, series in self._series.items()
+            }
+        return {key: lengths for key, lengths in found.items() if lengths is not None}
+
+    def marks(self) -> dict[str, float]:
+        """The last value of each mark, by its name."""
+        with self._lock:
+            return {name: value for name, (_, value) in self._marks.items()}
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of the highest peaks of the steps since the last time; if none came, the last."""
+        with self._lock:
+            self._is_memory_told = True
+            return dict(self._memory)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the steps said they took."""
+        return self._samples
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def _take_scopes(self, ended: Iterable[Scope]) -> None:
+        """Every scope of a flush comes through here: the loop is kept short."""
+        steps: list[Scope] = []
+        requests: list[Scope] = []
+        phases: dict[Any, list[Scope]] = {}
+        above: Any = None
+        is_inside = False
+        for scope in ended:
+            name = scope._name
+            around = scope._above
+            if around is not above:
+                above, is_inside = around, holds_phases(around)
+            if type(name) is not str:
+                name = text_of(name)
+            if is_inside and name != MICRO_STEP:
+                some = phases.get(name)
+                if some is None:
+                    phases[name] = [scope]
+                else:
+                    some.append(scope)
+            elif name == STEP:
+                if _is_outermost(scope):
+                    steps.append(scope)
+            elif name == REQUEST:
+                requests.append(scope)
+        for name, some in phases.items():
+            self._take_phases(name, some)
+        if requests:
+            self._add((sc.REQUEST_DURATION, ""), requests)
+        if steps:
+            self._add((sc.STEP_DURATION, ""), steps)
+            self._take_values(steps)
+
+    def _take_phases(self, name: str, scopes: list[Scope]) -> None:
+        if name not in self._phases:
+            if len(self._phases) >= MOST_NAMES:
+                name = sc.OTHER
+            else:
+                self._phases.add(name)
+        self._add((sc.PHASE_DURATION, name), scopes)
+        timed = [
+            scope for scope in scopes if scope._more is not None and scope._more.gpu_ns is not None
+        ]
+        if timed:
+            lengths = [max(scope._more.gpu_ns, 0) for scope in timed]  # type: ignore[union-attr, type-var]
+            self._add((sc.PHASE_GPU_DURATION, name), timed, lengths)
+
+    def _add(self, key: Key, scopes: list[Scope], lengths: list[Any] | None = None) -> None:
+        series = self._series.get(key)
+        if series is None:
+            series = Durations(self._start_ns, is_exponential=self.is_exponential)
+            self._series[key] = series
+        if lengths is None:
+            lengths = [scope._end - scope._start for scope in scopes]
+        series.add(lengths)
+        if self._examples != "always_off":
+            series.exemplify(lengths, scopes, all_=self._examples == "always_on")
+
+    def _take_values(self, steps: Iterable[Scope]) -> None:
+        """The numbers that steps carry: samples, and peaks of memory."""
+        for step in steps:
+            more, attrs = step._more, step._attrs
+            if more is not None and more.memory_peak_bytes is not None:
+                self._remember(RESIDENT, more.memory_peak_bytes)
+            if attrs:
+                samples = attrs.get(SAMPLES)
+                if type(samples) is int and 0 < samples < _MOST_INT:
+                    self._samples += samples
+                for kind, key in MEMORY.items():
+                    if type(peak := attrs.get(key)) is int:
+                        self._remember(kind, peak)
+
+    def _remember(self, kind: str, peak: int) -> None:
+        if self._is_memory_told:
+            self._memory.clear()
+            self._is_memory_told = False
+        self._memory[kind] = max(peak, self._memory.get(kind, 0))
+
+    def _take_marks(self, entries: Iterable[MarkEntry]) -> None:
+        latest: dict[str, MarkEntry] = {}
+        for entry in entries:
+            if entry[4] == POINT:
+                name = entry[1]
+                if type(name) is not str:
+                    name = text_of(name)
+                before = latest.get(name)
+                if before is None or before[3] <= entry[3]:
+                    latest[name] = entry
+        for name, entry in latest.items():
+            value = number(entry[2])
+            known = self._marks.get(name)
+            if value is not None and (known is None or known[0] <= entry[3]):
+                self._take_mark(name, entry[3], value)
+
+    def _take_mark(self, name: str, at: int, value: float) -> None:
+        if name in self._marks or len(self._marks) < MOST_NAMES:
+            self._marks[name] = at, value
+        elif not self._left_out:
+            self._left_out.add(name)
+            problem = f"more than {MOST_NAMES} names of marks: {name:.60} and further ones get"
+            reported("metrics", f"{problem} no gauge; the spool has all of them")
+
+
+def holds_phases(scope: Any) -> bool:
+    """Whether what hangs on it is a phase: it is a step, or a micro step of one."""
+    if not scope._id and scope is not NOWHERE:
+        scope = recorded_above(scope)
+    name = scope._name
+    if type(name) is not str:
+        return False
+    if name == MICRO_STEP:
+        scope = recorded_above(scope)
+        name = scope._name
+    return type(name) is str and name == STEP and _is_outermost(scope)
+
+
+def _is_outermost(step: Any) -> bool:
+    """Whether it is in no other step: one that is belongs to that, as in `cirron-otel report`."""
+    above = step._above
+    while above._depth and above is not NOWHERE:
+        name = above._name
+        if type(name) is str and name == STEP:
+            return False
+        above = above._above
+    return True
+
+
+def number(value: Any) -> float | None:
+    """A mark's value as a gauge has it, NaN and infinities too; None for what is no number."""
+    try:
+        if type(value) is Deferred:
+            value = value.value()
+        return float(value) if type(value) in (float, int) else None
+    except Exception:  # an integer that no float is, or a device that is gone
+        return None
+
+
+def bounded(marks: Mapping[str, float]) -> dict[str, list[tuple[str, float]]]:
+    """Marks by the name of their gauge; names that differ only in what a gauge's may not hold, or
+    in case, share one.
+    """
+    by_gauge: dict[str, list[tuple[str, float]]] = {}
+    for name, value in marks.items():
+        by_gauge.setdefault(gauge_name(name), []).append((name, value))
+    return by_gauge
+
+
+def gauge_name(name: str) -> str:
+    """A valid instrument's name for a mark, in lower case.
+
+    Specification, "Instrument name syntax": ASCII letters, digits, `_`, `.`, `-` and `/`, 255 at
+    most, and names that differ in case only are one.
+    """
+    kept = "".join(
+        each if each.isascii() and (each.isalnum() or each in "_.-/") else "_" for each in name
+    )
+    return (sc.MARK_GAUGE_PREFIX + (kept.lower() or "_"))[:255]

@@ -1,0 +1,346 @@
+"""Metrics beside the spans: what `Measures` has, sent over OTLP at an interval and at the end.
+
+Counters and gauges are OpenTelemetry's instruments of a MeterProvider of our own. Histograms
+arrive aggregated, as a MetricProducer's do (metrics SDK specification, "MetricProducer"); the
+Python SDK has no such thing, so `Reader` adds them to what it collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Exemplar, Histogram, MeterProvider
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from .. import __version__
+from .. import semconv as sc
+from ..config.exporters import are_metrics_named
+from ..exporter.otlp_metrics import Exporter
+from .clock import wall_now
+from .costs import resident_now
+from .durations import BOUNDS_NS, Lengths, exponential
+from .errors import errors, logger, reported, swallowed
+from .health import drops_of
+from .measures import Key, Measures, bounded
+from .plain import text_of
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+_INTERVAL_MS = 60_000.0
+_TIMEOUT_MS = 30_000.0
+_LONGEST_MS = 86_400_000.0
+_MOST_EXAMPLES = 20
+_LONGEST_NAME = 255
+"""Characters of a mark's name that are told."""
+_FILTERS = ("trace_based", "always_on", "always_off")
+_BOUNDS = tuple(each / 1e9 for each in BOUNDS_NS)
+
+Observed = Callable[[], list[Observation]]
+
+HISTOGRAMS = {
+    sc.STEP_DURATION: "How long steps took",
+    sc.PHASE_DURATION: "How long the phases of steps took",
+    sc.PHASE_GPU_DURATION: "How long phases of steps took on the device",
+    sc.REQUEST_DURATION: "How long requests for inference took",
+}
+"""What each histogram is of."""
+
+
+class Reader(sdk.PeriodicExportingMetricReader):
+    """Adds the histograms of a `Measures` to what it collects. It has no thread of its own: the
+    stock one's is started again in every forked child.
+    """
+
+    def __init__(
+        self, exporter: Exporter, measures: Measures, resource: Callable[[], Resource]
+    ) -> None:
+        """`resource` is that of the session: it may become known later than this."""
+        super().__init__(exporter, export_interval_millis=math.inf)
+        self._measures, self._resource_of = measures, resource
+        self._process = Resource({sc.PROCESS_PID: os.getpid()})
+        temporality = (exporter._preferred_temporality or {}).get(Histogram)
+        self._temporality = temporality or sdk.AggregationTemporality.CUMULATIVE
+
+    def _receive_metrics(
+        self, metrics_data: sdk.MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> None:
+        is_delta = self._temporality is sdk.AggregationTemporality.DELTA
+        found = self._measures.collect(is_delta=is_delta)
+        metrics = [*self._histograms(found, is_exponential=self._measures.is_exponential)]
+        for group in metrics_data.resource_metrics:
+            for scope in group.scope_metrics:
+                metrics += scope.metrics
+        scope_ = InstrumentationScope(sc.SCOPE_NAME, __version__)
+        told = sdk.ScopeMetrics(scope_, metrics, "")
+        resource = self._resource_of().merge(self._process)
+        whole = sdk.MetricsData([sdk.ResourceMetrics(resource, [told], "")])
+        super()._receive_metrics(whole, timeout_millis, **kwargs)
+
+    def _histograms(
+        self, found: Mapping[Key, Lengths], *, is_exponential: bool
+    ) -> Iterable[sdk.Metric]:
+        now_ns = wall_now()
+        for name, meaning in HISTOGRAMS.items():
+            series = {phase: each for (of, phase), each in found.items() if of == name}
+            if not series:
+                continue
+            data: sdk.Histogram | sdk.ExponentialHistogram
+            if is_exponential:
+                exponentials = [_exponential(*each, now_ns) for each in series.items()]
+                data = sdk.ExponentialHistogram(exponentials, self._temporality)
+            else:
+                points = [_explicit(*each, now_ns) for each in series.items()]
+                data = sdk.Histogram(points, self._temporality)
+            yield sdk.Metric(name, meaning, "s", data)
+
+
+def _explicit(phase: str, lengths: Lengths, now_ns: int) -> sdk.HistogramDataPoint:
+    return sdk.HistogramDataPoint(
+        attributes={sc.PHASE: text_of(phase)} if phase else {},
+        start_time_unix_nano=lengths.start_ns,
+        time_unix_nano=now_ns,
+        count=lengths.count,
+        sum=lengths.sum_ns / 1e9,
+        bucket_counts=[lengths.buckets.get(place, 0) for place in range(len(_BOUNDS) + 1)],
+        explicit_bounds=_BOUNDS,
+        min=lengths.least_ns / 1e9,
+        max=lengths.most_ns / 1e9,
+        exemplars=_exemplars(lengths),
+    )
+
+
+def _exponential(phase: str, lengths: Lengths, now_ns: int) -> sdk.ExponentialHistogramDataPoint:
+    scale, offset, counts = exponential(lengths.buckets)
+    return sdk.ExponentialHistogramDataPoint(
+        attributes={sc.PHASE: text_of(phase)} if phase else {},
+        start_time_unix_nano=lengths.start_ns,
+        time_unix_nano=now_ns,
+        count=lengths.count,
+        sum=lengths.sum_ns / 1e9,
+        scale=scale,
+        zero_count=0,
+        positive=sdk.Buckets(offset, counts),
+        negative=sdk.Buckets(0, []),
+        flags=0,
+        min=lengths.least_ns / 1e9,
+        max=lengths.most_ns / 1e9,
+        exemplars=_exemplars(lengths),
+    )
+
+
+def _exemplars(lengths: Lengths) -> list[Exemplar]:
+    return [
+        Exemplar({}, each.length_ns / 1e9, each.time_ns, each.span_id, each.trace_id)
+        for each in lengths.examples[-_MOST_EXAMPLES:]
+    ]
+
+
+class Instruments:
+    """Everything that is read when it is sent: counters, and gauges as they become known."""
+
+    def __init__(self, meter: Meter, measures: Measures, runtime: Runtime) -> None:
+        """They are read by the thread that sends them."""
+        self._meter, self._measures = meter, measures
+        self._marks: dict[str, list[tuple[str, float]]] = {}
+        self._known: set[str] = set()
+        self._memory: dict[str, int] = {}
+        meter.create_observable_counter(
+            sc.DROPS, [_read(_by(sc.REASON, lambda: drops_of(runtime)))], "{record}",
+            "What was dropped, by reason: the keys of health()['drops']",
+        )  # fmt: skip
+        meter.create_observable_counter(
+            sc.ERRORS, [_read(_by(sc.REASON, lambda: dict(errors.counts)))], "{error}",
+            "Errors kept from the program, by cause: health()['swallowed_errors']",
+        )  # fmt: skip
+        meter.create_observable_up_down_counter(
+            sc.MEMORY_USAGE, [_read(_resident)], "By", "The resident set of the process"
+        )
+
+    def look(self) -> None:
+        """Make instruments of what has come since the last time."""
+        self._marks = bounded(self._measures.marks())
+        for gauge in self._marks.keys() - self._known:
+            self._meter.create_observable_gauge(
+                gauge, [_read(self._marked(gauge))], "", "The last value of the marks of that name"
+            )
+            self._known.add(gauge)
+        self._memory = self._measures.memory()
+        if self._memory and sc.STEP_MEMORY_PEAK not in self._known:
+            self._known.add(sc.STEP_MEMORY_PEAK)
+            self._meter.create_observable_gauge(
+                sc.STEP_MEMORY_PEAK, [_read(_by(sc.MEMORY_KIND, lambda: self._memory))], "By",
+                "The highest peak of memory of the steps since the last export",
+            )  # fmt: skip
+        if self._measures.samples and sc.SAMPLES not in self._known:
+            self._known.add(sc.SAMPLES)
+            self._meter.create_observable_counter(
+                sc.SAMPLES, [_read(lambda: [Observation(self._measures.samples)])], "{sample}",
+                "Samples that the steps took, where they say so",
+            )  # fmt: skip
+
+    def _marked(self, gauge: str) -> Observed:
+        return lambda: [
+            Observation(value, {sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]})
+            for name, value in self._marks.get(gauge, ())
+        ]
+
+
+def _by(key: str, told: Callable[[], Mapping[str, int]]) -> Observed:
+    return lambda: [Observation(value, {key: each}) for each, value in told().items()]
+
+
+def _resident() -> list[Observation]:
+    resident = resident_now()
+    return [Observation(resident)] if resident is not None else []
+
+
+def _read(observed: Observed) -> Callable[[CallbackOptions], list[Observation]]:
+    """What an instrument calls: an error in it is ours to count, and costs no other instrument."""
+
+    def safely(_: CallbackOptions) -> list[Observation]:
+        try:
+            return observed()
+        except Exception as error:
+            swallowed("metrics", error)
+            return []
+
+    return safely
+
+
+class MetricsPush:
+    """The thread that sends. What goes wrong is counted, and logged once."""
+
+    def __init__(self, runtime: Runtime, environ: Mapping[str, str]) -> None:
+        """Raises UsageError where a variable is wrong; MissingExtraError without the extra."""
+        self._is_named = are_metrics_named(environ)
+        self._exporter = Exporter(environ, self._failed)
+        self._where = self._exporter.config.shown_endpoint
+        aggregation = (self._exporter._preferred_aggregation or {}).get(Histogram)
+        self.measures = Measures(
+            is_exponential=isinstance(aggregation, ExponentialBucketHistogramAggregation),
+            examples=_examples(environ),
+        )
+        self._interval = _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
+        self._timeout_ms = _milliseconds(environ, "OTEL_METRIC_EXPORT_TIMEOUT", _TIMEOUT_MS)
+        self._reader = Reader(self._exporter, self.measures, lambda: runtime.resource)
+        self._provider = MeterProvider(
+            [self._reader], runtime.resource, AlwaysOffExemplarFilter(), shutdown_on_exit=False
+        )
+        meter = self._provider.get_meter(sc.SCOPE_NAME, __version__)
+        self._instruments = Instruments(meter, self.measures, runtime)
+        # To put into it is safe in a signal handler that interrupted another put.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._is_last = self._is_over = self._has_ended = False
+        self._pid = os.getpid()
+        self._thread = threading.Thread(
+            target=self._run, name="cirron-otel-metrics", daemon=True
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Begin; the first export comes after one interval. RuntimeError where no thread starts."""
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Send what there is now, and end; it does not wait."""
+        if os.getpid() == self._pid:
+            self._is_last = True
+            self._wake.put(None)
+
+    def finish(self, timeout: float) -> None:
+        """Wait for the last export for `timeout` seconds; what has not gone by then is given up."""
+        if os.getpid() != self._pid:
+            return
+        self.hurry()
+        if self._thread.is_alive():
+            self._thread.join(min(timeout, threading.TIMEOUT_MAX))
+        if self._thread.is_alive() and not self._is_over:
+            swallowed("metrics export", f"{self._where} has not taken the last ones in time")
+        elif not self._has_ended and not self._is_over:
+            swallowed("metrics", "the thread that sends them was gone")
+        self._is_over = True
+        try:
+            self._exporter.shutdown()
+        except Exception as error:
+            swallowed("metrics", error)
+
+    def abandon(self) -> None:
+        """In a forked child: there is no thread here, and the connection is the parent's."""
+        self._is_over = True
+        self._exporter.abandon()
+
+    def stats(self) -> dict[str, Any]:
+        """Where it stands. Nothing in it is secret."""
+        return {
+            "target": self._where,
+            "exports": self._exporter.exports,
+            "failures": self._exporter.failures,
+            "last_error": self._exporter.last_error,
+            "is_running": self._thread.is_alive(),
+        }
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last and not self._is_over:
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=self._interval)
+            is_last = self._is_last
+            try:
+                self._instruments.look()
+                self._reader.collect(self._timeout_ms)
+            except Exception as error:
+                swallowed("metrics", error)
+        self._has_ended = True
+
+    def _failed(self, why: str, is_not_taken: bool) -> None:
+        if not is_not_taken or self._is_named:
+            swallowed("metrics export", f"{self._where} did not take them: {why}")
+            return
+        # The endpoint was named for all that OTLP has: this one (Jaeger, Tempo) takes spans alone.
+        self._is_over = self.measures.is_off = True
+        logger.info(
+            "cirron-otel: metrics: %s takes none (%s): no more are sent",
+            self._where, why,
+        )  # fmt: skip
+
+
+def metrics_of(runtime: Runtime, environ: Mapping[str, str]) -> MetricsPush:
+    """What sends the session's metrics, not started. Raises as MetricsPush does."""
+    push = MetricsPush(runtime, environ)
+    for warning in push._exporter.config.warnings:
+        if "_METRICS_" in warning:  # of the others the spans' exporter tells
+            reported("metrics", warning)
+    return push
+
+
+def _examples(environ: Mapping[str, str]) -> str:
+    said = environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() or _FILTERS[0]
+    if said not in _FILTERS:
+        expected = ", ".join(_FILTERS)
+        reported("metrics", f"OTEL_METRICS_EXEMPLAR_FILTER is {said!a:.60}: expected {expected}")
+        return _FILTERS[0]
+    return said
+
+
+def _milliseconds(environ: Mapping[str, str], variable: str, default: float) -> float:
+    said = environ.get(variable, "").strip()
+    try:
+        found = float(said) if said else default
+    except ValueError:
+        found = math.nan
+    if found > 0:
+        return min(found, _LONGEST_MS)
+    reported(
+        "metrics", f"{variable} is {said!a:.60}: expected milliseconds; {default:g} are used"
+    )  # fmt: skip
+    return default

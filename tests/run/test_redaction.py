@@ -1,0 +1,70 @@
+"""No secret of a command line comes into a span."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.cli.redaction import redacted
+from tests.run.running import job_of, run, spool_of
+
+SECRET = "s3cr3t-value"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--hf-token", SECRET],
+        [f"--hf_token={SECRET}"],
+        ["--apiKey", SECRET],
+        ["-key", SECRET],
+        [f"model.wandb_api_key={SECRET}"],
+        [f"DB_PASSWORD={SECRET}"],
+        ["--db-passwd", SECRET],
+        ["--client-secret", SECRET],
+        ["--aws-credentials", f"-{SECRET}"],
+        ["-H", f"Authorization: Bearer {SECRET}"],
+        [f"postgresql://user:{SECRET}@host/db"],
+        [f"--store=https://user:{SECRET}@host/"],
+        [f"hf_{SECRET}0123"],
+        [f"--note=sk-{SECRET}"],
+    ],
+)
+def test_secrets_are_left_out(words: list[str]) -> None:
+    shown = redacted(["python", "train.py", *words, "--lr", "1"])
+    assert SECRET not in " ".join(shown)
+    assert len(shown) == len(words) + 4
+    assert (shown[:2], shown[-2:]) == (["python", "train.py"], ["--lr", "1"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-tokens", "512"],
+        ["--tokenizer", "gpt2"],
+        ["--keyframes=3"],
+        ["--author", "Ada"],
+        ["https://host/path?x=1"],
+        ["--lr=0.1", "-x", "y"],
+    ],
+)
+def test_what_is_none_stays(words: list[str]) -> None:
+    assert redacted(words) == words
+
+
+def test_an_option_behind_one_that_names_a_secret_is_no_value() -> None:
+    assert redacted(["--use-auth", "--epochs", "3"]) == ["--use-auth", "--epochs", "3"]
+
+
+def test_nothing_of_it_is_in_the_spool(tmp_path: Path) -> None:
+    run(tmp_path, "-q", "--command-args", "--", "echo", "--token", SECRET, "a b")
+    attrs = job_of(spool_of(tmp_path)).record["attrs"]
+    assert attrs["process.command_line"] == "echo --token '***' 'a b'"
+    assert attrs["process.command_args"] == ["echo", "--token", "***", "a b"]
+    for file in (tmp_path / ".cirron").rglob("*"):
+        assert not file.is_file() or SECRET.encode() not in file.read_bytes()
+    run(tmp_path / ".cirron", "-q", "true")
+    without = job_of(spool_of(tmp_path / ".cirron")).record["attrs"]
+    assert "process.command_args" not in json.dumps(without)
