@@ -84,6 +84,9 @@ def convert(
     else:
         output.result(summary(report))
     output.shortfalls(report)
+    if report.backend is not None:
+        kept = "; ".join(report.backend.not_kept)
+        output.message(f"{report.backend.backend} never gives back: {kept}")
     return report.exit_code
 
 

@@ -17,6 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ..errors import InputError, TargetError, UsageError
 from ..ids import digest
 from ..otlp.files import Message, read_messages
+from ..query.address import is_query_address, parse_address
 from ..spool.canonical import batch_bytes
 from ..spool.findings import Finding
 from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
@@ -63,7 +64,7 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     before = Report()
     with contextlib.ExitStack() as stack:
-        source = _source(request, stack)
+        source = open_source(request.source, request.source_format, stack, before, progress)
         target = target_place(request.target, request.target_format, source)
         report = Report(target=target.path)
         if source.is_otlp and request.select:
@@ -81,21 +82,49 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         report.skip(finding)
     report.incomplete += before.incomplete
     report.duplicates += before.duplicates
+    report.backend = before.backend
     return report
 
 
-def _source(request: Request, stack: contextlib.ExitStack) -> Place:
-    """The source; a storage's batches are copied into a temporary spool."""
-    if "://" in request.source:
+def open_source(
+    source: str,
+    told: str | None,
+    stack: contextlib.ExitStack,
+    report: Report,
+    progress: Progress | None = None,
+) -> Place:
+    """The source, as files: what a storage or a backend for traces holds is brought into some.
+
+    They are there until `stack` is left. What a backend lacks is in `report`.
+    """
+    if is_query_address(source):
+        if told is not None:
+            raise UsageError("--from says what a file holds: leave it out for jaeger: and tempo:")
+        return _from_backend(source, stack, report, progress)
+    if "://" in source:
         from ..storage.source import copy_to_spool  # noqa: PLC0415 - brings drivers
         from ..storage.url import is_storage_url  # noqa: PLC0415
 
-        if is_storage_url(request.source):
+        if is_storage_url(source):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
-            copy_to_spool(request.source, folder)
+            copy_to_spool(source, folder)
             (Path(folder) / "spool").mkdir(exist_ok=True)
             return Place(folder, Kind.SPOOL)
-    return source_place(request.source, request.source_format)
+    return source_place(source, told)
+
+
+def _from_backend(
+    source: str, stack: contextlib.ExitStack, report: Report, progress: Progress | None
+) -> Place:
+    """What Jaeger or Tempo has, as a temporary OTLP file."""
+    from ..query.fetch import fetch  # noqa: PLC0415 - needs an extra
+
+    address = parse_address(source, os.environ)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
+    path = Path(folder) / "traces.binpb"
+    with path.open("wb") as file:
+        report.backend = fetch(address, file, progress)
+    return Place(str(path), Kind.OTLP_PROTO)
 
 
 def _standard_input() -> BinaryIO:

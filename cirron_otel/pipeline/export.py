@@ -13,10 +13,18 @@ from typing import Any
 from ..errors import UsageError
 from ..exporter.config import OtlpConfig
 from ..exporter.otlp import Pusher, PushError
+from ..query.address import is_query_address
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
-from .convert import Progress, as_spool_if_batch, messages_of, parsed, read_sessions
+from .convert import (
+    Progress,
+    as_spool_if_batch,
+    messages_of,
+    open_source,
+    parsed,
+    read_sessions,
+)
 from .export_report import ExportReport
 from .follow import Follower
 from .formats import Kind, Place, source_place
@@ -53,16 +61,18 @@ def export(
     """
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
-    source = source_place(request.source, request.source_format)
-    if request.follow and source.kind is not Kind.SPOOL:
-        raise UsageError(f"--follow needs a spool: {request.source} is none")
+    if request.follow:
+        is_path = not is_query_address(request.source) and "://" not in request.source
+        if not is_path or source_place(request.source, request.source_format).kind != Kind.SPOOL:
+            raise UsageError(f"--follow needs a spool: {request.source} is none")
     config = OtlpConfig.from_env(environ)
     options = Options(request.layout, environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME)
     report = ExportReport(target=config.shown_endpoint)
     if request.follow:
-        Follower(source.path, config, options, report, stop=stop, say=say).run()
+        Follower(request.source, config, options, report, stop=stop, say=say).run()
         return report
     with contextlib.ExitStack() as stack:
+        source = open_source(request.source, request.source_format, stack, report, progress)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
         pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))

@@ -21,8 +21,9 @@ class ExportReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """0 if everything was accepted; 1 if something was skipped or rejected."""
-        return 1 if self.skipped_count or self.incomplete or self.rejected else 0
+        """0 if everything was accepted; 1 if something was skipped, missing or rejected."""
+        missing = self.backend is not None and self.backend.missing_count
+        return 1 if self.skipped_count or self.incomplete or self.rejected or missing else 0
 
     def to_json(self) -> dict[str, Any]:
         """The report for machines."""

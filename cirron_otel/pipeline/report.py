@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..query.fetched import Fetched
 from ..spool.findings import Finding
 
 _MAX_KEPT = 10_000
@@ -36,6 +37,8 @@ class Report:
     """Batches of which a part never came, stored as far as they are there."""
     losses: dict[str, int] = field(default_factory=dict)
     """What the target's format cannot say, and how often."""
+    backend: Fetched | None = None
+    """What a backend for traces gave, where that is the source."""
 
     def skip(self, finding: Finding) -> None:
         """Note what was skipped or refused."""
@@ -50,8 +53,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if everything came through; 1 if something was skipped, refused or incomplete."""
-        return 1 if self.skipped_count or self.incomplete or self.losses else 0
+        """0 if everything came through; 1 if something was skipped, incomplete or missing."""
+        missing = self.backend is not None and self.backend.missing_count
+        return 1 if self.skipped_count or self.incomplete or self.losses or missing else 0
 
     def to_json(self) -> dict[str, Any]:
         """The report for machines."""
@@ -71,4 +75,5 @@ class Report:
             "skipped": [finding.to_json() for finding in self.skipped],
             "incomplete": self.incomplete,
             "losses": self.losses,
+            **({"backend": self.backend.to_json()} if self.backend is not None else {}),
         }

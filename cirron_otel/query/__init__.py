@@ -1,0 +1,5 @@
+"""Reading back what was sent: the query APIs of Jaeger and Tempo as a source of OTLP.
+
+`docs/cli.md` describes the addresses, `docs/backends.md` what each backend keeps. `fetch` needs the
+extra `otlp`.
+"""
