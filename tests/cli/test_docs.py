@@ -2,8 +2,9 @@
 
 A document's blocks run in order in one directory, in which a recorded spool is the `./.cirron`.
 What installs or builds something is checked against the Makefile and the pyproject instead; where
-an endpoint stands, a real OTLP/HTTP server takes its place. What trains with PyTorch, and looks at
-that run, is run by itself: the rest needs none.
+an endpoint stands, a real OTLP/HTTP server takes its place. A block below the name of a file is
+written to that file. What trains with PyTorch, and looks at that run, is run by itself: the rest
+needs none. What a recipe must have brought about is looked at afterwards: `recipes.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,26 +26,41 @@ import pytest
 
 from cirron_otel.cli.demo import RECORDING
 from tests.cli.conftest import environment
+from tests.cli.recipes import CHECKS, NAMED_ENDPOINT, PROGRAMS
 from tests.cli.server import OtlpServer
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ENDPOINT = "localhost:4318"
-_BLOCK = re.compile(r"^```(sh|bash|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_NOT_RUN = ("make", "pip", "docker", "git")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TRAINING = [ROOT / "docs" / "quickstart.md", ROOT / "docs" / "recipes" / "torchrun.md"]
+"""Those in which all of it is about a run with PyTorch, which they make."""
+_BLOCK = re.compile(
+    r"(?:^`([\w-]+\.(?:py|sh|yaml))`[^\n`]*:\n\n)?^```(sh|bash|console|python|yaml)\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_NOT_RUN = ("make", "pip", "docker", "git", "kubectl")
 _BYTES = re.compile(r"[\d.]+ k?B (?=read|written)")
 _TRAINS = re.compile(r"^import torch$|\bmy-run\b", re.MULTILINE)
 _TIMES = re.compile(r"[\d.]+ (?:ns|µs|ms|s)\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+_VARIABLE = re.compile(r"\b(?:OTEL|CIRRON)_[A-Z_]*[A-Z]\b(?!…)")
+_ELSEWHERE = {"CIRRON_OTEL_DEBUG"}
+"""What is no option of tracing: said where it is used."""
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 class Block(NamedTuple):
     language: str
     text: str
+    file: str = ""
+    """What it is called, where it is no command but a file."""
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT / "docs" if "docs" in document.parts else ROOT))
 
 
 def blocks(document: Path) -> list[Block]:
-    return [Block(*match) for match in _BLOCK.findall(document.read_text())]
+    found = [Block(*match[1:], match[0]) for match in _BLOCK.findall(document.read_text())]
+    return [block for block in found if block.file or block.language != "yaml"]
 
 
 def commands(block: Block) -> Iterator[list[str]]:
@@ -60,13 +76,15 @@ def trains(block: Block) -> bool:
 
 
 def is_run(block: Block) -> bool:
-    return block.language in ("console", "python") or not any(
-        words[0] in _NOT_RUN for words in commands(block)
+    return (
+        bool(block.file)
+        or block.language in ("console", "python")
+        or not any(words[0] in _NOT_RUN for words in commands(block))
     )
 
 
 def check_without_running(block: Block) -> None:
-    """What it names is there: targets of the Makefile, extras of the pyproject."""
+    """What it names is there: targets of the Makefile, extras of the pyproject, images."""
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for words in commands(block):
@@ -78,6 +96,8 @@ def check_without_running(block: Block) -> None:
             assert found is not None
             assert found[1] == project["name"]
             assert set((found[2] or "all").split(",")) <= set(project["optional-dependencies"])
+        elif words[:2] == ["docker", "run"]:
+            assert f"image: {words[-1]}\n" in (ROOT / "docker" / "compose.yaml").read_text()
         else:
             assert words[0] in _NOT_RUN, f"{words} stands beside what is not run: split the block"
 
@@ -86,7 +106,7 @@ def shell(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euc", text],
         cwd=directory,
-        env=environment(TMPDIR=str(directory)),
+        env=environment(TMPDIR=str(directory), PATH=f"{PROGRAMS}:{environment()['PATH']}"),
         capture_output=True,
         text=True,
         timeout=120,
@@ -125,14 +145,18 @@ def run_following(text: str, directory: Path, server: OtlpServer) -> None:
     assert "Traceback" not in err
 
 
-def run_block(block: Block, directory: Path, server: OtlpServer) -> None:
-    text = block.text.replace(ENDPOINT, server.address)
-    if not is_run(block):
+def run_block(
+    block: Block, directory: Path, server: OtlpServer, varies: re.Pattern[str] = _BYTES
+) -> None:
+    text = NAMED_ENDPOINT.sub(f"http://{server.address}", block.text)
+    if block.file:
+        (directory / block.file).write_text(text)
+    elif not is_run(block):
         check_without_running(block)
     elif block.language == "python":
         subprocess.run([sys.executable, "-c", text], cwd=directory, check=True, timeout=120)
     elif block.language == "console":
-        run_console(text, directory)
+        run_console(text, directory, varies)
     elif "--follow" in text:
         run_following(text, directory, server)
     else:
@@ -141,25 +165,43 @@ def run_block(block: Block, directory: Path, server: OtlpServer) -> None:
         assert "cirron-otel: error" not in result.stderr, f"{text}\n{result.stderr}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def run_document(
+    found: Iterable[Block],
+    document: Path,
+    place: Path,
+    server: OtlpServer,
+    varies: re.Pattern[str] = _BYTES,
+) -> None:
+    server.paths.add("/otlp/v1/traces")
+    for block in found:
+        before = len(server.requests)
+        run_block(block, place, server, varies)
+        if not block.file and is_run(block) and NAMED_ENDPOINT.search(block.text):
+            assert len(server.requests) > before, block.text
+    CHECKS.get(name_of(document), lambda *_: None)(place, server)
+
+
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if each not in TRAINING], ids=name_of
+)
 def test_what_is_written_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
     shutil.copytree(RECORDING, tmp_path / ".cirron")
-    for block in itertools.filterfalse(trains, blocks(document)):
-        before = len(server.requests)
-        run_block(block, tmp_path, server)
-        if ENDPOINT in block.text:
-            assert len(server.requests) > before, block.text
+    run_document(itertools.filterfalse(trains, blocks(document)), document, tmp_path, server)
 
 
 @pytest.mark.torch
 def test_what_trains_runs(tmp_path: Path, server: OtlpServer) -> None:
-    training = [block for document in DOCUMENTS for block in filter(trains, blocks(document))]
+    others = [each for each in DOCUMENTS if each not in TRAINING]
+    training = [block for document in others for block in filter(trains, blocks(document))]
     assert [block.language for block in training] == ["python", "console"]
-    for block in training:
-        if block.language == "console":
-            run_console(block.text, tmp_path, _TIMES)
-        else:
-            run_block(block, tmp_path, server)
+    run_document(training, ROOT / "README.md", tmp_path, server, _TIMES)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("document", TRAINING, ids=name_of)
+def test_a_page_about_training_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
+    run_document(blocks(document), document, tmp_path, server, _TIMES)
 
 
 def test_there_is_something_to_run() -> None:
@@ -168,14 +210,30 @@ def test_there_is_something_to_run() -> None:
     assert len([block for block in found if not is_run(block)]) >= 2
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_variables_are_those_of_the_configuration(document: Path) -> None:
+    """A name that nothing reads would be followed without effect, and without a word."""
+    told = set(_VARIABLE.findall(document.read_text()))
+    assert {name for name in told if not _is_known(name)} == set()
+
+
+def _is_known(name: str) -> bool:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    of_otlp = re.fullmatch(r"OTEL_EXPORTER_OTLP(?:_TRACES|_METRICS)?(_[A-Z_]+)", name)
+    families = tuple(re.findall(r"`((?:OTEL|CIRRON)_[A-Z_]+_)\*`", page))
+    is_said = f"`{name}" in page or bool(of_otlp and f"`{of_otlp[1]}`" in page)
+    return is_said or name in _ELSEWHERE or name.startswith(families)
+
+
 def test_what_cannot_be_run_is_really_checked() -> None:
-    for text in ("make nonsense", "pip install 'cirron-otel[nonsense]'", "pip install other"):
+    for text in ("make nonsense", "pip install 'cirron-otel[nonsense]'", "pip install other",
+                 "docker run --rm other:1.0"):  # fmt: skip
         with pytest.raises(AssertionError):
             check_without_running(Block("sh", text))
 
 
 @pytest.mark.parametrize(
-    "document", [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
+    "document", [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=name_of
 )
 def test_links_lead_somewhere(document: Path) -> None:
     for link in _LINK.findall(document.read_text()):

@@ -62,7 +62,7 @@ class TestTheFile:
             image = service.settings["image"]
             if image == "cirron-otel":
                 continue
-            assert re.fullmatch(r"[a-z-]+/[a-z-]+:\d+\.\d+\.\d+", image), image
+            assert re.fullmatch(r"[a-z-]+/[a-z-]+:v?\d+\.\d+\.\d+", image), image
 
     def test_our_image_is_built_by_one_service(self) -> None:
         builds = [s.settings["build"] for s in services().values() if "build" in s.settings]
@@ -111,7 +111,7 @@ class TestTheFile:
 
 def listening() -> dict[str, set[int]]:
     """The ports that the services listen on, by their configurations."""
-    ports: dict[str, set[int]] = {"grafana": {3000}}  # Grafana's default
+    ports: dict[str, set[int]] = {"grafana": {3000}, "prometheus": {9090}}  # their defaults
     for name in ("otelcol", "jaeger"):
         texts = re.findall(r"'endpoint': '0\.0\.0\.0:(\d+)'", str(services()[name].config()))
         ports[name] = set(map(int, texts))
@@ -129,10 +129,11 @@ class TestWhatTalksToWhat:
         texts = [str(document()["services"])]
         texts += [(DOCKER / "collector.yaml").read_text()]
         texts += [(DOCKER / "grafana" / "datasources.yaml").read_text()]
+        texts += [(DOCKER / "prometheus.yaml").read_text()]
         named = "|".join(services())
         found = re.findall(rf"(?<![\w/.-])(?:http://)?({named}):(\d+)", "\n".join(texts))
-        # The jobs, the agent, and each of the collector's and of Grafana's two.
-        assert len(found) >= 7
+        # The jobs' two each, the agent, Prometheus, the collector's two and Grafana's three.
+        assert len(found) >= 11
         for host, port in found:
             assert int(port) in ports[host], f"{host}:{port}"
 
