@@ -23,6 +23,9 @@ from .placement import Plan, Running, Segment
 from .spans import natural_parent
 from .values import UnsayableError, add, read_typed, sayable, split_attributes
 
+_LAST = (2**63 - 1, 2**64 - 1)
+"""Times that have none after them: for backends with signed times, and on the wire."""
+
 
 @dataclass(slots=True)
 class Carrier:
@@ -56,8 +59,7 @@ def write_carrier(span: Span, carrier: Carrier, header: Header) -> None:
     _start(span, sc.MARKS_SPAN if carrier.rest is None else sc.BATCH_SPAN, carrier.trace_id)
     span.span_id = digest(header.key, "carrier", carrier.ordinal)[:8]
     span.parent_span_id = carrier.parent
-    span.start_time_unix_nano = carrier.start_ns
-    span.end_time_unix_nano = carrier.end_ns
+    _write_times(span, carrier.start_ns, carrier.end_ns)
     add(span.attributes, sc.SEQ, carrier.ordinal)
     if carrier.rest is not None:
         rests.write(span.attributes, sc.REST, carrier.rest)
@@ -79,6 +81,18 @@ def _start(span: Span, name: str, trace_id: bytes) -> None:
     span.name = name
     span.kind = KIND_INTERNAL
     add(span.attributes, sc.SYNTHETIC, True)
+
+
+def _write_times(span: Span, start_ns: int, end_ns: int) -> None:
+    """Say when a synthetic span is: it ends 1 ns after its start where it would have no length.
+
+    Jaeger 2.13 takes a span without length for a broken one: it moves the end itself, and adds a
+    warning to the span's attributes (internal/jptrace/sanitizer/negative_duration_santizer.go).
+    """
+    span.start_time_unix_nano = start_ns
+    if end_ns == start_ns and end_ns not in _LAST:
+        end_ns += 1
+    span.end_time_unix_nano = end_ns
 
 
 def _derived(span: Span) -> str | None:
@@ -175,7 +189,7 @@ def _seam(
     _start(span, name, trace_id)
     span.span_id = span_id
     span.parent_span_id = parent
-    span.start_time_unix_nano = span.end_time_unix_nano = when
+    _write_times(span, when, when)
     add(span.attributes, sc.INDEX, number)
     return span
 
@@ -208,7 +222,7 @@ def _running(scope: Running, trace_id: bytes) -> Span:
     _start(span, sc.RUNNING_SPAN, trace_id)
     span.span_id = digest(sc.RUNNING_SPAN, scope.id)[:8]
     span.parent_span_id = natural_parent(scope.parent_id)
-    span.start_time_unix_nano = span.end_time_unix_nano = scope.start_ns
+    _write_times(span, scope.start_ns, scope.start_ns)
     add(span.attributes, sc.CARRIER_SPAN_ID, scope.id)
     add(span.attributes, sc.RUNNING_NAME, scope.name)
     if scope.number is not None:

@@ -38,3 +38,5 @@ def test_jaeger_shows_every_span_with_its_parent(
         assert "cirron.session" in names
         dangling = {parent for parent in parents.values() if parent} - parents.keys()
         assert not dangling, "a parent is not in its trace"
+        keys = {pair["key"] for span in shown for pair in span.get("attributes", ())}
+        assert "@jaeger@warnings" not in keys, "Jaeger takes a span for a broken one"
