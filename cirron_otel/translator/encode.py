@@ -101,14 +101,14 @@ class _Encoder:
         rest = self.top.rest()
         inline = "" if len(rest) > sc.REST_PIECE else rest
         spans = self.lists["spans"]
-        if not spans or rest != inline:
+        seams = told_seams(self.plan, one_trace=self.one_trace)
+        if not (spans or seams) or rest != inline:
             carried = "" if rest == inline else rest
             told = self.plan.told is not None or not spans
             place = self.plan.outside(None) if told else self.places[0]
             made = self.top.created_ns
             carrier = rest_carrier(self._next(), self._outer_trace(place), carried, made)
             self._group(place.session).carriers.append(carrier)
-        seams = told_seams(self.plan, one_trace=self.one_trace)
         if seams:
             self._group(self.plan.default).seams += seams
         synthetic = sum(len(g.carriers) + len(g.seams) for g in self.groups.values())

@@ -217,11 +217,15 @@ def once(seams: list[Span]) -> list[Span]:
 
 
 def _running(scope: Running, trace_id: bytes) -> Span:
-    """The marker that shows a scope before it ends."""
+    """The marker that shows a scope before it ends.
+
+    One without a parent is below its own scope: as a second root it would stand for the trace in
+    lists of traces.
+    """
     span = Span()
     _start(span, sc.RUNNING_SPAN, trace_id)
     span.span_id = digest(sc.RUNNING_SPAN, scope.id)[:8]
-    span.parent_span_id = natural_parent(scope.parent_id)
+    span.parent_span_id = natural_parent(scope.parent_id) or natural_parent(scope.id)
     _write_times(span, scope.start_ns, scope.start_ns)
     add(span.attributes, sc.CARRIER_SPAN_ID, scope.id)
     add(span.attributes, sc.RUNNING_NAME, scope.name)

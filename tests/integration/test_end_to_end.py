@@ -147,6 +147,11 @@ def test_the_run_is_what_it_should_be(trained: Run) -> None:
     assert len(trained.traces) > 2 * RANKS, "a chain of traces each"
     sessions = [span for span in trained.spool.values() if span.name == "cirron.session"]
     assert {(span.trace, span.parent) for span in sessions} == {trained.caller}
+    # So many segments in one batch are too long for its header: their carrier is a root, too.
+    own = [span for span in trained.spool.values() if span.name != "cirron.batch"]
+    roots = Counter(span.trace for span in own if not span.parent)
+    assert trained.caller[0] not in roots
+    assert roots == dict.fromkeys(trained.traces.keys() - {trained.caller[0]}, 1)
     began = min(span.start for span in sessions)
     assert min(span.start for span in trained.spool.values()) == began, "nothing from 1970"
     linked = [link for span in trained.spool.values() for link in span.links]

@@ -129,3 +129,16 @@ def test_one_without_length_is_not_ours_and_comes_back_as_it_is(name: str) -> No
 def test_a_scope_of_no_length_keeps_its_times() -> None:
     made = batch([span(STEP, EPOCH, start_ns=20, end_ns=20)])
     assert [times(each) for each in spans_of(made)] == [(20, 20)]
+
+
+def test_a_session_that_has_just_begun_adds_no_root() -> None:
+    """Its first batch shows it as open, and nothing else: all else would hide the root to come."""
+    running = {"id": SESSION, "name": "cirron.session", "index": None, "start_ns": 5}
+    made = batch([], [], running=[running | {"parent_id": None}])
+    (marker,) = spans_of(made)
+    assert marker.name == "cirron.running"
+    assert marker.parent_span_id == bytes.fromhex(SESSION)[:8]
+    message = to_otlp(made, plan_of(made), None, Options())
+    (decoded,) = FromOtlp().feed(message)
+    assert decoded.complete
+    assert exactjson.equal(decoded.batch, made)
