@@ -13,14 +13,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from ..config import Config
-from ..config.exporters import Export, are_metrics_sent, exports_of
+from ..config.exporters import Export
 from ..errors import CirronOtelError
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths, target_spool
-from ..spool.recovery import recover
 from ..spool.writer import SpoolWriter
-from ..translator.encode import Options
-from ..translator.foreign import SDK_VERSION
 from . import buffers as buf
 from . import costs, logs
 from .clock import now
@@ -30,12 +27,13 @@ from .foreign import ForeignSpans
 from .health import dropped
 from .identity import Identity
 from .joining import Joined, join
-from .pipeline import Exporter, Metrics, Pipeline
+from .pipeline import Pipeline
 from .provider import applications_provider, make_provider, sampler_of
 from .readback import Recent
 from .resource import batch_attributes, resource_of
 from .scope import NOWHERE
 from .sealer import Names, Sealer, Unwritten
+from .sending import deliveries_of, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
 from .sinks import sinks_of
 from .snapshots import Snapshots, snapshots_of
@@ -242,7 +240,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     if config.detail_every:
         thinner = Thinner(config.detail_every, config.detail_slow_factor)
     recent = Recent(config.trace_buffer_max_spans)
-    exports = _exports(config, environ, provider if not is_own else None)
+    exports = exports_of_session(config, environ, provider if not is_own else None)
     is_spooled = "spool" in config.output or bool(exports)
     paths, owner = _place(config, is_spooled)
     snapshots = None
@@ -268,18 +266,23 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     )  # fmt: skip
     try:
         _attach(runtime, joining)
-        if snapshots is not None:
-            snapshots.open()
-        pipeline.exporters = deliveries_of(exports, runtime)
-        pipeline.metrics = _metrics(runtime)
-        if is_spooled:
-            pipeline.before_first = lambda: _recover(paths, pipeline.exporters)
-        pipeline.before_each = runtime.before_flush
-        pipeline.start()
+        _start(runtime, exports, is_spooled=is_spooled)
     except BaseException:
         runtime.undo()
         raise
     return runtime
+
+
+def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None:
+    pipeline = runtime.pipeline
+    if runtime.snapshots is not None:
+        runtime.snapshots.open()
+    pipeline.exporters = deliveries_of(exports, runtime)
+    pipeline.metrics = start_metrics(runtime)
+    if is_spooled:
+        pipeline.before_first = lambda: recover_left(runtime.paths, pipeline.exporters)
+    pipeline.before_each = runtime.before_flush
+    pipeline.start()
 
 
 def _given(provider: object) -> TracerProvider | None:
@@ -334,94 +337,3 @@ def _attach(runtime: Runtime, joining: Joining) -> None:
     runtime.observe()
     runtime.observers.start(runtime.origin.session, None)
     runtime.processor.met = runtime.adopt if joining.processor is not None else None
-
-
-def _recover(paths: SpoolPaths, exporters: list[Exporter]) -> None:
-    """Close what dead processes left open in this directory, and have it sent."""
-    try:
-        recovered = recover(paths)
-    except CirronOtelError as error:
-        swallowed("recovery", error)
-        return
-    for found in recovered:
-        if found.problem:
-            swallowed("recovery", found.problem)
-    if any(found.name for found in recovered):
-        for exporter in exporters:
-            exporter.look_again()
-
-
-# --- exporters ------------------------------------------------------------------------------------
-
-
-def _exports(
-    config: Config, environ: Mapping[str, str], applications: TracerProvider | None
-) -> list[Export]:
-    """Where batches are sent, by the options, the environment and the application's provider."""
-    exports = exports_of(config, environ)
-    for problem in exports.problems:
-        swallowed("exporters", problem)
-    others = Observers(applications, ForeignSpanProcessor(ForeignSpans())).others()
-    if config.exporters == ("auto",) and others:
-        # The application's own exporter, if it has one, is handed every scope already.
-        return [target for target in exports.targets if target is not Export.OTLP]
-    return list(exports.targets)
-
-
-def deliveries_of(exports: list[Export], runtime: Runtime) -> list[Exporter]:
-    """A delivery for each target, started."""
-    made: list[Exporter] = []
-    for target in exports:
-        try:
-            made.append(_delivery(target, runtime))
-        except Exception as error:
-            swallowed(f"exporter {target}", error)
-    return made
-
-
-def _metrics(runtime: Runtime) -> Metrics | None:
-    """What sends metrics, started; None where none are wanted, or can be had."""
-    if not are_metrics_sent(runtime.config, runtime.environ):
-        return None
-    try:
-        from .metrics_push import metrics_of
-
-        metrics = metrics_of(runtime, runtime.environ)
-        metrics.start()
-    except Exception as error:
-        swallowed("metrics", error)
-        return None
-    runtime.collector.keeps_taken = True
-    runtime.pipeline.sinks += (metrics.measures,)
-    return metrics
-
-
-def _delivery(target: Export, runtime: Runtime) -> Exporter:
-    from ..exporter.delivery import Delivery
-
-    delivery = Delivery(runtime.paths, runtime.owner, _target(target, runtime))
-    delivery.start()
-    return delivery
-
-
-def _target(target: Export, runtime: Runtime) -> Any:
-    # ruff: noqa: PLC0415 - each brings libraries of its own
-    config = runtime.config
-    if target is Export.OTLP:
-        from ..exporter.config import OtlpConfig
-        from ..exporter.otlp_target import OtlpTarget
-
-        service = str(runtime.resource.attributes.get("service.name", "cirron"))
-        options = Options(config.trace_layout, service)
-        return OtlpTarget(
-            OtlpConfig.from_env(runtime.environ),
-            options,
-            whole_snapshots=config.otlp_snapshots == "full",
-        )
-    if target is Export.EVENT_STREAM:
-        from ..exporter.event_stream import EventStreamTarget
-
-        return EventStreamTarget(SDK_VERSION)
-    from ..exporter.cirron_http import CirronTarget
-
-    return CirronTarget(config.api_endpoint, config.ingest_path, config.api_key or "", SDK_VERSION)
