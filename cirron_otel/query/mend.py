@@ -103,13 +103,15 @@ _FIRST = {MARK: 0, SNAPSHOT: 1}
 
 
 def _undo_sorting(span: Span) -> None:
-    """Bring events that are sorted by name into the order of time.
+    """Bring marks and snapshots that are sorted by name into their own order.
 
-    Jaeger sorts them for who does not ask for `raw_traces`, its own page for one; in memory they
-    stay so for all who ask later.
+    Jaeger sorts events for who does not ask for `raw_traces`, its own page for one; in memory they
+    stay so for all who ask later. Of foreign events alone nobody knows in which order they came.
     """
     names = [event.name for event in span.events]
     if len(set(names)) < 2 or names != sorted(names):
+        return
+    if all(kind_of(event) not in _FIRST for event in span.events):
         return
     events = sorted(span.events, key=_place)
     if events != list(span.events):

@@ -72,4 +72,4 @@ def test_jaeger_gets_the_spans_and_nobody_is_bothered(
     said, log = record(tmp_path, endpoint(jaeger, protocol))
     assert (said["done"], log, said["health"]["swallowed_errors"]) == (True, "", {})
     assert said["health"]["metrics"]["failures"] == 1
-    assert jaeger.get_trace(said["session"])
+    assert jaeger.wait_for_trace(said["session"], 1)

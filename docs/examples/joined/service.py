@@ -5,6 +5,8 @@ trace of whoever asks, and each SQL statement is a span below it.
 """
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import psycopg
@@ -24,10 +26,18 @@ SLOW_SECONDS = float(os.environ.get("SLOW_SECONDS", "0.6"))
 
 provider = TracerProvider(resource=Resource.create({"service.name": "features"}))
 provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-trace.set_tracer_provider(provider)  # it sends what is left when the process ends
+trace.set_tracer_provider(provider)
 trace_integration(psycopg, "connect", "postgresql", {"server.address": "info.host"})
 
-app = FastAPI()
+
+@asynccontextmanager
+async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    """Send what is left at the end: uvicorn dies of the signal that stops it, without atexit."""
+    yield
+    provider.shutdown()
+
+
+app = FastAPI(lifespan=lifespan)
 # Without the spans of each ASGI message: they say nothing that the request's own does not.
 FastAPIInstrumentor.instrument_app(app, exclude_spans=["receive", "send"])
 
