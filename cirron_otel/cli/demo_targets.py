@@ -86,10 +86,11 @@ class Storing:
         if self._collector is None:
             return stored
         try:
-            _export(source, {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": self._collector.endpoint(),
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-            })  # fmt: skip
+            with _without_proxy():
+                _export(source, {
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": self._collector.endpoint(),
+                    "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+                })  # fmt: skip
             self._collector.finish()
             _ask(stored, session)
         except (EmbeddedError, CirronOtelError, sqlite3.Error) as error:
@@ -120,6 +121,21 @@ def storing(place: Path) -> Iterator[Storing]:
         except UsageError as error:  # the directory has a name that no URL can hold
             stored.reason = str(error)
         yield Storing(collector, stored)
+
+
+@contextlib.contextmanager
+def _without_proxy() -> Iterator[None]:
+    """Ask no proxy for the way to this machine, as gRPC does unless it is told not to."""
+    name = "no_grpc_proxy"  # of all that say so the one that gRPC looks at first
+    before = os.environ.get(name)
+    os.environ[name] = "127.0.0.1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:

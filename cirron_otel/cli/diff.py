@@ -11,7 +11,7 @@ import click
 from ..errors import UsageError
 from . import output
 from .parameters import from_option, json_option
-from .sources import as_spool
+from .sources import as_spool, shown_source
 from .tables import rows_table
 from .text import count, duration, printable, value_text
 
@@ -64,7 +64,7 @@ def diff(first: str, second: str, source_format: str | None, as_json: bool) -> i
         for letter, source, run in (("A", first, a), ("B", second, b)):
             steps, ranks = run.steps.steps.durations, run.report.ranks
             told = f"{count(len(steps), 'step')} of {count(len(ranks), 'rank')}"
-            output.result(f"{letter}  {printable(source)}: {told}")
+            output.result(f"{letter}  {printable(shown_source(source))}: {told}")
         _show(phases, marks)
         if left_out := max(each.report.marks_left_out for each in (a, b)):
             output.result(f"and up to {left_out:,} more series of marks")
@@ -103,7 +103,7 @@ def _marks(a: RunReport, b: RunReport) -> list[tuple[MarkSeries, MarkSeries]]:
 
 def _side(source: str, run: _Run) -> dict[str, Any]:
     return {
-        "source": source,
+        "source": shown_source(source),
         "ranks": [each.rank for each in run.report.ranks],
         "steps": len(run.steps.steps.durations),
         "findings": [finding.to_json() for finding in run.findings],

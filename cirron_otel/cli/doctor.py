@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
 _MEND = 1
 
 
+def _a_time(_: click.Context, __: click.Parameter, seconds: float) -> float:
+    if math.isnan(seconds):  # no range refuses it
+        raise click.BadParameter("'nan' is no number of seconds.")
+    return seconds
+
+
 @click.command(short_help="Check endpoint, spool, hooks and versions.")
 @click.option("--no-send", is_flag=True, help="Ask the endpoint, but send no span.")
 @click.option("--no-hooks", is_flag=True, help="Leave PyTorch alone, which takes seconds to start.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 600),
+    callback=_a_time,
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ _END_S = 45.0
 """More than the collector itself takes at most (`drain_s`)."""
 _MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
 """What the extra `collector` brings."""
-_PROGRAM = "from cirron_otel.cli.embedded import serve; serve()"
+_PROGRAM = "from cirron_otel.cli.embedded import serve; serve({})"
 
 
 class EmbeddedError(Exception):
@@ -62,7 +63,7 @@ class Embedded:
                 sys.executable,
                 "-P",
                 "-c",
-                _PROGRAM,
+                _PROGRAM.format(os.getpid()),
                 "collector",
                 "--json",
                 "--log-level",
@@ -74,9 +75,12 @@ class Embedded:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
         try:
             with self._log.open("wb") as log:
+                # In a session of its own: what ends the command (a terminal that is closed) is not
+                # to end it half-way, with its files left.
                 self._process = subprocess.Popen(
-                    command, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-                )
+                    command, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
         except OSError as error:
             self._folder.cleanup()
             raise EmbeddedError(f"it cannot be started: {error.strerror or error}") from None
@@ -162,13 +166,20 @@ def _message(line: str) -> str:
     return line.removeprefix("cirron-otel: ").removeprefix("error: ").strip()
 
 
-def serve() -> None:
-    """The collector's process: as `cirron-otel` with these arguments, until the pipe is closed."""
+def serve(command: int) -> None:
+    """The collector's process: as `cirron-otel` with these arguments, until the pipe is closed.
+
+    `command` is the process that started it.
+    """
     from .main import main
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the command says when
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when
     threading.Thread(target=_watch, daemon=True).start()
-    main()
+    try:
+        main()
+    finally:
+        if os.getppid() != command:  # it was killed: nobody else removes these files
+            shutil.rmtree(sys.argv[sys.argv.index("--spool") + 1], ignore_errors=True)
 
 
 def _watch() -> None:

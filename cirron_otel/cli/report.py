@@ -13,7 +13,7 @@ import click
 from ..errors import UsageError
 from . import output
 from .parameters import DEFAULT_SPOOL, from_option, json_option
-from .sources import as_spool
+from .sources import as_spool, shown_source
 from .tables import breakdown_table, rows_table
 from .text import count, duration, moment, printable, value_text
 
@@ -89,9 +89,9 @@ def report(
                 _write_page(page_file, found, index, (source, place, reader, spans))
     if as_json:
         findings = [finding.to_json() for finding in place.findings(reader)]
-        output.document({"source": source, **found.to_json(), "findings": findings})
+        output.document({"source": shown_source(source), **found.to_json(), "findings": findings})
     else:
-        _show(source, found)
+        _show(shown_source(source), found)
     return place.told(reader)
 
 
@@ -152,13 +152,6 @@ def _write_page(
         for piece in document(content):
             file.write(piece.encode())
     output.message(f"{path} is written: open it in a browser")
-
-
-def shown_source(source: str) -> str:
-    """A source as others may see it: of a URL neither user nor password."""
-    from ..storage.url import is_storage_url, parse_url
-
-    return parse_url(source).shown if is_storage_url(source) else source
 
 
 def _show(source: str, found: RunReport) -> None:

@@ -46,6 +46,13 @@ class SpoolOf:
         return 1 if reader.skipped or (self.made is not None and self.made.exit_code) else 0
 
 
+def shown_source(source: str) -> str:
+    """A source as others may see it: of a storage's URL neither user nor password."""
+    from ..storage.url import is_storage_url, parse_url
+
+    return parse_url(source).shown if is_storage_url(source) else source
+
+
 @contextlib.contextmanager
 def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
     """The spool that `source` is, or a temporary one.

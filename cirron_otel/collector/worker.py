@@ -168,7 +168,8 @@ class Worker:
         return False
 
     def _work(self) -> bool:
-        done = self._translation.work(self._until)
+        # Nobody has said yet how far it is on disk: what is being written is not to be read.
+        done = self._translation.work(self._until) if self._until is not None else None
         if done is None:
             self._forget()
             return False

@@ -38,17 +38,23 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
         if wanted is not None and "torch" in wanted:
             return failed("hooks", "torch is to be hooked, and is not installed", advice)
         return ok("hooks", f"PyTorch is not installed: scopes by hand are recorded ({advice})")
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-doctor-") as directory:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="cirron-otel-doctor-") as directory:
             found = _probed(directory, environ)
-        except subprocess.TimeoutExpired:
-            return failed(
-                "hooks",
-                f"PyTorch takes longer than {LIMIT_S:.0f} s to import and train two steps",
-                "look at where it is installed; --no-hooks leaves this out",
-            )
-        except ProbeError as error:
-            return failed("hooks", f"PyTorch does not work here: {error}", "install it again")
+    except subprocess.TimeoutExpired:
+        return failed(
+            "hooks",
+            f"PyTorch takes longer than {LIMIT_S:.0f} s to import and train two steps",
+            "look at where it is installed; --no-hooks leaves this out",
+        )
+    except ProbeError as error:
+        return failed("hooks", f"PyTorch does not work here: {error}", "install it again")
+    except OSError as error:  # as in a container whose file system is read-only
+        return warning(
+            "hooks",
+            f"they could not be tried: {error.strerror or error}",
+            "set TMPDIR to a directory that can be written; --no-hooks leaves this out",
+        )
     return _judged(found, wanted)
 
 

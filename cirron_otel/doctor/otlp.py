@@ -67,22 +67,25 @@ def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
     """The host and port; None for targets of gRPC's that are none (`unix:…`, `dns:///…`)."""
     by_grpc = is_grpc(config)
     text = config.endpoint.removeprefix("dns:///") if by_grpc else config.endpoint
-    if by_grpc and (text.startswith(("unix:", "unix-abstract:", "xds:")) or "://" in text):
+    named = variable(environ, "ENDPOINT")
+    text = text if text not in ("http://", "https://") else ""
+    if by_grpc and _is_no_place(text):
         return None
     try:
         url = urlsplit(f"//{text}" if by_grpc else text)
         host, port = url.hostname, url.port
     except ValueError:
-        host = port = None
-    if not host:
-        raise UsageError(f"{variable(environ, 'ENDPOINT')} names no host: say http://host:4317")
+        raise UsageError(f"{named} names no host and port: say http://host:4317") from None
+    if not host or port == 0:
+        what = "host" if not host else "port"
+        raise UsageError(f"{named} names no {what}: say http://host:4317")
     is_tls = not config.insecure
     return Place(
         host=host,
         port=port or (443 if by_grpc or is_tls else 80),
         is_tls=is_tls,
         words=Words(
-            variable(environ, "ENDPOINT"),
+            named,
             variable(environ, "CERTIFICATE"),
             variable(environ, "CLIENT_CERTIFICATE"),
         ),
@@ -91,6 +94,11 @@ def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
         client_certificate=config.client_certificate,
         client_key=config.client_key,
     )
+
+
+def _is_no_place(target: str) -> bool:
+    """Whether a target of gRPC's is something else than a host and a port."""
+    return target.startswith(("unix:", "unix-abstract:", "xds:")) or "://" in target
 
 
 def _authorities(by_grpc: bool) -> str | None:

@@ -54,7 +54,7 @@ def settings_check(config: OtlpConfig, environ: Mapping[str, str]) -> Check:
 
 
 def _odd_path(config: OtlpConfig, name: str, given: str) -> tuple[str, str] | None:
-    path = urlsplit(given).path if "://" in given else ""
+    path = urlsplit(given).path if given.startswith(("http://", "https://")) else ""
     if is_grpc(config):
         if path.strip("/"):
             return f"gRPC does not use its path {path}", "leave the path out, or set " + (
@@ -84,13 +84,17 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
     if not given:
         return
     _, bad = parse_headers(given)
-    names = sorted(config.headers)
+    names = sorted(filter(None, map(_shown_name, config.headers.items())))
+    nameless = len(config.headers) - len(names)
     found = f"{name} has {listed(names)}" if names else f"{name} has none that can be read"
-    if bad:
+    if bad or nameless:
         colon = "; it is name=value, not name: value" if ":" in given.split("=")[0] else ""
+        what = (
+            f"{bad} of its entries ignored" if bad else f"{nameless} of its values without a name"
+        )
         yield failed(
             "otlp headers",
-            f"{found}; {bad} of its entries ignored",
+            f"{found}; {what}",
             f"expected name=value,name=value with the values URL-encoded (%20 for a space){colon}",
             names=names,
         )
@@ -104,6 +108,13 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
         yield warning("otlp headers", f"{found}: {'; '.join(problems)}", advice, names=names)
     else:
         yield ok("otlp headers", f"{found} (values not shown)", names=names)
+
+
+def _shown_name(header: tuple[str, str]) -> str:
+    """The name of a header; "" for what is rather a value without one, as base64 with its `=`."""
+    name, value = header
+    is_name = value.strip("=") or (not value and (name in _CREDENTIALS or name.startswith("x-")))
+    return name if is_name else ""
 
 
 def _odd_header(header: tuple[str, str]) -> str:

@@ -29,7 +29,8 @@ class DirectFile:
     """A new file; for one thread."""
 
     def __init__(self, path: Path) -> None:
-        """Make it, readable for its owner alone. Raises OSError."""
+        """Make it, readable for its owner alone. Raises OSError; then it is not there."""
+        self._buffer = mmap.mmap(-1, _BUFFER)  # anonymous memory begins with a page
         try:
             self.descriptor = os.open(path, _FLAGS | _DIRECT, 0o600)
         except OSError as error:
@@ -37,7 +38,6 @@ class DirectFile:
                 raise
             path.unlink(missing_ok=True)  # it may have been made before it was refused
             self.descriptor = os.open(path, _FLAGS, 0o600)
-        self._buffer = mmap.mmap(-1, _BUFFER)  # anonymous memory begins with a page
         self._filled = 0
         """Bytes in the buffer that are of the file."""
         self._at = 0

@@ -69,9 +69,9 @@ class Journal:
 
         A segment is left for a new one at `segment_bytes`; `max_bytes` is what all segments may
         hold together (the last one also fills up a block on disk), at least twice that, for the
-        last is not removed; `max_waiting_bytes` is
-        what may wait for the disk. Raises TargetError where another process has the journal or
-        the directory cannot be written, UsageError where the limits make no sense.
+        last is not removed; `max_waiting_bytes` is what may wait for the disk. Raises TargetError
+        where another process has the journal or the directory cannot be written, UsageError where
+        the limits make no sense.
         """
         if not 0 < segment_bytes <= max_bytes // 2:
             raise UsageError(
@@ -86,7 +86,7 @@ class Journal:
         self.refused = 0
         """Frames that were refused by the disk."""
         self.trimmed_bytes = 0
-        """What opening cut off: half a frame that nobody was told of."""
+        """What opening cut off: half a frame that nobody was told of, or what filled up a block."""
         self._segment_bytes, self._max_bytes = segment_bytes, max_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._work = threading.Condition(threading.Lock())

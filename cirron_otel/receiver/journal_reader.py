@@ -91,8 +91,9 @@ class Reader:
         """The next frames: at least one if there is one, until they have `max_bytes` together.
 
         `until` is how far the writer has come (`Journal.end`): what lies behind it may be refused
-        still, and taken back. Without it, all that is whole is read. Raises InputError where a file
-        cannot be opened for now (no descriptors, no memory): nothing is passed over then.
+        still, and taken back, or stand there in part. Without it, all that is whole is read: for a
+        journal that nobody writes into meanwhile. Raises InputError where a file cannot be opened
+        for now (no descriptors, no memory): nothing is passed over then.
         """
         found: list[Frame] = []
         size = 0
@@ -204,7 +205,10 @@ class _Segment:
                     return None
                 prefix = decode_prefix(data, self.number)
                 if prefix is None:
-                    if self._is_padding():
+                    if os.pread(self._descriptor, PREFIX_BYTES, self.offset) != data:
+                        self._ahead = b""  # it was padding when it was read ahead
+                        continue
+                    if limit is None and self._is_padding():
                         return None
                     self._searched = self.offset + 1
                     self._report(

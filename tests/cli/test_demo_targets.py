@@ -88,6 +88,14 @@ def test_a_directory_that_no_url_can_name(run: Run) -> None:
     assert "SQLite  left out, because " in result.stdout
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
+def test_no_proxy_is_asked_for_the_way_to_the_collector(run: Run, name: str) -> None:
+    settings = {"no_proxy": "", "NO_PROXY": "", name: "http://127.0.0.1:1"}
+    result = run("demo", "--replay", "--output", "kept", env=settings)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "128 spans by way of a collector" in result.stdout
+
+
 def test_it_goes_to_the_endpoint_that_is_set(run: Run, server: OtlpServer) -> None:
     result = run("demo", "--replay", "--output", "kept", env=server.environ)
     assert (result.returncode, result.stderr) == (0, "")
@@ -170,6 +178,7 @@ def test_it_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     process.wait()
     process.stdout.close()
     wait_until_gone(below)
+    assert list(tmp_path.glob(".collector-*")) == []
 
 
 def test_a_collector_that_dies_is_reported(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class TestTheCommand:
         assert "\nfailed   spool            " in result.stdout
         assert "file cannot be written: Not a directory → set CIRRON_OUTPUT_DIR" in result.stdout
 
-    @pytest.mark.parametrize("timeout", ["0", "soon", "1e9"])
+    @pytest.mark.parametrize("timeout", ["0", "soon", "1e9", "nan"])
     def test_two_where_the_call_is_wrong(self, run: Run, timeout: str) -> None:
         assert run("doctor", "--timeout", timeout).returncode == 2
 
@@ -287,6 +288,18 @@ class TestHooks:
         result = run("doctor", env=broken_torch(tmp_path, code))
         assert result.returncode == 1
         assert f"failed   hooks            PyTorch does not work here: {reason}" in result.stdout
+
+    def test_without_a_place_for_temporary_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in a container whose file system is read-only."""
+        config = resolve(environ={}, cwd=tmp_path, home=tmp_path).config
+        (tmp_path / "torch.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+        check = examine_hooks(config, os.environ)
+        assert (check.state, "TMPDIR" in check.advice) == ("warning", True)
+        assert "could not be tried: No such file" in check.found
 
     @pytest.mark.torch
     def test_a_step_is_seen_and_all_put_back(self, tmp_path: Path) -> None:

@@ -293,6 +293,9 @@ class TestTheSettings:
             ({PROTOCOL: "carrier/pigeon"}, f"{PROTOCOL} is 'carrier/pigeon': expected grpc, "),
             ({**HTTP, ENDPOINT: "localhost:4318"}, "is no http:// or https:// URL"),
             ({ENDPOINT: "http://:4317"}, "names no host"),
+            ({ENDPOINT: "http://"}, "names no host"),
+            ({ENDPOINT: "http://localhost:0"}, "names no port"),
+            ({ENDPOINT: "http://localhost:65536"}, "names no host and port"),
         ],
     )
     def test_what_no_exporter_can_use(self, settings: dict[str, str], said: str) -> None:
@@ -322,6 +325,11 @@ class TestTheSettings:
         assert check.state == "warning"
         assert said in check.found
 
+    def test_a_target_of_grpcs_has_no_path(self) -> None:
+        found = checked({ENDPOINT: "dns:///127.0.0.1:1"})
+        assert found["otlp settings"].state == "ok"
+        assert last(found).name == "otlp tcp"
+
     @pytest.mark.parametrize(
         ("headers", "state", "said"),
         [
@@ -330,6 +338,10 @@ class TestTheSettings:
             (f"authorization={SECRET}", "warning", "does not begin with Basic, Bearer or another"),
             (f"authorization=Bearer%2520{SECRET}", "warning", "encoded twice"),
             ("x-api-key=", "warning", "x-api-key is empty"),
+            # Base64 ends with =, and would be taken for a name.
+            (f"{SECRET}=", "failed", "1 of its values without a name"),
+            (f"{SECRET}==", "failed", "1 of its values without a name"),
+            (f"tenant=a,{SECRET}=", "failed", "has tenant; 1 of its values without a name"),
             (f"x-api-key={SECRET}", "ok", "x-api-key (values not shown)"),
         ],
     )

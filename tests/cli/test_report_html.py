@@ -19,7 +19,7 @@ from cirron_otel.cli.demo import RECORDING
 from cirron_otel.cli.page.content import RunContent, gather
 from cirron_otel.cli.page.document import document
 from cirron_otel.cli.page.element import Element, Stylesheet
-from cirron_otel.cli.report import shown_source
+from cirron_otel.cli.sources import shown_source
 from cirron_otel.spool.reader import BatchFile, SpoolReader
 from cirron_otel.spool.run_report import report_run, run_index
 from tests.cli.conftest import SPOOLS, Run, one_line

@@ -14,13 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.logs import Logging
+from cirron_otel.collector.options import CollectorOptions
+from cirron_otel.collector.worker import Worker
 from cirron_otel.receiver.journal_files import intake_directory
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.state import lock_named, make_state
 from tests.backends.process import free_endpoints
 from tests.exporter.cirron_server import CirronServer
+from tests.receiver.journalled import put
 
 from .away import until
+from .configs import options
 from .serving import PROGRAM, Serving, serving, spans_of
 from .test_running import post, request
 
@@ -34,6 +39,22 @@ def take(here: Serving, name: str = "one") -> None:
 
 def is_logged(here: Serving, text: str) -> bool:
     return text in here.log.read_text()
+
+
+def test_nothing_is_read_before_it_is_said_how_far_the_journal_is(tmp_path: Path) -> None:
+    """What stands behind that is being written, and may be taken back."""
+    wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
+    directory = intake_directory(target_spool(wanted.spool.directory).state)
+    make_state(directory)
+    [[_, *_, end]] = put(directory, [[request("one"), request("two")]])
+    with Logging(wanted.logs, []) as logs:
+        worker = Worker(wanted, logs)
+        assert not worker._work()
+        assert spans_of(tmp_path / "data") == []
+        worker.tell({"until": [1, end]})
+        worker._listen(0.0)
+        assert worker._work()
+    assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
 @contextlib.contextmanager

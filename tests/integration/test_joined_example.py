@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -233,6 +236,23 @@ def test_the_same_sql_on_postgresql(finished: Finished) -> None:
         reader = SpoolReader(str(finished.example.directory / "traces"))
         storage.write([SealedBatch(batch.name, batch.data) for batch in reader])
         check_sql(storage.database.rows, finished)
+
+
+def test_a_span_may_have_no_kind_and_an_attribute_no_value() -> None:
+    """Jaeger leaves out what has the value of its absence, as protobuf's JSON does."""
+    times = {"startTimeUnixNano": "1000000", "endTimeUnixNano": "300000000"}
+    above = {"traceId": "1", "spanId": "2", "name": "step", **times}
+    slow = {"traceId": "1", "spanId": "3", "parentSpanId": "2", "name": "GET /features", **times}
+    attributes = [{"key": "empty", "value": {}}]
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "features"}}]}
+    spans = [above, {**slow, "kind": SERVER, "attributes": attributes}]
+    groups = [{"resource": resource, "scopeSpans": [{"spans": spans}]}]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "slow_requests.py"), "features", "200"],
+        input=json.dumps({"result": {"resourceSpans": groups}}), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("299 ms  GET /features  <  step\n", "")
 
 
 def test_what_the_example_requires() -> None:

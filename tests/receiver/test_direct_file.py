@@ -69,3 +69,17 @@ def test_a_write_that_comes_short_is_gone_on_with(
     found = (tmp_path / "file").read_bytes()
     assert found[: ends[-1]] == b"".join(pieces)
     file.close()
+
+
+def test_no_file_is_left_where_there_is_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that the journal knows nothing of would be read as damaged."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(direct_file.mmap, "mmap", refuse)
+    with pytest.raises(OSError, match="memory"):
+        DirectFile(tmp_path / "file")
+    assert not (tmp_path / "file").exists()

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.errors import InputError, TargetError, UsageError
+from cirron_otel.receiver.direct_file import BLOCK
 from cirron_otel.receiver.journal_files import (
     HEADER_BYTES,
     MAX_HEAD_BYTES,
@@ -132,6 +133,7 @@ def test_rubbish_is_never_read_as_a_frame(segments: list[list[bytes]], data: st.
 
 
 @given(st.binary(max_size=200), st.booleans())
+@example(bytes(100), True)
 @settings(deadline=None)
 def test_any_bytes_can_be_a_segment(content: bytes, has_header: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -141,7 +143,8 @@ def test_any_bytes_can_be_a_segment(content: bytes, has_header: bool) -> None:
             file.write(content)
         bodies, damages = read(directory)
         assert bodies == [b"after"]
-        assert len(damages) == (1 if content or not has_header else 0)
+        # Zeros are what fills up the last block.
+        assert len(damages) == (1 if content.strip(b"\0") or not has_header else 0)
 
 
 @given(st.lists(st.binary(max_size=40_000), max_size=20), st.integers(1, 100_000), st.data())
@@ -207,6 +210,30 @@ def test_behind_damage_it_goes_on_as_it_is_written(at: int, tmp_path: Path) -> N
     others = [b"b", segment(1, [b"x", b"y"])[0], b"c" * 50_000]
     assert found == ([b"a", *others] if at == 0 else others)
     assert [damage.number for damage in damages] == [1]
+    reader.close()
+
+
+def test_padding_that_was_read_ahead_is_read_again(tmp_path: Path) -> None:
+    """The block that was filled up with zeros is written again with what comes next."""
+    data, ends = segment(1, [b"a", b"b", b"c"])
+    path = segment_path(tmp_path, 1)
+    path.write_bytes(data[: ends[0]].ljust(BLOCK, b"\0"))
+    reader = Reader(tmp_path, None, pytest.fail)
+    assert [frame.body for frame in reader.poll(max_bytes=1)] == [b"a"]
+    path.write_bytes(data[: ends[1]].ljust(BLOCK, b"\0"))
+    assert [frame.body for frame in reader.poll(max_bytes=1)] == [b"b"]
+    path.write_bytes(data.ljust(BLOCK, b"\0"))
+    assert [frame.body for frame in reader.poll(until=Position(1, ends[2]))] == [b"c"]
+    reader.close()
+
+
+def test_acknowledged_bytes_that_are_zero_are_damage(tmp_path: Path) -> None:
+    data, ends = segment(1, [b"a", b"b"])
+    segment_path(tmp_path, 1).write_bytes(data[: ends[0]].ljust(BLOCK, b"\0"))
+    damages: list[Damage] = []
+    reader = Reader(tmp_path, None, damages.append)
+    assert [frame.body for frame in reader.poll(until=Position(1, ends[1]))] == [b"a"]
+    assert [damage.offset for damage in damages] == [ends[0]]
     reader.close()
 
 

@@ -32,6 +32,7 @@ def picture(page: Path, file: Path, width: int, height: int) -> None:
         raise BrowserError(f"no browser: expected one of {', '.join(NAMES)} on the PATH")
     # Chromium refuses to run as root in its sandbox, as in a container.
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    file.unlink(missing_ok=True)  # the one before is no picture of this page
     with tempfile.TemporaryDirectory() as profile:
         done = subprocess.run(
             [

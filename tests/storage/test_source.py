@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -14,6 +15,7 @@ from cirron_otel.spool.reader import SpoolReader
 from cirron_otel.storage import Select, Storage, copy_to_spool, is_storage_url
 from cirron_otel.storage.url import parse_url
 from tests.backends.process import free_endpoints
+from tests.cli.conftest import COMMAND
 from tests.spool.made import made, span
 from tests.spool.recorded import ALL_BATCHES
 
@@ -120,6 +122,20 @@ def test_urls_that_are_none(url: str) -> None:
 
 def test_paths_are_no_urls() -> None:
     assert not any(map(is_storage_url, ("spool", "/a/b", "./sqlite/x.json", "s3://b", "-")))
+
+
+@pytest.mark.parametrize(
+    "command", [["report"], ["report", "--json"], ["diff"], ["diff", "--json"]]
+)
+def test_no_command_shows_a_password(postgres_url: str, command: list[str]) -> None:
+    Storage.open(postgres_url).close()
+    sources = [postgres_url] * (1 + (command[0] == "diff"))
+    done = subprocess.run([COMMAND, *command, *sources], capture_output=True, text=True, check=True)
+    location = parse_url(postgres_url)
+    assert location.shown in done.stdout
+    assert location.secrets
+    for secret in (*location.secrets, quote(location.secrets[0], safe="")):
+        assert secret not in done.stdout + done.stderr
 
 
 def output_of(script: str) -> str:

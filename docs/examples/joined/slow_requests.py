@@ -14,7 +14,9 @@ SERVER = 2
 
 def attributes(of: Span) -> dict[str, Any]:
     """Attributes as they are read: {"cirron.index": "7"}."""
-    return {each["key"]: next(iter(each["value"].values())) for each in of.get("attributes", [])}
+    return {
+        each["key"]: next(iter(each["value"].values()), "") for each in of.get("attributes", [])
+    }
 
 
 def spans(text: str) -> Iterator[Span]:
@@ -42,7 +44,7 @@ def named(span: Span) -> str:
 service, limit = sys.argv[1], float(sys.argv[2])
 known = {(span["traceId"], span["spanId"]): span for span in spans(sys.stdin.read().strip())}
 for span in known.values():
-    if (span["service"], span["kind"]) == (service, SERVER) and milliseconds(span) > limit:
+    if (span["service"], span.get("kind")) == (service, SERVER) and milliseconds(span) > limit:
         way, above = [], span
         while above := known.get((above["traceId"], above.get("parentSpanId"))):
             way.append(named(above))
