@@ -37,7 +37,7 @@ class NotStartedError(Exception):
         """`error` is what starting it met."""
         self.code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
         reason = "no such command" if self.code == NOT_FOUND else error.strerror or str(error)
-        super().__init__(f"{command}: {reason}")
+        super().__init__(f"{command or '(no word)'}: {reason}")
 
 
 @contextlib.contextmanager
@@ -66,6 +66,8 @@ class Child:
         """Start it, in `signals_held`, which gave `held`. Raises NotStartedError."""
         self._is_apart = not _has_terminal()
         options: dict[str, Any] = {"setpgroup": 0} if self._is_apart else {}
+        if not command[0]:  # Python refuses it before the kernel could
+            raise NotStartedError("", FileNotFoundError(errno.ENOENT, ""))
         try:
             self.pid = os.posix_spawnp(
                 command[0], list(command), dict(environ), setsigmask=held, setsigdef=_RESTORED,

@@ -53,7 +53,8 @@ def document(value: Any) -> None:
 
 def flush() -> None:
     """Bring what was written to stdout there. Raises TargetError where that fails."""
-    _write("")
+    if sys.stdout is not None:  # closed: nothing was written
+        _write("")
 
 
 def give_up() -> None:

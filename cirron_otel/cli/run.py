@@ -136,14 +136,13 @@ def _finish(
     from ..spool.recovery import recover
     from .run_summary import RunBatches
 
-    batches = RunBatches(job.paths, job.start_ns, job.trace_id, job.owner)
-    recovered = recover(job.paths)
+    batches = RunBatches(job.paths, job.held, job.trace_id, job.owner)
+    died = batches.died(recover(job.paths))
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
     targets = _sent(job) if job.exporters else []
     if options.is_quiet or not is_started:
         return
-    died = sum(done.name is not None for done in recovered)
     if died:
         output.message(
             f"{count(died, 'process')} died: what was open there is closed as incomplete"
@@ -179,13 +178,20 @@ def _sent(job: Job) -> list[TargetReport]:
 def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
     from .run_summary import places, report_of, show_report
 
-    found = report_of(batches)
-    if found.spans:
-        show_report(found)
+    found = None
+    if not job.is_spooled:
+        output.message("no spool is kept (output): there is nothing to sum up")
+    elif not job.paths.spool.is_dir():
+        output.message(f"no spool could be kept in {printable(str(job.paths.root))}")
     else:
-        output.message(
-            "the command recorded nothing: it neither trained with PyTorch nor opened a scope, or"
-            " runs a Python without cirron-otel, or with -E, -I or -S"
-        )
+        found = report_of(batches)
+        if found.spans:
+            show_report(found)
+        else:
+            output.message(
+                "the command recorded nothing in this trace: it neither trained with PyTorch nor"
+                " opened a scope, or runs a Python without cirron-otel, or with -E, -I or -S, or"
+                " has options of its own (output, join)"
+            )
     for line in places(job.paths.spool, job.trace_id, found, targets):
         output.message(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..pipeline.flush import TargetReport
     from ..spool.paths import SpoolPaths
     from ..spool.reader import BatchFile
+    from ..spool.recovery import Recovered
     from ..spool.run_report import RankReport, RunReport
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
@@ -32,12 +33,14 @@ _WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class RunBatches:
-    """The batches of one run in a spool, which may hold others: they are younger than the run, and
-    their ids end in the lower half of its trace's.
+    """The batches of one run in a spool, which may hold others: they were not there before it, and
+    their ids end in the lower half of its trace's. Their times prove nothing: other nodes have
+    other clocks, and clocks are set.
     """
 
     paths: SpoolPaths
-    since_ns: int
+    held: frozenset[str]
+    """What was there before the run."""
     trace_id: str
     owner: str
     """Whose batches hold the job's own span; nothing in them is the program's."""
@@ -45,20 +48,30 @@ class RunBatches:
     def __iter__(self) -> Iterator[BatchFile]:
         """In order, without those that hold the job's own span."""
         from ..spool.owner import owner_of
-        from ..spool.paths import parse_name
         from ..spool.reader import SpoolReader
 
         if not self.paths.spool.is_dir():
             return
         reader = SpoolReader(self.paths.root)
-        low = self.trace_id[16:].encode()
         for name in reader.names():
-            parsed = parse_name(name)
-            if parsed is None or parsed[0] < self.since_ns or owner_of(name) == self.owner:
+            if name in self.held or owner_of(name) == self.owner:
                 continue
             batch = reader.read(name)
-            if batch is not None and low in batch.data:
+            if batch is not None and self.has(batch):
                 yield batch
+
+    def has(self, batch: BatchFile) -> bool:
+        """Whether it is of the run's trace."""
+        return self.trace_id[16:].encode() in batch.data
+
+    def died(self, recovered: Iterable[Recovered]) -> int:
+        """How many of the processes that were recovered are the run's."""
+        from ..spool.reader import SpoolReader
+
+        names = [each.name for each in recovered if each.name is not None]
+        reader = SpoolReader(self.paths.root) if names else None
+        batches = [reader.read(name) for name in names] if reader is not None else []
+        return sum(batch is not None and self.has(batch) for batch in batches)
 
     def world_size(self) -> int | None:
         """The processes of the job, as its ranks say it; None where none says it."""
@@ -119,9 +132,11 @@ def _draw(rank: RankReport) -> None:
 def places(
     spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
 ) -> list[str]:
-    """Where the spool and the trace are, a line each."""
-    held = "" if found is None else f"  ({count(found.spans, 'span')} of this run)"
-    lines = [f"spool  {printable(str(spool))}{held}", f"trace  {trace_id}"]
+    """Where the spool and the trace are, a line each; without a report there is no spool."""
+    lines = [f"trace  {trace_id}"]
+    if found is not None:
+        held = count(found.spans, "span")
+        lines.insert(0, f"spool  {printable(str(spool))}  ({held} of this run)")
     for target in targets:
         if target.failure or target.left:
             left = count(target.left, "batch", "batches") if target.left else "something"

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from ..config.exporters import names_otlp
+from ..sdk import buffers as buf
 from ..sdk.clock import now
 from ..sdk.errors import swallowed
 from ..sdk.provider import RandomIds, RecordAll
@@ -27,6 +28,7 @@ from .waiting import wait_for_session
 
 _EXPORTER = "OTEL_TRACES_EXPORTER"
 _CONFIG_FILE = "OTEL_CONFIG_FILE"
+_DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
 
 class CirronConfigurator(_OTelSDKConfigurator):
@@ -37,17 +39,25 @@ class CirronConfigurator(_OTelSDKConfigurator):
         if os.environ.get(_CONFIG_FILE):
             # The file says it all; the session will work in the provider that it describes.
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]
-            wait_for_session(begun)
+            wait_for_session(begun, hooks=_are_hooks_wanted())
             return
         kwargs.setdefault("id_generator", RandomIds())
         with _without_otlp():
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]
         provider = trace.get_tracer_provider()
         try:
-            if isinstance(provider, TracerProvider) and wait_for_session(begun):
+            if not isinstance(provider, TracerProvider):
+                return
+            if wait_for_session(begun, hooks=_are_hooks_wanted()):
                 _own(provider)
         except Exception as error:
             swallowed("configurator", error)
+
+
+def _are_hooks_wanted() -> bool:
+    """Whether the instrumentor `cirron` is left in, which would install them."""
+    named = os.environ.get(_DISABLED, "").split(",")
+    return not {"cirron", "*"} & {name.strip() for name in named}
 
 
 @contextmanager
@@ -103,3 +113,5 @@ def _open() -> None:
     waiting = active.waiting
     if waiting is not None:
         waiting.open()
+    elif active.profiler is None:
+        buf.pressure.first()  # a forked child opens its own session; after the last there is none

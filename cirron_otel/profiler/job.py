@@ -20,11 +20,11 @@ from ..config import Config
 from ..sdk.identity import Identity
 from ..sdk.runtime import Joining, Runtime, start_runtime
 from ..sdk.scope import Scope
+from ..spool.paths import SpoolPaths, batch_names
 
 JOB: Final = "cirron.job"
 EXIT_CODE: Final = "process.exit.code"
 """OpenTelemetry's name, as `process.command` and its like are (semantic conventions, process)."""
-WORLD_SIZE: Final = "world_size"
 BOOTSTRAP: Final = Path(__file__).parent / "bootstrap"
 """The directory on PYTHONPATH that has every Python process below wait for something to record."""
 
@@ -43,6 +43,10 @@ class Job:
         self._runtime, self._scope = runtime, scope
         self.paths = runtime.paths
         """Where the spool stands."""
+        self.is_spooled = _SPOOL in runtime.config.output
+        """Whether there is a spool at all."""
+        self.held = _names(runtime.paths)
+        """The batches that were there before it."""
         self.exporters = runtime.pipeline.exporters
         self.exit_timeout = runtime.config.exit_timeout
         """What the options give its end, in seconds."""
@@ -51,11 +55,6 @@ class Job:
     def trace_id(self) -> str:
         """The id of the run's trace, 32 hexadecimal digits."""
         return f"{self._scope.get_span_context().trace_id:032x}"
-
-    @property
-    def start_ns(self) -> int:
-        """When it began, Unix nanoseconds."""
-        return int(self._scope.start_time or 0)
 
     @property
     def owner(self) -> str:
@@ -104,6 +103,13 @@ def open_job(config: Config, environ: Mapping[str, str], attributes: Mapping[str
     scope.__enter__()
     scope.set_attributes(dict(attributes))
     return Job(runtime, scope)
+
+
+def _names(paths: SpoolPaths) -> frozenset[str]:
+    try:
+        return frozenset(batch_names(paths.spool))
+    except OSError:  # there is no spool yet
+        return frozenset()
 
 
 def with_hooks(environ: Mapping[str, str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ def open_profiler(
     profiler.instrumentation = instrumentation
     runtime.look_after = instrumentation.look_after
     try:
-        _prepare_exits(profiler, resolved)
+        _prepare_exits(profiler, resolved, joining)
     except Exception as error:
         swallowed("exit", error)
     return profiler
@@ -69,7 +69,7 @@ def _worker_opening(profiler: Profiler) -> object:
     return WorkerOpening(profiler.config, profiler.session.get_span_context())
 
 
-def _prepare_exits(profiler: Profiler, resolved: Resolved) -> None:
+def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> None:
     limit = resolved.config.exit_timeout
     atexit.unregister(seal_late)
     atexit.register(seal_late)  # before the session's own: it runs after that
@@ -77,7 +77,7 @@ def _prepare_exits(profiler: Profiler, resolved: Resolved) -> None:
     profiler.exits = exits
     exits.install(signals=resolved.config.handle_signals)
     forks.finish_with_process(lambda: profiler.shutdown(limit))
-    forks.watch_forks(lambda: _after_fork(profiler, resolved))
+    forks.watch_forks(lambda: _after_fork(profiler, resolved, joining))
 
 
 def _end(profiler: Profiler, limit: float) -> None:
@@ -93,7 +93,7 @@ def _end(profiler: Profiler, limit: float) -> None:
         runtime.owner.release()
 
 
-def _after_fork(parent: Profiler, resolved: Resolved) -> None:
+def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     """In a forked child: let go of the parent's session; the first scope opens one of its own."""
     active.lock = threading.RLock()  # a thread that is not here may have held the parent's
     runtime = parent.runtime
@@ -108,10 +108,12 @@ def _after_fork(parent: Profiler, resolved: Resolved) -> None:
         hooks.renew()
     active.profiler, active.last = None, None
     cirron = parent.cirron
+    # Below `cirron-otel run` the child is one of the job's processes, as its parent is.
+    joining = Joining(link=context, environment_first=before.environment_first)
 
     def revive() -> None:
         with active.lock:
             if active.profiler is None:
-                active.profiler = open_profiler(cirron, resolved, Joining(link=context), hooks)
+                active.profiler = open_profiler(cirron, resolved, joining, hooks)
 
     forks.revive_later(revive)

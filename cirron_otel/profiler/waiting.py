@@ -55,6 +55,8 @@ class Waiting:
                 active.profiler = open_profiler(
                     get_default(), self._resolved, self._joining, self.hooks
                 )
+                if active.profiler.runtime is None:
+                    self.give_up()  # there is no place for a session: nothing is to be recorded
             finally:
                 self._is_opening = False
                 if buf.pressure.first == self.open:
@@ -74,10 +76,13 @@ class Waiting:
         self._joining.begun = now()
 
 
-def wait_for_session(begun: int | None = None, provider: TracerProvider | None = None) -> bool:
+def wait_for_session(
+    begun: int | None = None, provider: TracerProvider | None = None, *, hooks: bool = True
+) -> bool:
     """Hook what there is, and open the session of this process with the first thing recorded.
 
-    `begun` is when the session began, by `time.monotonic_ns`; `provider` is the one to work in.
+    `begun` is when the session began, by `time.monotonic_ns`; `provider` is the one to work in;
+    without `hooks` no framework is hooked, whatever the options say.
     `profile()` takes its place. False where one is open or waits already, or tracing is off.
     Raises nothing.
     """
@@ -85,7 +90,7 @@ def wait_for_session(begun: int | None = None, provider: TracerProvider | None =
         with active.lock:
             if active.profiler is not None or active.waiting is not None:
                 return False
-            resolved = resolve(None, instance={})
+            resolved = resolve(None, instance={} if hooks else {"frameworks": "none"})
             if not resolved.config.enabled:
                 return False
             joining = Joining(provider=provider, begun=begun, environment_first=True)

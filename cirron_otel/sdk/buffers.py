@@ -94,10 +94,10 @@ class Buffers:
             return number
         numbers = [n for n in memoryview(urandom(8 * _IDS)).cast("Q") if n]
         self.drawn += len(numbers)
-        self.ids = iter(numbers)
+        ids = self.ids = iter(numbers)
         pressure.first()
         self._relieve()
-        return next(self.ids)
+        return next(ids)  # of these: another thread may have let this one draw again
 
     def _relieve(self) -> None:
         waiting = sum(len(buffers.scopes) for buffers in tuple(registry))

@@ -265,7 +265,8 @@ class Collector:
             if scope is not session and not scope._end:
                 scope.attrs.setdefault("incomplete", True)
                 scope.set_status(StatusCode.ERROR, INCOMPLETE)
-            scope._end = scope._end or now()
+            # A phase that was broken off says when that was: what is around it ended then.
+            scope._end = scope._end or getattr(scope, "_until", 0) or now()
             closed.append(scope)
         return closed
 

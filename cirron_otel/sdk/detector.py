@@ -49,6 +49,7 @@ _NVIDIA_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 _AMD = "sys/class/kfd/kfd/topology/nodes"
 _MOST_BYTES = 4096
 _MOST_CHARACTERS = 256
+_MOST_DIGITS = 9
 _UNKNOWN_AMD = "AMD GPU"
 
 
@@ -110,7 +111,7 @@ def _visible(models: list[str], listed: str | None) -> list[str]:
             if each.startswith("-"):
                 break
             found.append(models[0])
-        elif int(each) < len(models):
+        elif len(each) < _MOST_DIGITS and int(each) < len(models):
             found.append(models[int(each)])
         else:
             break  # CUDA ignores what follows a number that it does not have

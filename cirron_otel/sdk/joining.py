@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from opentelemetry import propagate, trace
 from opentelemetry.context.context import Context
-from opentelemetry.trace import Link, Span, SpanContext
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, Span, SpanContext
 
 from .errors import swallowed
 from .state import CONTEXT, SPAN_KEY, state
@@ -44,7 +44,7 @@ def join(
 
     `parent` and `link` may be a Span, a SpanContext, a Context or a carrier (a mapping that holds
     `traceparent`, or its text). `environment_first`: what the process was started with goes before
-    the span that is current.
+    the span that is current, and is joined where there is a `link`, too.
     """
     joined = Joined()
     if link is not None:
@@ -57,9 +57,10 @@ def join(
     if parent is not None:
         joined.parent = _context_of(parent)
         return joined
-    if joined.links or how == NONE:
+    is_linked = bool(joined.links)
+    if how == NONE or (is_linked and not environment_first):
         return joined
-    around = trace.get_current_span().get_span_context()
+    around = INVALID_SPAN_CONTEXT if is_linked else trace.get_current_span().get_span_context()
     if environment_first or not around.is_valid:
         joined.context = from_environment(environ)
         given = trace.get_current_span(joined.context).get_span_context()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any, Final
 
 from .. import semconv as sc
@@ -162,9 +163,7 @@ class Measures:
             if more is not None and more.memory_peak_bytes is not None:
                 self._remember(RESIDENT, more.memory_peak_bytes)
             if attrs:
-                samples = attrs.get(SAMPLES)
-                if type(samples) is int and 0 < samples < _MOST_INT:
-                    self._samples += samples
+                self._samples += sampled(attrs.get(SAMPLES))
                 for kind, key in MEMORY.items():
                     if type(peak := attrs.get(key)) is int:
                         self._remember(kind, peak)
@@ -222,6 +221,15 @@ def _is_outermost(step: Any) -> bool:
             return False
         above = above._above
     return True
+
+
+def sampled(value: Any) -> int:
+    """How many samples a step says it took: integers of numpy's, too; 0 where it says nothing."""
+    if type(value) is not int:
+        if type(value) is bool or not isinstance(value, Integral):
+            return 0
+        value = int(value)
+    return value if 0 < value < _MOST_INT else 0
 
 
 def number(value: Any) -> float | None:

@@ -1,8 +1,10 @@
 """Metrics beside the spans: what `Measures` has, sent over OTLP at an interval and at the end.
 
-Counters and gauges are OpenTelemetry's instruments of a MeterProvider of our own. Histograms
-arrive aggregated, as a MetricProducer's do (metrics SDK specification, "MetricProducer"); the
-Python SDK has no such thing, so `Reader` adds them to what it collected.
+Counters, and gauges of memory, are OpenTelemetry's instruments of a MeterProvider of our own.
+Histograms arrive aggregated, as a MetricProducer's do (metrics SDK specification,
+"MetricProducer"); the Python SDK has no such thing, so `Reader` adds them to what it collected. So
+it does with the gauges of marks: the SDK's drop NaN and infinities, with a line in the log for
+each, and a loss that became NaN is what is looked for.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ HISTOGRAMS = {
 
 
 class Reader(sdk.PeriodicExportingMetricReader):
-    """Adds the histograms of a `Measures` to what it collects. It has no thread of its own: the
-    stock one's is started again in every forked child.
+    """Adds the histograms and marks of a `Measures` to what it collects. It has no thread of its
+    own: the stock one's is started again in every forked child.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Reader(sdk.PeriodicExportingMetricReader):
         for group in metrics_data.resource_metrics:
             for scope in group.scope_metrics:
                 metrics += scope.metrics
+        metrics += _marks(self._measures.marks(), wall_now())
         scope_ = InstrumentationScope(sc.SCOPE_NAME, __version__)
         told = sdk.ScopeMetrics(scope_, metrics, "")
         resource = self._resource_of().merge(self._process)
@@ -146,13 +149,23 @@ def _exemplars(lengths: Lengths) -> list[Exemplar]:
     ]
 
 
+def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
+    """A gauge for each name."""
+    for gauge, some in bounded(marks).items():
+        points = [
+            sdk.NumberDataPoint({sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]}, 0, now_ns, value)
+            for name, value in some
+        ]
+        meaning = "The last value of the marks of that name"
+        yield sdk.Metric(gauge, meaning, "", sdk.Gauge(points))
+
+
 class Instruments:
-    """Everything that is read when it is sent: counters, and gauges as they become known."""
+    """What is read when it is sent: counters, and gauges as they become known."""
 
     def __init__(self, meter: Meter, measures: Measures, runtime: Runtime) -> None:
         """They are read by the thread that sends them."""
         self._meter, self._measures = meter, measures
-        self._marks: dict[str, list[tuple[str, float]]] = {}
         self._known: set[str] = set()
         self._memory: dict[str, int] = {}
         meter.create_observable_counter(
@@ -169,12 +182,6 @@ class Instruments:
 
     def look(self) -> None:
         """Make instruments of what has come since the last time."""
-        self._marks = bounded(self._measures.marks())
-        for gauge in self._marks.keys() - self._known:
-            self._meter.create_observable_gauge(
-                gauge, [_read(self._marked(gauge))], "", "The last value of the marks of that name"
-            )
-            self._known.add(gauge)
         self._memory = self._measures.memory()
         if self._memory and sc.STEP_MEMORY_PEAK not in self._known:
             self._known.add(sc.STEP_MEMORY_PEAK)
@@ -188,12 +195,6 @@ class Instruments:
                 sc.SAMPLES, [_read(lambda: [Observation(self._measures.samples)])], "{sample}",
                 "Samples that the steps took, where they say so",
             )  # fmt: skip
-
-    def _marked(self, gauge: str) -> Observed:
-        return lambda: [
-            Observation(value, {sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]})
-            for name, value in self._marks.get(gauge, ())
-        ]
 
 
 def _by(key: str, told: Callable[[], Mapping[str, int]]) -> Observed:

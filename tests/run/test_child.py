@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.running import command, job_of, others, program, run, spool_of
+from tests.run.running import command, job_of, others, program, run, spool_of, start_to_end
 from tests.sdk.processes import environment, until
 
 
@@ -43,6 +43,18 @@ def test_the_exit_code_is_the_commands(tmp_path: Path, words: list[str], code: i
     else:
         assert f"cirron-otel: {words[0]}: exit code {code}" in done.stderr
         assert spool.batches
+
+
+def test_an_empty_word_is_no_command(tmp_path: Path) -> None:
+    done = run(tmp_path, "--", "")
+    assert done.returncode == 127
+    assert done.stderr == "cirron-otel: error: (no word): no such command\n"
+    assert job_of(spool_of(tmp_path)).record["attrs"]["process.exit.code"] == 127
+
+
+def test_a_stdout_that_is_closed_is_the_commands_affair(tmp_path: Path) -> None:
+    done = start_to_end(["sh", "-c", '"$@" >&-', "-", *command("-q", "true")], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_streams_are_the_commands(tmp_path: Path) -> None:
@@ -123,6 +135,14 @@ def test_a_spool_that_cannot_be_had_stops_no_command(tmp_path: Path) -> None:
     done = run(tmp_path, "--", "sh", "-c", "exit 3", env={"CIRRON_OUTPUT_DIR": "file"})
     assert done.returncode == 3
     assert "the command runs untraced: " in done.stderr
+
+
+@pytest.mark.parametrize("output", ["none", "stdout"])
+def test_where_no_spool_is_kept_none_is_told_of(tmp_path: Path, output: str) -> None:
+    done = run(tmp_path, "--", "true", env={"CIRRON_OUTPUT": output})
+    assert "no spool is kept" in done.stderr
+    assert "cirron-otel: spool " not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 class Running:

@@ -49,6 +49,49 @@ def test_a_process_without_a_span_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_forked_childs_first_span_opens_its_session(tmp_path: Path) -> None:
+    program = f"{SPAN}\nimport sys\nwork()\nchild = os.fork()\nwork()"
+    program += "\nif child: sys.exit(os.waitpid(child, 0)[1])"
+    done = start_to_end([*INSTRUMENT, program], tmp_path)
+    assert done.returncode == 0, done.stderr
+    trees = [[each.name for each in found.children] for found in spool_of(tmp_path).sessions]
+    assert sorted(trees, key=len) == [["decorated"], ["decorated", "decorated"]]
+
+
+@pytest.mark.parametrize("disabled", [None, "requests, cirron", "*"])
+def test_the_hooks_can_be_left_out(disabled: str | None, tmp_path: Path) -> None:
+    """Spans are recorded all the same; a package of torch's name will do."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    program = f"{SPAN}\nimport torch\nwork()"
+    env = {} if disabled is None else {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": disabled}
+    done = start_to_end([*INSTRUMENT, program], tmp_path, env=env)
+    assert ("cirron-otel: hooks: " in done.stderr) == (disabled is None), "it is no real torch"
+    assert [each.name for each in spool_of(tmp_path).session.children] == ["decorated"]
+
+
+def test_without_a_place_for_a_spool_no_hook_stays(tmp_path: Path) -> None:
+    """The first scope finds that there is none; from then on nothing waits for anybody."""
+    program = """
+import sys
+before = list(sys.meta_path)
+import cirron_otel as ci
+from cirron_otel.profiler.instrumentor import CirronInstrumentor
+CirronInstrumentor().instrument()
+assert sys.meta_path != before
+for _ in range(3):
+    with ci.scope("work"): pass
+assert sys.meta_path == before
+assert not ci.health()["enabled"]
+"""
+    (tmp_path / "file").write_text("")
+    env = {"CIRRON_OUTPUT_DIR": "file"}
+    done = start_to_end([sys.executable, "-c", program], tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "is not a directory" in done.stderr
+
+
 def test_exporters_of_others_get_what_is_theirs(tmp_path: Path) -> None:
     """OTLP is the spool's to send, all else OpenTelemetry's; what is not sampled is spooled."""
     with OtlpServer() as server:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from itertools import pairwise
 from pathlib import Path
 
 from tests.run.running import BIN, job_of, others, run, spool_of, start_to_end
@@ -154,6 +155,62 @@ with ci.scope("work"):
     (work,) = session.children
     assert (session.record["attrs"], work.record["attrs"]) == ({"incomplete": True},) * 2
     assert not list((tmp_path / ".cirron" / "state").glob("journal-*"))
+
+
+def test_who_died_in_another_run_is_none_of_this(tmp_path: Path) -> None:
+    program = """
+import cirron_otel as ci, os, signal
+del os.environ["TRACEPARENT"]
+ci.profile(frameworks=[])
+with ci.scope("work"):
+    assert ci.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = run(tmp_path, "--", PYTHON, "-c", program)
+    assert done.returncode == 137
+    assert "process died" not in done.stderr
+    assert len(others(spool_of(tmp_path))) == 1
+
+
+def test_a_clock_that_is_behind_hides_nothing(tmp_path: Path) -> None:
+    """That of another node, or one that was set during the run."""
+    program = """
+import time
+real = time.time_ns
+time.time_ns = lambda: real() - 7200 * 10**9
+import cirron_otel as ci
+with ci.scope("work"): pass
+"""
+    done = run(tmp_path, "--", PYTHON, "-c", program)
+    assert "(2 spans of this run)" in done.stderr
+    done = run(tmp_path, "--", "true")
+    assert "(0 spans of this run)" in done.stderr
+
+
+def test_a_child_forked_after_the_first_scope_is_in_the_runs_trace(tmp_path: Path) -> None:
+    """And linked to its parent's session, as ever."""
+    program = """
+import cirron_otel as ci, os, sys
+for _ in range(2):
+    with ci.scope("work"): pass
+    child = os.fork()
+    if child:
+        sys.exit(os.waitpid(child, 0)[1])
+with ci.scope("work"): pass
+"""
+    done = run(tmp_path, "--", PYTHON, "-c", program)
+    assert done.returncode == 0
+    spool = spool_of(tmp_path)
+    sessions = sorted(others(spool), key=lambda each: each.record["start_ns"])
+    assert [[each.name for each in session.children] for session in sessions] == [["work"]] * 3
+    job = job_of(spool).record
+    for session in sessions:
+        assert session.record["otel"]["parent_span_id"] == job["id"][:16]
+        assert session.record["id"][16:] == job["id"][16:]
+    for before, session in pairwise(sessions):
+        (link,) = session.record["otel"]["links"]
+        assert link["span_id"] == before.record["id"][:16]
+    assert "(6 spans of this run)" in done.stderr
 
 
 def test_opentelemetry_instrument_below_a_run(tmp_path: Path) -> None:

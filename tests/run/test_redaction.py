@@ -30,6 +30,13 @@ SECRET = "s3cr3t-value"
         [f"--store=https://user:{SECRET}@host/"],
         [f"hf_{SECRET}0123"],
         [f"--note=sk-{SECRET}"],
+        [f"postgresql://user:a@{SECRET}@host/db"],
+        ["sh", "-c", f"cd x && HF_TOKEN={SECRET} python train.py"],
+        ["bash", "-lc", f"python train.py --hf-token  {SECRET} --lr 1"],
+        ["-c", f"curl -H 'Authorization: Bearer {SECRET}' http://host/"],
+        ["-c", f"curl -H Authorization:Bearer\\ {SECRET} https://u:{SECRET}@host/"],
+        ["--config", f'{{"api_key": "{SECRET} {SECRET}", "lr": 1}}'],
+        [f"--data=https://host/?token={SECRET}&x=1"],
     ],
 )
 def test_secrets_are_left_out(words: list[str]) -> None:
@@ -48,6 +55,8 @@ def test_secrets_are_left_out(words: list[str]) -> None:
         ["--author", "Ada"],
         ["https://host/path?x=1"],
         ["--lr=0.1", "-x", "y"],
+        ["sh", "-c", "python train.py --max-tokens 5 --lr=1 && echo 'a: b' x=y"],
+        ['{"lr": 0.1, "layers": [1, 2]}', "http://host:80/a:b"],
     ],
 )
 def test_what_is_none_stays(words: list[str]) -> None:
@@ -56,6 +65,12 @@ def test_what_is_none_stays(words: list[str]) -> None:
 
 def test_an_option_behind_one_that_names_a_secret_is_no_value() -> None:
     assert redacted(["--use-auth", "--epochs", "3"]) == ["--use-auth", "--epochs", "3"]
+
+
+@pytest.mark.parametrize("text", [":", "://a:", "key=", "--a ", "\"k'=", " "])
+def test_a_text_of_any_length_is_read_once(text: str) -> None:
+    """Looked at from each place to the end, these would take longer than a test may."""
+    assert redacted(["://" + text * 300_000, "--token" + text * 300_000])
 
 
 def test_nothing_of_it_is_in_the_spool(tmp_path: Path) -> None:

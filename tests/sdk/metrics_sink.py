@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -31,6 +32,8 @@ class Sink:
     takes_metrics: bool = True
     hangs: threading.Event | None = None
     """Requests with metrics are not answered before it is set."""
+    told: Path | None = None
+    """A file that is made when the first metrics have come."""
     metrics: list[Any] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     spans: int = 0
@@ -38,6 +41,8 @@ class Sink:
     def take(self, request: Any, headers: dict[str, str]) -> None:
         self.metrics.append(request)
         self.headers.append(headers)
+        if self.told is not None:
+            self.told.touch()
         if self.hangs is not None:
             self.hangs.wait(60)
 

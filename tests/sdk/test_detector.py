@@ -67,6 +67,7 @@ def test_kubernetes_says_its_pod(tmp_path: Path) -> None:
         ("GPU-8932f937,MIG-1", "NVIDIA H200", 2),
         ("", None, None),
         ("-1", None, None),
+        ("1," + "9" * 5000, "NVIDIA H200", 1),
     ],
 )
 def test_gpus_are_those_that_are_visible(

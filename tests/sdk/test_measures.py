@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -20,7 +21,15 @@ from cirron_otel.sdk.coerce import Deferred
 from cirron_otel.sdk.durations import BOUNDS_NS, Durations, exponential
 from cirron_otel.sdk.errors import errors
 from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.measures import MEMORY, MOST_NAMES, Measures, bounded, gauge_name, number
+from cirron_otel.sdk.measures import (
+    MEMORY,
+    MOST_NAMES,
+    Measures,
+    bounded,
+    gauge_name,
+    number,
+    sampled,
+)
 from cirron_otel.sdk.scope import Scope
 
 from .conftest import OpenSession
@@ -156,6 +165,16 @@ class TestScopes:
         assert measures.memory() == {"cuda.allocated": 5}, "those since it was asked for"
         found = measures.collect(is_delta=False)[sc.PHASE_GPU_DURATION, "forward"]
         assert (found.count, found.sum_ns) == (3, 150)
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            (8, 8), (np.int64(8), 8), (np.uint8(8), 8),
+            (True, 0), (8.0, 0), ("8", 0), (None, 0), (0, 0), (-8, 0), (2**60, 0),
+        ],
+    )  # fmt: skip
+    def test_what_is_a_number_of_samples(self, value: object, expected: int) -> None:
+        assert sampled(value) == expected
 
     def test_the_attributes_with_peaks_are_those_that_the_hooks_set(self) -> None:
         assert MEMORY == {"cuda.allocated": PEAK, "cuda.reserved": RESERVED_PEAK}

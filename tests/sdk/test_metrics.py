@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -123,6 +124,8 @@ class TestWhatArrives:
         assert numbers(metrics["cirron.mark.step"], "cirron.mark.name") == {"step": 9.0}
         accuracy = numbers(metrics["cirron.mark.accuracy"], "cirron.mark.name")
         assert accuracy == {"accuracy": last(found, "accuracy")}
+        (diverged,) = points(metrics["cirron.mark.diverged"])
+        assert math.isnan(diverged.as_double), "which is what a dashboard is to show"
         assert "cirron.mark.epoch_loss" not in metrics, "a summary is no point"
         (samples,) = points(metrics["cirron.samples"])
         assert samples.as_int == 8 * step.count == 160
@@ -166,10 +169,11 @@ class TestWhatArrives:
             ),
             "OTEL_METRIC_EXPORT_INTERVAL": "5",
         }
-        with SINKS[protocol](Sink()) as sink:
-            said, _ = run(tmp_path, to(sink, protocol, **env), fork=False)
+        told = tmp_path / "told"
+        with SINKS[protocol](Sink(told=told)) as sink:
+            said, _ = run(tmp_path / "run", to(sink, protocol, **env), told=str(told))
         assert said["health"]["metrics"]["exports"] == len(sink.metrics) > 1
-        lengths = spool_lengths(whole(tmp_path))
+        lengths = spool_lengths(whole(tmp_path / "run"))
         steps = [
             point
             for request in sink.metrics
@@ -306,9 +310,11 @@ class TestFailure:
     def test_an_endpoint_that_never_answers_is_given_up(
         self, protocol: str, tmp_path: Path
     ) -> None:
-        with SINKS[protocol](Sink(hangs=threading.Event())) as sink:
-            env = to(sink, protocol, OTEL_EXPORTER_OTLP_METRICS_TIMEOUT="3000")
-            said, log = run(tmp_path, env, timeout=0.3)
+        told = tmp_path / "told"
+        with SINKS[protocol](Sink(hangs=threading.Event(), told=told)) as sink:
+            quick = {"OTEL_METRIC_EXPORT_INTERVAL": "20"}
+            env = to(sink, protocol, OTEL_EXPORTER_OTLP_METRICS_TIMEOUT="3000", **quick)
+            said, log = run(tmp_path / "run", env, timeout=0.3, told=str(told))
             assert sink.metrics, "it came, and nobody answered"
         assert log.count("has not taken the last ones in time") == 1
         assert said["health"]["swallowed_errors"] == {"metrics export": 1}

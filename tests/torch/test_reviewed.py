@@ -168,3 +168,32 @@ def test_what_is_in_a_folded_phase_is_not_counted_twice(tmp_path: Path) -> None:
     for step in steps:
         names = {child.name for child in step.children}
         assert names in (set(), {"data_load", "optimizer_step"})
+
+
+@pytest.mark.parametrize("name", ["forward", "optimizer_step"])
+def test_a_session_that_ends_in_a_phase_ends_the_step_with_it(name: str, folder: Path) -> None:
+    """As SIGTERM has it: what is inside a step is no longer than the step."""
+
+    class Last(Net):
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            if name == "forward" and x[0, 0] == 4:
+                ci.shutdown()
+            return super().forward(x, scale)
+
+    class Stepped(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if name == "optimizer_step" and x[0, 0] == 4:
+                ci.shutdown()
+            return super().step(closure)
+
+    model = Last()
+    optimizer = Stepped(model.parameters(), lr=0.1)
+    for x in DataLoader(torch.arange(6.0).reshape(3, 2), 1):
+        model(x).sum().backward()
+        optimizer.step()
+    spool = read_spool(folder).session
+    *_, step = spool.find("step")
+    (left,) = [child for child in step.children if "incomplete" in child.record["attrs"]]
+    assert left.name == name
+    assert left.record["end_ns"] <= step.record["end_ns"]
+    assert step.record["attrs"]["unattributed_ns"] >= 0

@@ -13,7 +13,7 @@ from opentelemetry.context.context import Context
 from ...sdk.buffers import local, pressure
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
-from ...sdk.phase import STEPS, Fetched, Phase, Whole, begin, enter, leave
+from ...sdk.phase import STEPS, Fetched, Phase, Step, Whole, begin, enter, leave
 from ...sdk.scope import MAX_DEPTH, NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
@@ -432,14 +432,23 @@ class Tracker:
         if stepping is not None:
             self.exit(stepping.phase, OPTIMIZER, RuntimeError("the optimizer's step raised"))
 
+    def _break_off(self) -> None:
+        """What is open ends here, and the step around it not before it."""
+        phase: Any = self.open
+        while type(phase) is Phase:
+            phase._until = phase._until or now()
+            above = phase._above
+            if isinstance(above, Step):
+                above.inside.append((phase._start, phase._until))
+            phase = above
+
     def finish(self) -> None:
         """The session ends: nothing is held any more."""
         try:
             if self.has_failed:
                 start_over(self)
                 return
-            if self.open is not None:
-                self.open._until = self.open._until or now()
+            self._break_off()
             if self.copies is not None:
                 self.copies.over()
             self.passes.end_all()

@@ -1,14 +1,18 @@
 """Records steps and marks. Arguments: directory, options of `profile()` as JSON.
 
-`fork` among the options: a child does the same, with a session of its own. It prints `health()`,
+`fork` among the options: a child does the same, with a session of its own. `told`: a file that is
+waited for before the end. It prints `health()`,
 whether `shutdown` was content, and which modules of OpenTelemetry's metrics were imported.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -27,6 +31,7 @@ def train(epochs: int, steps: int) -> None:
                     pass
             ci.mark("Train Loss", 1 / (1 + step))
             ci.mark("step", step)
+            ci.mark("diverged", math.nan)
             ci.mark("epoch_loss", 0.5, kind="summary")
         with ci.scope("eval"), ci.scope("forward"):
             ci.mark("accuracy", 0.1 * epoch)
@@ -48,6 +53,7 @@ def forked(epochs: int) -> int:
 def main() -> None:
     directory, options = sys.argv[1], json.loads(sys.argv[2])
     is_forking, timeout = options.pop("fork", False), options.pop("timeout", None)
+    told = options.pop("told", None)
     ci.profile(frameworks=[], output_dir=directory, flush_interval=0.02, **options)
     said: dict[str, Any] = {"session": ci.health()["session_id"]}
     before = set(sys.modules)
@@ -58,6 +64,8 @@ def main() -> None:
             if status:
                 sys.exit(f"the child left with status {status}")
         train(1, 10)
+    while told is not None and not Path(told).exists():
+        time.sleep(0.01)
     said["done"] = ci.shutdown(timeout)
     said["health"] = ci.health()
     said["late"] = sorted(name for name in set(sys.modules) - before if "opentelemetry" in name)
