@@ -1,4 +1,4 @@
-"""The command as a process, and a Jaeger that stores on disk."""
+"""The command as a process, and backends in which nobody else puts the same recordings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.backends import run as backends
+from tests.backends.tempo import Tempo
+from tests.backends.tempo import tempo as running_tempo
 from tests.cli.conftest import run  # noqa: F401 - a fixture
 
 _MEMORY = "memory: {max_traces: 100000}"
@@ -14,6 +16,20 @@ _BADGER = (
     'badger: {ephemeral: false, directories: {keys: "${env:DIR}/keys",'
     ' values: "${env:DIR}/values"}}'
 )
+
+
+@pytest.fixture(scope="session")
+def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[backends.Jaeger]:
+    """One Jaeger in memory."""
+    with backends.jaeger(tmp_path_factory.mktemp("jaeger-read-back")) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def tempo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tempo]:
+    """One Tempo, at its default limits."""
+    with running_tempo(tmp_path_factory.mktemp("tempo-read-back")) as backend:
+        yield backend
 
 
 @pytest.fixture(scope="session")
