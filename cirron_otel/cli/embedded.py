@@ -26,6 +26,9 @@ from typing import Any, Self
 _START_S = 60.0
 _END_S = 45.0
 """More than the collector itself takes at most (`drain_s`)."""
+_ROUND_S, _GONE_ROUNDS, _MOST_ROUNDS = 0.1, 3, 50
+"""After a kill: the time between two looks, how many in a row must find its folder gone, and how
+many there are."""
 _MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
 """What the extra `collector` brings."""
 _PROGRAM = "from cirron_otel.cli.embedded import serve; serve({})"
@@ -139,6 +142,16 @@ class Embedded:
                 self._process.wait()
             if self._process.stdout is not None:
                 self._process.stdout.close()
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove its files; after a kill its second process may still write some for a moment."""
+        self._folder.cleanup()
+        gone, rounds = 0, 0
+        while self._process.returncode < 0 and gone < _GONE_ROUNDS and rounds < _MOST_ROUNDS:
+            time.sleep(_ROUND_S)
+            rounds += 1
+            gone = 0 if Path(self._folder.name).exists() else gone + 1
             self._folder.cleanup()
 
 

@@ -167,9 +167,11 @@ def test_a_slow_service_shows_in_the_data_load_of_its_step(finished: Finished) -
         # Each lies in the next, from the statement to the step, and is as long.
         for inner, outer in pairwise(spans):
             assert int(outer["startTimeUnixNano"]) <= int(inner["startTimeUnixNano"])
-            assert int(inner["endTimeUnixNano"]) <= int(outer["endTimeUnixNano"])
-        assert took(statement) >= float(slept) * 10**9
+            # A server's span may end a moment after the client has its answer.
+            if service_of(inner) == service_of(outer):
+                assert int(inner["endTimeUnixNano"]) <= int(outer["endTimeUnixNano"])
         *_, load, step = spans
+        assert took(load) >= took(statement) >= float(slept) * 10**9
         phases = [s for s in finished.spans.values() if s.get("parentSpanId") == step["spanId"]]
         assert Counter(span["name"] for span in phases) == dict.fromkeys(PHASES, 1)
         assert max(phases, key=took) is load
