@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ SPLIT = PINS / "otelcol-split.yaml"
 JAEGER = PINS / "jaeger.yaml"
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.05
+
+Spans = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,21 @@ class Jaeger(Backend):
         self, trace_id: str, count: int, seconds: float = WAIT_SECONDS
     ) -> list[dict[str, Any]]:
         """The spans of a trace once Jaeger shows at least `count` of them."""
-        deadline = time.monotonic() + seconds
-        while len(spans := self.get_trace(trace_id)) < count:
-            if time.monotonic() > deadline:
-                raise BackendError(
-                    f"Jaeger shows {len(spans)} of {count} spans of {trace_id} after {seconds} s"
-                )
-            time.sleep(POLL_SECONDS)
-        return spans
+        return wait_for_shown("Jaeger", self.get_trace, trace_id, count, seconds)
+
+
+def wait_for_shown(
+    name: str, get_trace: Callable[[str], Spans], trace_id: str, count: int, seconds: float
+) -> Spans:
+    """The spans of a trace once the backend of that name shows at least `count` of them."""
+    deadline = time.monotonic() + seconds
+    while len(spans := get_trace(trace_id)) < count:
+        if time.monotonic() > deadline:
+            raise BackendError(
+                f"{name} shows {len(spans)} of {count} spans of {trace_id} after {seconds} s"
+            )
+        time.sleep(POLL_SECONDS)
+    return spans
 
 
 @contextlib.contextmanager

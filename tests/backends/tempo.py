@@ -27,7 +27,15 @@ from urllib.parse import urlencode
 
 from .build import PINS
 from .process import BackendError, get, running
-from .run import POLL_SECONDS, WAIT_SECONDS, Backend, binary_of, config_file, spans_of
+from .run import (
+    POLL_SECONDS,
+    WAIT_SECONDS,
+    Backend,
+    binary_of,
+    config_file,
+    spans_of,
+    wait_for_shown,
+)
 
 TEMPO = PINS / "tempo.yaml"
 _ID_KEYS = ("traceId", "spanId", "parentSpanId")
@@ -67,14 +75,7 @@ class Tempo(Backend):
         self, trace_id: str, count: int, seconds: float = WAIT_SECONDS
     ) -> list[dict[str, Any]]:
         """The spans of a trace once Tempo shows at least `count` of them."""
-        deadline = time.monotonic() + seconds
-        while len(spans := self.get_trace(trace_id)) < count:
-            if time.monotonic() > deadline:
-                raise BackendError(
-                    f"Tempo shows {len(spans)} of {count} spans of {trace_id} after {seconds} s"
-                )
-            time.sleep(POLL_SECONDS)
-        return spans
+        return wait_for_shown("Tempo", self.get_trace, trace_id, count, seconds)
 
     def search(self, traceql: str, limit: int = 100) -> list[dict[str, Any]]:
         """What a TraceQL query finds at this moment, a trace each, newest first.
