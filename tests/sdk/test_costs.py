@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import time
@@ -36,6 +37,14 @@ def spin(cpu_ns: int) -> None:
     end = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end:
         pass
+
+
+def resident(size: int) -> mmap.mmap:
+    """So many bytes that the process did not have: the heap may hold as many, long since touched."""
+    block = mmap.mmap(-1, size)
+    for page in range(0, size, mmap.PAGESIZE):
+        block[page] = 1
+    return block
 
 
 def test_nothing_is_measured_unless_asked_for(measured: OpenSession) -> None:
@@ -77,8 +86,7 @@ def test_a_peak_inside_is_seen_though_it_is_gone_at_the_end(measured: OpenSessio
     # As much as the process ever held, and a block more: so the highest is reached inside.
     spare = max(costs._peak() - costs._resident(), 0)
     with Scope("outer") as outer, Scope("inner") as inner:
-        block = bytearray(spare + BLOCK)
-        del block
+        resident(spare + BLOCK).close()
     after = costs._resident()
     assert inner.more.memory_peak_bytes is not None
     assert inner.more.memory_peak_bytes > after + BLOCK // 2
@@ -90,12 +98,11 @@ def test_a_peak_inside_is_seen_though_it_is_gone_at_the_end(measured: OpenSessio
 @needs_proc
 def test_without_a_new_peak_it_is_the_higher_end(measured: OpenSession) -> None:
     costs.configure(cpu_time=False, memory_peak=True)
-    highest = bytearray(2 * BLOCK)
-    del highest
+    resident(2 * BLOCK).close()
     with Scope("holds") as holds:
-        block = bytearray(b"x") * BLOCK
+        block = resident(BLOCK)
     with Scope("frees") as frees:
-        del block
+        block.close()
     with Scope("idle") as idle:
         pass
     small = idle.more.memory_peak_bytes
@@ -149,7 +156,7 @@ def test_a_forked_child_reads_its_own_memory(measured: OpenSession) -> None:
     if child == 0:
         try:
             before = costs._resident()
-            block = bytearray(b"x") * BLOCK
+            block = resident(BLOCK)
             os.write(write, f"{costs._resident() - before} {len(block)}".encode())
         finally:
             os._exit(0)
