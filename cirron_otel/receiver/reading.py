@@ -152,7 +152,10 @@ def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
     """
     at, count = _space(body, _space(body, 0) + 1), 0
     while key := _KEY.match(body, at):
-        value = pieces.get(msgspec.json.decode(key[0], type=str))
+        try:
+            value = pieces.get(msgspec.json.decode(key[0], type=str))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return -1  # no key: of one that stands twice the other value's length led here
         if value is None:
             return -1
         count += 1

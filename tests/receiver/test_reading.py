@@ -120,6 +120,8 @@ def test_batches_of_all_kinds(body: bytes, batch_id: str) -> None:
         b'{"a":12,"schema_version":1,"a":1}',
         b'{"a":",","schema_version":1,"\\u0061":""}',
         b'{"schema_version":1,"spans":[],"marks":[],\n"spans":[ ]}',
+        b'{":":{\n ",": null\n},":":null,"":null,"schema_version":1}',
+        b'{"a":[1,2,"\xff"],"a":null,"schema_version":1}',
     ],
 )
 def test_a_key_that_stands_twice_is_refused_unread(
