@@ -38,6 +38,7 @@ class DirectFile:
                 raise
             path.unlink(missing_ok=True)  # it may have been made before it was refused
             self.descriptor = os.open(path, _FLAGS, 0o600)
+        self._path, self._status = path, os.fstat(self.descriptor)
         self._filled = 0
         """Bytes in the buffer that are of the file."""
         self._at = 0
@@ -60,6 +61,13 @@ class DirectFile:
                     self._write()
         if self._filled:
             self._write()
+
+    def has_name(self) -> bool:
+        """Whether it still stands where it was made; one look, for this is asked of every group."""
+        try:
+            return os.path.samestat(self._status, self._path.lstat())
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         """Let the file go; the memory goes with this, for an error may still hold on to it."""

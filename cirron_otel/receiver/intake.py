@@ -6,7 +6,6 @@ is in it. What it says is the translation's business, behind the journal.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -155,7 +154,6 @@ class Intake:
             encoding,
             request.received_ns,
             dict(request.headers),
-            hashlib.sha256(body).hexdigest(),
         )
         try:
             await self._journal.append(head, body)

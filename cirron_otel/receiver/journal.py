@@ -29,6 +29,7 @@ from .journal_files import (
     Head,
     Position,
     aside_bytes,
+    checksum,
     encode_head,
     highest_number,
     segment_numbers,
@@ -152,7 +153,11 @@ class Journal:
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         with self._work:
             self._admit(size)
-            self._queue.append(_Waiting(text, body, size, future))
+        # Here, and not in the thread, which would wait for the interpreter's lock behind each.
+        crc = checksum(text, body)
+        with self._work:
+            self._admit(size)
+            self._queue.append(_Waiting(text, body, size, crc, future))
             self._waiting += 1
             self._waiting_bytes += size
             self._work.notify()
@@ -261,7 +266,7 @@ class Journal:
             segment = self._segment = WrittenSegment(self.directory, number)
             segment.begin()
             self.syncs += 1
-        ends = segment.write([waiting[:3] for waiting in group])
+        ends = segment.write([waiting[:4] for waiting in group])
         self.syncs += 1
         return ends
 
@@ -316,6 +321,7 @@ class _Waiting(NamedTuple):
     head: bytes
     body: bytes
     size: int
+    crc: int
     future: asyncio.Future[Position]
 
 

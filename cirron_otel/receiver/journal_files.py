@@ -86,8 +86,6 @@ class Head(msgspec.Struct, frozen=True):
     """When it arrived, Unix ns."""
     headers: dict[str, str]
     """As in `Request.headers`."""
-    sha256: str
-    """Of the body, 64 hexadecimal digits, computed by who appends: it is not checked here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,8 @@ class Frame:
     start: Position
     end: Position
     """What a reader that is done with this frame goes on after; `append` returned it."""
+    sha256: str
+    """Of the body, 64 hexadecimal digits; computed where it is read, for nobody waits there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +222,14 @@ def decode_head(text: bytes) -> Head | None:
         return None
 
 
-def encode_prefix(number: int, head: bytes, body: bytes) -> bytes:
-    """What stands before a head and a body in segment `number`."""
-    lengths = _PREFIX.pack(len(head), len(body), zlib.crc32(body, zlib.crc32(head)), 0)[:-4]
+def checksum(head: bytes, body: bytes) -> int:
+    """What a prefix says of a head and a body."""
+    return zlib.crc32(body, zlib.crc32(head))
+
+
+def encode_prefix(number: int, head: bytes, body: bytes, crc: int) -> bytes:
+    """What stands before a head and a body, of which `crc` is the checksum, in segment `number`."""
+    lengths = _PREFIX.pack(len(head), len(body), crc, 0)[:-4]
     return lengths + _WORD.pack(zlib.crc32(lengths, number & 0xFFFFFFFF))
 
 

@@ -7,6 +7,7 @@ what cannot be read is reported and passed over, and its file is kept as `<name>
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import stat
@@ -25,6 +26,7 @@ from .journal_files import (
     OnDamage,
     Position,
     Prefix,
+    checksum,
     decode_head,
     decode_prefix,
     header_problem,
@@ -300,14 +302,15 @@ class _Segment:
         self, start: int, end: int, prefix: Prefix, content: tuple[bytes, bytes]
     ) -> Frame | None:
         text, body = content
-        if zlib.crc32(body, zlib.crc32(text)) != prefix.crc:
+        if checksum(text, body) != prefix.crc:
             self._report(start, "a frame that is not what was written: it is passed over")
             return None
         head = decode_head(text)
         if head is None:
             self._report(start, "a frame with an unknown head: it is passed over")
             return None
-        return Frame(head, body, Position(self.number, start), Position(self.number, end))
+        begin, after = Position(self.number, start), Position(self.number, end)
+        return Frame(head, body, begin, after, hashlib.sha256(body).hexdigest())
 
     def _at(self, offset: int, size: int) -> bytes:
         """The bytes at `offset`, fewer where the file ends; small pieces are read ahead."""

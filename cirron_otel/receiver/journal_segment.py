@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..spool.directories import sync_directory
-from ..spool.state import has_name
 from .direct_file import DirectFile
 from .journal_files import (
     HEADER_BYTES,
@@ -19,8 +18,8 @@ from .journal_files import (
     segment_path,
 )
 
-Content = tuple[bytes, bytes, int]
-"""What becomes a frame: its head, its body, the bytes of the frame."""
+Content = tuple[bytes, bytes, int, int]
+"""What becomes a frame: its head, its body, the bytes of the frame, the checksum of the two."""
 
 
 class WrittenSegment:
@@ -51,13 +50,13 @@ class WrittenSegment:
         pieces: list[bytes] = []
         ends = []
         offset = self.size
-        for head, body, size in group:
-            pieces += (encode_prefix(self.number, head, body) + head, body)
+        for head, body, size, crc in group:
+            pieces += (encode_prefix(self.number, head, body, crc) + head, body)
             offset += size
             ends.append(Position(self.number, offset))
         self._file.append(pieces)
         os.fdatasync(self._file.descriptor)
-        if not has_name(self._file.descriptor, self.path):
+        if not self._file.has_name():
             raise FileNotFoundError(errno.ENOENT, "it was removed, or moved away", str(self.path))
         return ends
 
@@ -66,7 +65,7 @@ class WrittenSegment:
         if self.size > HEADER_BYTES:
             os.ftruncate(self._file.descriptor, self.size)
             os.fsync(self._file.descriptor)
-        elif has_name(self._file.descriptor, self.path):
+        elif self._file.has_name():
             self.path.unlink()
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class Storing:
     def _store_batch(self, frame: Frame) -> None:
         """A Cirron batch stays what it is, byte for byte."""
         headers = whose(frame.head.headers)
-        told = digest("batch", frame.head.sha256, *_words(headers))
+        told = digest("batch", frame.sha256, *_words(headers))
         other = file_name(frame.head.received_ns, uuid4_shaped(told))
         try:
             name = name_of(frame.body)
@@ -248,7 +248,7 @@ class Storing:
 
     def _set_aside(self, frame: Frame, error: Exception) -> None:
         """Keep a request that cannot be stored, on disk: its journal goes."""
-        path = self._directory / f"{REFUSED_PREFIX}{frame.head.sha256[:32]}.bin"
+        path = self._directory / f"{REFUSED_PREFIX}{frame.sha256[:32]}.bin"
         write_synced(path, frame.body)
         self.counts["set_aside"] += 1
         is_told = isinstance(error, InputError | TargetError)
@@ -262,5 +262,5 @@ def _words(headers: Headers) -> list[str]:
 
 def _id_of(kind: str, frames: Sequence[Frame]) -> str:
     """The id of a batch that is made of frames: of where they stood, and what is in them."""
-    told = digest(kind, *frames[0].start, *(frame.head.sha256 for frame in frames))
+    told = digest(kind, *frames[0].start, *(frame.sha256 for frame in frames))
     return uuid4_shaped(told)

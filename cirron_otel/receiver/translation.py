@@ -219,4 +219,4 @@ def _key(frame: Frame) -> bytes:
     The id of a Cirron batch would not do: forked processes give theirs to different batches.
     """
     tenant = "".join(f"{name}={value}\n" for name, value in whose(frame.head.headers))
-    return digest(frame.head.signal.value, tenant, frame.head.sha256)[:16]
+    return digest(frame.head.signal.value, tenant, frame.sha256)[:16]

@@ -14,6 +14,7 @@ from cirron_otel.receiver.journal_files import (
     Damage,
     Head,
     Position,
+    checksum,
     encode_head,
     encode_header,
     encode_prefix,
@@ -22,12 +23,8 @@ from cirron_otel.receiver.journal_files import (
 from cirron_otel.receiver.journal_reader import frames
 
 
-def head(body: bytes, /, **headers: str) -> Head:
-    return Head(Signal.TRACES, Encoding.PROTOBUF, 1_700_000_000_000_000_123, headers, sha256(body))
-
-
-def sha256(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
+def head(**headers: str) -> Head:
+    return Head(Signal.TRACES, Encoding.PROTOBUF, 1_700_000_000_000_000_123, headers)
 
 
 def segment(number: int, bodies: Sequence[bytes]) -> tuple[bytes, list[int]]:
@@ -35,8 +32,8 @@ def segment(number: int, bodies: Sequence[bytes]) -> tuple[bytes, list[int]]:
     data = encode_header(number)
     ends = []
     for body in bodies:
-        text = encode_head(head(body))
-        data += encode_prefix(number, text, body) + text + body
+        text = encode_head(head())
+        data += encode_prefix(number, text, body, checksum(text, body)) + text + body
         ends.append(len(data))
     return data, ends
 
@@ -57,7 +54,8 @@ def read(directory: Path, after: Position | None = None) -> tuple[list[bytes], l
     bodies = []
     last = after or Position(0, 0)
     for frame in frames(directory, after, damages.append):
-        assert frame.head == head(frame.body, **frame.head.headers)
+        assert frame.head == head(**frame.head.headers)
+        assert frame.sha256 == hashlib.sha256(frame.body).hexdigest()
         assert last <= frame.start < frame.end
         assert frame.start.offset >= HEADER_BYTES
         last = frame.end

@@ -26,7 +26,7 @@ async def work(journal, task):
     number = 0
     while True:
         body = f"{sys.argv[2]} {task} {number} ".encode() + bytes(chance.choice((1, 900, 60_000)))
-        end = await journal.append(head(body), body)
+        end = await journal.append(head(), body)
         say(task, number, *end)
         number += 1
 
@@ -89,7 +89,7 @@ async def work(journal, numbers):
     for number in numbers:
         body = f"{number} ".encode() + bytes(20_000)
         try:
-            kept.append([number, *await journal.append(head(body), body)])
+            kept.append([number, *await journal.append(head(), body)])
         except JournalFullError as error:
             assert "File too large" in str(error), error
             refused.append(number)
@@ -132,7 +132,7 @@ async def main():
         nonlocal refused
         body = f"{number} ".encode() + bytes(50_000)
         try:
-            kept.append([number, *await journal.append(head(body), body)])
+            kept.append([number, *await journal.append(head(), body)])
             return True
         except JournalFullError as error:
             assert "No space left" in str(error), error

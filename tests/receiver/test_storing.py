@@ -76,8 +76,7 @@ def journal(folder: Path, sent: list[Sent]) -> Path:
         kept = Journal(directory)
         for number, (signal, body, headers) in enumerate(sent):
             encoding = Encoding.JSON if signal is Signal.CIRRON else Encoding.PROTOBUF
-            sha256 = hashlib.sha256(body).hexdigest()
-            await kept.append(Head(signal, encoding, number, headers, sha256), body)
+            await kept.append(Head(signal, encoding, number, headers), body)
         await kept.close()
 
     asyncio.run(write())

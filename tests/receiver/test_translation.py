@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from pathlib import Path
 
@@ -34,8 +33,7 @@ def journal(folder: Path, names: list[str]) -> Path:
         kept = Journal(directory)
         for name in names:
             body = request(name)
-            sha256 = hashlib.sha256(body).hexdigest()
-            await kept.append(Head(Signal.TRACES, Encoding.PROTOBUF, 5, {}, sha256), body)
+            await kept.append(Head(Signal.TRACES, Encoding.PROTOBUF, 5, {}), body)
         await kept.close()
 
     asyncio.run(write())

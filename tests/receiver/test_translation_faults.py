@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import sqlite3
@@ -65,8 +64,7 @@ def journal(
         kept = Journal(directory)
         ends = []
         for body in bodies:
-            sha256 = hashlib.sha256(body).hexdigest()
-            ends.append(await kept.append(Head(signal, encoding, 5, {}, sha256), body))
+            ends.append(await kept.append(Head(signal, encoding, 5, {}), body))
         await kept.close()
         return ends
 
