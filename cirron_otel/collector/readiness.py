@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..receiver.journal import Journal
+from ..receiver.journal import DEFAULT_SEGMENT_BYTES, Journal
 from ..receiver.journal_files import MAX_HEAD_BYTES, Position
 
 FRAME_BYTES = MAX_HEAD_BYTES + 1024
@@ -16,6 +16,8 @@ FRAME_BYTES = MAX_HEAD_BYTES + 1024
 _AGAIN_S = 5.0
 """So long a request that the disk did not take says that it takes none."""
 _MOST_MARKS = 1000
+_LITTLE = 0.25
+"""Of all room."""
 
 
 class Readiness:
@@ -49,6 +51,15 @@ class Readiness:
         if self._failed_at is not None and self._clock() - self._failed_at < _AGAIN_S:
             return "the last request could not be kept"
         return ""
+
+    def is_short(self, request_bytes: int) -> bool:
+        """Whether a quarter of all room is left, or less than a request of that size may need.
+
+        Segments that were removed since the last `recount` count as if they were there.
+        """
+        room = self._max_bytes - self._journal.stored_bytes - self._journal.waiting_bytes
+        needed = request_bytes + FRAME_BYTES + DEFAULT_SEGMENT_BYTES
+        return room < max(self._max_bytes * _LITTLE, needed)
 
 
 class _Mark(NamedTuple):

@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 _WAKE_S = 0.02
 """So often the second process is told how far the journal is, at most."""
+_LOOK_S = 0.5
+"""While something waits, the translation is told so often how things stand."""
+_LATE_S = 10.0
+"""What has waited for so long waits for nobody's work."""
 
 
 class Counted:
@@ -118,7 +122,7 @@ class Collector:
             kept=self._kept.set,
             is_over=lambda: self._is_ending,
         )
-        self._translator.tell(self._journal.end)
+        self._translator.tell(self._journal.end, is_urgent=True)
         # A collector that was killed may have left its second process: requests need not wait for
         # that to end, and an address that is taken is to be told at once.
         try:
@@ -273,17 +277,26 @@ class Collector:
     async def _tell(self) -> None:
         """Wake the translation, not for every request by itself."""
         while True:
-            await self._kept.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S if self._untranslated.requests else None):
+                    await self._kept.wait()
             self._kept.clear()
             self._untranslated.keep(self._journal.end, self._journal.frames)
-            self._translator.tell(self._journal.end)
+            self._translator.tell(self._journal.end, is_urgent=self._is_urgent())
             await asyncio.sleep(_WAKE_S)
+
+    def _is_urgent(self) -> bool:
+        """Whether the translation is to rest for nobody."""
+        is_late = self._untranslated.age_s > _LATE_S
+        is_short = self._readiness.is_short(self._options.limits.request_bytes)
+        return is_late or is_short or self._is_ending
 
     async def stop(self) -> bool:
         """Take nothing more, translate and hand on what is there; whether all of it was."""
         deadline = time.monotonic() + self._options.drain_s
+        self._translator.tell(self._journal.end, is_urgent=True)
         await self._close(min(5.0, self._options.drain_s))
-        self._translator.tell(self._journal.end)
+        self._translator.tell(self._journal.end, is_urgent=True)
         is_done = await self._translator.finish(max(deadline - time.monotonic(), 1.0))
         if self._pusher is not None:
             await asyncio.to_thread(self._pusher.stop)

@@ -71,10 +71,10 @@ class Translator:
         self._options = options
         self._say({"options": base64.b64encode(pickle.dumps(options)).decode("ascii")})
 
-    def tell(self, until: Position) -> None:
-        """How far the journal is on disk."""
+    def tell(self, until: Position, *, is_urgent: bool) -> None:
+        """How far the journal is on disk, and whether it is to be translated without any rest."""
         self._until = until
-        self._say({"until": list(until)})
+        self._say({"until": list(until), "urgent": is_urgent})
 
     async def finish(self, seconds: float) -> bool:
         """Let it come to its end; whether it did, in `seconds`. With 0 it is ended as it stands:

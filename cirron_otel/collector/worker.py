@@ -1,10 +1,10 @@
 """The collector's second process: from the intake journal to the spool, and on from there.
 
 It is told over its standard input: the options, pickled, then lines of JSON: `{"until": [segment,
-offset]}`, how far the journal is on disk, `{"options": …}`, other ones, pickled, in base64, and
-`{"finish": seconds}`. The end of the input says that the process that receives is gone: this one
-ends behind what it is about. On its standard output it says, a line of JSON each, how far it has
-come and what it counted.
+offset], "urgent": …}`, how far the journal is on disk and whether its translation must not rest,
+`{"options": …}`, other ones, pickled, in base64, and `{"finish": seconds}`. The end of the input
+says that the process that receives is gone: this one ends behind what it is about. On its standard
+output it says, a line of JSON each, how far it has come and what it counted.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from .logs import Logging
 from .metrics import Registry
 from .steady import Steadiness
 from .walking import secrets_of
+from .yielding import Yielding
 
 if TYPE_CHECKING:
     from .options import CollectorOptions
@@ -81,9 +82,11 @@ class Worker:
         self._senders = Senders(options, self._owners, self._registry)
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._until: Position | None = None
+        self._is_urgent = False
         self._finish_by: float | None = None
         self._forget_at = 0.0
         self._steadiness = Steadiness()
+        self._yielding = Yielding()
         self._troubles = 0
         """Tries that failed, one behind the other."""
         self._is_alone = threading.Event()
@@ -113,6 +116,8 @@ class Worker:
             if self._finish_by is not None and not worked:
                 self._end()
                 return not self._troubles
+            if worked:
+                self._yielding.rest(self._is_hurried)
         return False
 
     # --- the journal ----------------------------------------------------------------------------
@@ -124,6 +129,7 @@ class Worker:
             while True:
                 if "until" in message:
                     self._until = Position(*message["until"])
+                    self._is_urgent = bool(message.get("urgent"))
                 if "finish" in message:
                     self._finish_by = time.monotonic() + float(message["finish"])
                 if "options" in message:
@@ -210,6 +216,11 @@ class Worker:
         say({"position": list(done.position), **self._figures()})
         if done.size < GROUP_BYTES // 4 and self._finish_by is None:
             time.sleep(_LINGER_S)
+
+    def _is_hurried(self) -> bool:
+        """Whether what comes next is to be done at once."""
+        self._listen(0.0)
+        return self._is_urgent or self._finish_by is not None or self._is_alone.is_set()
 
     def _figures(self) -> dict[str, Any]:
         self._counted.count(self._translation.take_counts(), self._writer.drops)

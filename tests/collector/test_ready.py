@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import urllib.error
@@ -15,6 +16,7 @@ from cirron_otel.receiver.journal import Journal
 from cirron_otel.receiver.journal_files import Position, intake_directory
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.state import lock_named
+from tests.receiver.journalled import head
 
 from .away import until
 from .serving import Serving, serving, spans_of
@@ -119,6 +121,26 @@ class TestReadiness:
         found.note(is_kept=False)
         found.note(is_kept=True)
         assert found.problem(MIB) == ""
+
+    def test_when_there_is_little_room(self, tmp_path: Path) -> None:
+        """A quarter of all, or what a request of the largest size and a segment take."""
+        (tmp_path / "state").mkdir()
+        journal = Journal(intake_directory(tmp_path / "state"))
+
+        async def fill(size: int) -> None:
+            await journal.append(head(), bytes(size))
+
+        async def test() -> None:
+            await fill(40 * MIB)
+            for max_mib, request_mib, is_short in (
+                (1000, 64, False), (1000, 943, False), (1000, 944, True),
+                (54, 0, True), (58, 0, False), (159, 64, False), (120, 64, True),
+            ):  # fmt: skip
+                found = Readiness(journal, max_mib * MIB, lambda: True)
+                assert found.is_short(request_mib * MIB) is is_short, (max_mib, request_mib)
+            await journal.close()
+
+        asyncio.run(test())
 
 
 class TestUntranslated:

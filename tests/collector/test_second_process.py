@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -9,20 +10,25 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cirron_otel.collector.logs import Logging
 from cirron_otel.collector.options import CollectorOptions
+from cirron_otel.collector.readiness import Readiness, Untranslated
+from cirron_otel.collector.running import Collector
 from cirron_otel.collector.worker import Worker
-from cirron_otel.receiver.journal_files import intake_directory
+from cirron_otel.collector.yielding import Yielding
+from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.journal_files import Position, intake_directory
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.state import lock_named, make_state
 from tests.backends.process import free_endpoints
 from tests.exporter.cirron_server import CirronServer
-from tests.receiver.journalled import put
+from tests.receiver.journalled import head, put
 
 from .away import until
 from .configs import options
@@ -55,6 +61,79 @@ def test_nothing_is_read_before_it_is_said_how_far_the_journal_is(tmp_path: Path
         worker._listen(0.0)
         assert worker._work()
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
+
+
+def test_it_rests_for_nobody_when_it_is_told_so_or_is_to_end(tmp_path: Path) -> None:
+    wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
+    with Logging(wanted.logs, []) as logs:
+        worker = Worker(wanted, logs)
+        assert not worker._is_hurried()
+        for is_urgent in (True, False):
+            worker.tell({"until": [1, 20], "urgent": is_urgent})
+            assert worker._is_hurried() is is_urgent
+            assert worker._is_hurried() is is_urgent  # until it is told otherwise
+        worker.tell({"until": [1, 20]})
+        assert not worker._is_hurried()
+        worker.tell({"finish": 5.0})
+        assert worker._is_hurried()
+
+
+def test_it_rests_behind_what_it_did_and_not_when_there_was_nothing(tmp_path: Path) -> None:
+    wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
+    directory = intake_directory(target_spool(wanted.spool.directory).state)
+    make_state(directory)
+    [[_, *_, end]] = put(directory, [[request("one"), request("two")]])
+    asked: list[bool] = []
+
+    class Resting(Yielding):
+        def rest(self, is_urgent: Callable[[], bool]) -> float:
+            asked.append(is_urgent())
+            worker.tell({"finish": 5.0})
+            return 0.0
+
+    with Logging(wanted.logs, []) as logs:
+        worker = Worker(wanted, logs)
+        worker._yielding = Resting()
+        worker.tell({"until": [1, end], "urgent": False})
+        otherwise = threading.Timer(20, worker.tell, ({"finish": 5.0},))
+        otherwise.start()
+        assert worker.run()
+        otherwise.cancel()
+    assert asked == [False]
+    assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
+
+
+def test_what_hurries_the_translation(tmp_path: Path) -> None:
+    """It waits for long, there is little room, or the collector ends."""
+    now = [0.0]
+    directory = tmp_path / "data"
+    limits = {"request_bytes": "1MiB", "journal_bytes": "40MiB"}
+    wanted: CollectorOptions = options(
+        tmp_path, {"spool": {"directory": str(directory)}, "limits": limits}
+    )
+    make_state(target_spool(directory).state)
+
+    async def test() -> None:
+        collector = Collector(wanted)
+        journal = Journal(intake_directory(target_spool(directory).state))
+        collector._readiness = Readiness(journal, wanted.limits.journal_bytes, lambda: True)
+        collector._untranslated = Untranslated(lambda: now[0])
+        collector._untranslated.keep(Position(1, 9), 1)
+        now[0] = 9.9
+        assert not collector._is_urgent()
+        now[0] = 10.1
+        assert collector._is_urgent()
+        collector._untranslated.reach(Position(1, 9))
+        assert not collector._is_urgent()
+        await journal.append(head(), bytes(24 * 1024**2))
+        assert collector._is_urgent()
+        collector._readiness = Readiness(journal, 2**40, lambda: True)
+        assert not collector._is_urgent()
+        collector._is_ending = True
+        assert collector._is_urgent()
+        await journal.close()
+
+    asyncio.run(test())
 
 
 @contextlib.contextmanager
