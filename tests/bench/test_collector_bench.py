@@ -8,7 +8,8 @@ from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out
 
 pytestmark = [pytest.mark.slow]
-FIGURES = r" +[\d,]+ +\d+\.\d+ +\d+\.\d +\d+\.\d +\d+   refused: \d+"
+COST = r" +\d+\.\d+ +\d+\.\d +\d+\.\d +\d+   refused: \d+"
+FIGURES = r" +[\d,]+ +[\d,]+" + COST
 NUMBER = r" +\d+\.\d+ µs of CPU a span"
 ROWS = (
     r"cirron-otel" + FIGURES,
@@ -22,7 +23,7 @@ ROWS = (
 )
 BESIDE = (
     r"otelcol, file exporter" + FIGURES,
-    r"otelcol, fsynced queue" + FIGURES,
+    r"otelcol, fsynced queue +[\d,]+ +nowhere" + COST,
     r"acknowledged a second beside the fsynced queue: \d+\.\d+ \(bar: at least 2",
     r"CPU a span beside the file exporter: \d+\.\d+ \(bar: at most 3",
 )

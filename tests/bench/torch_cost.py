@@ -195,7 +195,6 @@ def _on_and_off(
             for label in order.sample((BARE, subject.label), 2):
                 if label != BARE:
                     worker.do("install")
-                worker.do("block", epochs=1)  # a tool looks around in its first steps
                 blocks[label] = worker.do("block", epochs=table.epochs)
                 if label != BARE:
                     lines = _losses(worker)

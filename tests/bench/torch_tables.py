@@ -37,10 +37,10 @@ class Sizes:
     generations: int = 3
     flushing_epochs: int = 8
     """Of a block while everything flushes: long beside the tools' intervals of one second."""
-    long_steps: int = 20
-    long_rounds: int = 15
-    long_repeats: int = 50
-    """How often each layer of the longer step is applied: 10 ms."""
+    long_steps: int = 100
+    long_rounds: int = 30
+    long_products: int = 2
+    """In each layer of the longer step: 10 ms."""
 
 
 TINY = Sizes(10, 1, 1, 1, 1, 2, 1, 2)
@@ -94,7 +94,7 @@ _HELD_BACK = {"flush_interval": 3600.0}
 def tables(sizes: Sizes) -> list[Table]:
     """All of it; the neighbours may be missing later."""
     short = {"width": 64, "batch": 8, "steps": sizes.steps}
-    long = short | {"steps": sizes.long_steps, "repeats": sizes.long_repeats}
+    long = short | {"steps": sizes.long_steps, "products": sizes.long_products}
     bare, ours = Subject(BARE, BARE), Subject(OURS, OURS)
     alone = Table(
         "the training thread alone, flushing held back",

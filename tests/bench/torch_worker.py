@@ -29,6 +29,9 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 LINEAR_LAYERS = 13
 """With a ReLU between each two, and the root: 26 modules."""
 
+_SIDE = 264
+"""Of the matrices: they fit the cache of a core, and leave little room beside them."""
+
 WARM_STEPS = 40
 """Steps before each block that do not count: other processes, or a flush, have run before it."""
 
@@ -41,24 +44,27 @@ class Work:
     batch: int
     steps: int
     """Of an epoch, which is one pass over the loader."""
-    repeats: int = 1
-    """How often each layer is applied, one call of the module all the same."""
+    products: int = 0
+    """Of matrices, in each layer: work that makes a step longer."""
 
 
 class _Linear(nn.Linear):
-    """A layer applied several times: a longer step whose tensors stay in the cache.
+    """A layer with work of its own besides, as a frozen part of a model has.
 
-    A step of large tensors differs from block to block by more than what is measured.
+    It is done in matrices that stay: what a step allocates makes its length differ from block to
+    block, by several times of what is measured.
     """
 
-    def __init__(self, width: int, repeats: int) -> None:
+    def __init__(self, width: int, products: int) -> None:
         super().__init__(width, width)
-        self.repeats = repeats
+        self.products = products
+        self.work = (torch.full((_SIDE, _SIDE), 1e-3), torch.empty(_SIDE, _SIDE))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.repeats):
-            x = super().forward(x)
-        return x
+        factor, product = self.work
+        for _ in range(self.products):
+            torch.mm(factor, factor, out=product)
+        return super().forward(x)
 
 
 class Training:
@@ -68,7 +74,7 @@ class Training:
         torch.manual_seed(0)
         layers: list[nn.Module] = []
         for _ in range(LINEAR_LAYERS - 1):
-            layers += [_Linear(work.width, work.repeats), nn.ReLU()]
+            layers += [_Linear(work.width, work.products), nn.ReLU()]
         self.model = nn.Sequential(*layers, nn.Linear(work.width, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         samples = work.batch * work.steps
