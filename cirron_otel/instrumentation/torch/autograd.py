@@ -9,6 +9,7 @@ from ...sdk.errors import swallowed
 from ..patches import Patches
 from .compiled import find_parameter
 from .kinds import BACKWARD, LOAD, PARTIAL, RECOMPUTE
+from .left_open import fail_step, interrupt
 from .shared import Shared
 from .tracker import Tracker
 from .trackers import Trackers
@@ -76,9 +77,9 @@ class Autograd:
 def _enter(tracker: Tracker) -> Any:
     try:
         if tracker.inside & PARTIAL:
-            tracker.interrupt()
+            interrupt(tracker)
         if tracker.stepping is not None and not tracker.stepping.has_closure:
-            tracker.fail_step()
+            fail_step(tracker)
     except Exception as error:
         tracker.failed(error)
     tracker.backwards += 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...sdk.clock import now
 from ...sdk.phase import STEPS, Phase, begin
 from ...sdk.state import CONTEXT
 from .iteration import Iteration, new_step
 from .kinds import BACKWARD, FORWARD, LOSS, NAMES, OPTIMIZER, TRANSFER
+from .one_pass import scope_of
 
 if TYPE_CHECKING:
     from .tracker import Tracker
@@ -62,7 +64,7 @@ class Bare:
             return None
         last = self.iteration
         context = _get()
-        above: Any = self._waiting[0][0]._above if self._waiting else tracker.current(context)
+        above: Any = self._waiting[0][0]._above if self._waiting else scope_of(context)
         if _is_in_step(above, itself=True):
             self.release()
             return None
@@ -86,7 +88,7 @@ class Bare:
         if above is not self._above:
             self._above, self._steps = above, 0
         step = new_step()
-        begin(step, "step", self._steps, None, above, context, self._tracker.now())
+        begin(step, "step", self._steps, None, above, context, now())
         self._steps += 1
         if self._waiting:
             first = self._waiting[0][0]

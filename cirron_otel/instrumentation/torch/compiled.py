@@ -13,9 +13,10 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ...sdk.errors import swallowed
+from ...sdk.phase import leave
 from ...sdk.state import state
 from ..patches import Patches
-from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, OPTIMIZER, RECOMPUTE, TRANSFER
+from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, NAMES, OPTIMIZER, RECOMPUTE, TRANSFER
 from .modules import Modules
 from .optimizers import open_step
 from .tracker import Tracker
@@ -93,13 +94,38 @@ class Compiled:
                     tracker.iteration.stepped(call)
                     tracker.into(None)
             elif is_step:
-                tracker.turn(call.phase)
+                _turn_into_step(tracker, call.phase)
             elif call.may_be_loss and _is_scalar(frame.f_locals):
                 tracker.drop(call.phase)
             else:
                 tracker.exit(call.phase, call.kind & ~COMPILED, error)
         except Exception as problem:
             swallowed("torch", problem)
+
+
+def _turn_into_step(tracker: Tracker, phase: Any) -> None:
+    """Close what was opened as a forward, and was an optimizer's step."""
+    try:
+        phase._name = NAMES[OPTIMIZER]
+        if phase._stamps is not None:
+            tracker.clock.end(phase)
+        leave(phase)
+        tracker.inside, tracker.open = phase._before, None
+        tracker.passes.trains()
+        above: Any = phase._above
+        iteration = tracker.iteration
+        if iteration is None or (above is not iteration.step and above is not iteration.micro):
+            iteration = tracker.bare.step(tracker)
+        else:
+            iteration.stepped(tracker)
+            tracker.into(None)
+        if iteration is None:
+            tracker.settle(phase)
+        else:
+            phase.move(iteration.step)
+            iteration.add(phase)
+    except Exception as problem:
+        tracker.failed(problem)
 
 
 def leave_alone() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH, PARTIAL
+from .left_open import interrupt, settle_down
 from .recovery import start_over
 from .tracker import Tracker
 from .trackers import Trackers
@@ -70,7 +71,7 @@ def _is_none(tracker: Tracker) -> bool:
     """Whether a fetch now is none of a loop's: it is a part of something, or nobody records."""
     if tracker.inside & PARTIAL:
         try:
-            tracker.interrupt()  # only what comes next tells that a model's `forward` is over
+            interrupt(tracker)  # only what comes next tells that a model's `forward` is over
         except Exception as error:
             tracker.failed(error)
     return bool(tracker.inside & NO_FETCH or not state.recording or tracker.shared.is_over)
@@ -81,7 +82,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
     load = None
     try:
         if tracker.inside:
-            tracker.settle_down()
+            settle_down(tracker)
         load = tracker.passes.before_fetch(iterator)
         tracker.was_forward = False
     except Exception as error:
@@ -100,9 +101,19 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
 def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> None:
     """A fetch raised: there was nothing left, or something went wrong."""
     if isinstance(error, StopIteration):
-        tracker.exhausted(iterator, load)
+        exhausted(tracker, iterator, load)
     else:
         tracker.exit(load, LOAD, error)
+
+
+def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
+    """A fetch found nothing: the pass is over."""
+    tracker.drop(load)
+    try:
+        tracker.passes.steps.undo_fetch(load)
+        tracker.passes.exhausted(iterator)
+    except Exception as error:
+        tracker.failed(error)
 
 
 class Ahead(Iterator[Any]):

@@ -21,6 +21,7 @@ from ...sdk.otel_span import Constant
 from ...sdk.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
+from .left_open import fail_step, interrupt
 from .shared import Shared
 from .tracker import Tracker
 from .trackers import Trackers
@@ -144,16 +145,8 @@ class Modules:
         self_, trackers, enter, base = self, self._trackers, self.enter, self._base
         is_compiling = self._torch.compiler.is_dynamo_compiling
         known_of = self._known.get
-
-        is_direct = False
-        if own is not None:
-            call: Callable[..., Any] = own
-        else:
-            # Looked up when it is called: somebody else may replace it, too.
-            def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-                return getattr(super(owner, self), name)(*args, **kwargs)
-
-            is_direct = name == "__call__" and getattr(owner, name) is base.__call__
+        call = _inherited(owner, name) if own is None else own
+        is_direct = own is None and name == "__call__" and getattr(owner, name) is base.__call__
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
@@ -201,11 +194,7 @@ class Modules:
                 self_.go_on()
             return result
 
-        if own is None:
-            method.__name__ = method.__qualname__ = name
-            return method
-        # Who asks for its signature or its source is to find the original's.
-        return functools.wraps(own)(method)
+        return _named_as(method, name, own)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -219,7 +208,7 @@ class Modules:
             if tracker.inside & PARTIAL:
                 if _around(module, self._base) is tracker.partial:
                     return None, PARTIAL
-                tracker.interrupt()
+                interrupt(tracker)
             if tracker.compiled is not None:
                 return None
             if CONTEXT.get() is not tracker.context and self._is_on_devices_thread(tracker):
@@ -231,7 +220,7 @@ class Modules:
                     return None
             kind = known.kind
             if tracker.stepping is not None and not tracker.stepping.has_closure:
-                tracker.fail_step()
+                fail_step(tracker)
             if kind == LOSS:
                 if not tracker.was_forward:
                     return None
@@ -313,6 +302,26 @@ class Known:
         self.is_usual = self.is_loss
         """Whether there is nothing to be learned from a call of it in a step: of a model, that it
         was trained."""
+
+
+def _inherited(owner: type, name: str) -> Callable[..., Any]:
+    """A method that a class inherits, looked up when it is called: others may replace it, too."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, self), name)(*args, **kwargs)
+
+    return call
+
+
+def _named_as(
+    method: Callable[..., Any], name: str, own: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """`method`, under the name of what it replaces."""
+    if own is None:
+        method.__name__ = method.__qualname__ = name
+        return method
+    # Who asks for its signature or its source is to find the original's.
+    return functools.wraps(own)(method)
 
 
 def _is_model(module: Any) -> bool:

@@ -1,20 +1,24 @@
-"""One pass over a loader: what is known of it."""
+"""One pass over a loader: what is known of it, and its scope."""
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from opentelemetry.context.context import Context
 
-from ...sdk.phase import Phase, Whole
-from ...sdk.state import SCOPE_KEY, SPAN_KEY, state
+from ...sdk.clock import now
+from ...sdk.phase import Phase, Step, Whole, begin, make_current
+from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 
 _OURS = (SPAN_KEY, SCOPE_KEY)
 
 _KEPT = 3
 """References to an iterator that its loader keeps: the loader's, and two for looking."""
+_get = CONTEXT.get
+_set = CONTEXT.set
 
 
 class Pass:
@@ -22,10 +26,14 @@ class Pass:
 
     __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner", "is_decided",
                  "is_firm", "is_simple", "is_training", "iterator", "met", "reached", "restarts",
-                 "scope", "stepped", "steps", "version", "was_forward", "was_trainable",
+                 "scope", "settle", "stepped", "steps", "version", "was_forward", "was_trainable",
                  "within")  # fmt: skip
 
-    def __init__(self, iterator: Any, gone: Any, base: Any, *, is_training: bool) -> None:
+    def __init__(
+        self, iterator: Any, gone: Any, base: Any, settle: Any, *, is_training: bool
+    ) -> None:
+        """`gone` is called with `iterator`'s weak reference; `settle` finishes a phase."""
+        self.settle = settle
         self.iterator = weakref.ref(iterator, gone)
         self.dataset = id(getattr(iterator, "_dataset", iterator))
         self.base = self.within = base
@@ -63,6 +71,72 @@ class Pass:
     def is_same_loader(self, iterator: Any) -> bool:
         """Whether another iterator comes from the same loader, or one of the same data."""
         return self.dataset == id(getattr(iterator, "_dataset", iterator))
+
+    def is_around(self, iterator: Any) -> bool:
+        """Whether `iterator` is one beside, or inside, this pass, which is open."""
+        if self.iterator() is None or is_idle(self):
+            return False
+        if id(iterator) not in self.inner:
+            if self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward):
+                return False
+            self.inner.add(id(iterator))
+        return True
+
+    def lies_in(self, own: Pass) -> bool:
+        """Whether this evaluation hangs on the epoch of another pass."""
+        return self.scope is not None and self.scope._above is own.scope
+
+    def open(self, name: str, index: int, above: Any) -> None:
+        """Open its scope, and let that be current."""
+        scope = Whole.__new__(Whole)
+        begin(scope, name, index, None, above, self.base, now())
+        self.within = make_current(scope, self.base)
+        self.scope = scope
+
+    def keep(self, phase: Phase) -> None:
+        """A phase of this evaluation is over: it waits until that is decided."""
+        self.reached = max(self.reached, phase._until)
+        if self.is_decided:
+            self.settle(phase)
+        else:
+            self.held.append(phase)
+
+    def decide(self) -> None:
+        """It is an evaluation: what waits may be finished."""
+        self.is_decided = True
+        held, self.held = self.held, []
+        for phase in held:
+            self.settle(phase)
+
+    def close(self, at: int, ended: Callable[[Whole], None]) -> None:
+        """It is over, at `at` (monotonic ns) at the earliest; `ended` is told of an epoch."""
+        scope = self.scope
+        if scope is not None:
+            scope._until = max(at, self.reached, scope._start)
+            scope.finish()
+            if self.is_training:
+                ended(scope)
+        self.leave()
+
+    def undo(self) -> None:
+        """It was no pass at all: what it held hangs on what is around it."""
+        scope = self.scope
+        for phase in self.held:
+            self.settle(phase)
+        if scope is not None:
+            scope.drop()
+            scope._until = scope._start
+            scope.finish()
+        self.leave()
+
+    def leave(self, step: Step | None = None) -> None:
+        """Let what is around it be current, unless somebody else's scope is."""
+        context = _get()
+        current: Any = context.get(SCOPE_KEY)
+        if step is not None and (current is step or current is self.scope):
+            _set(carried(context, self.base))
+        if isinstance(current, (Whole, Step)) and (current._until or not current._id):
+            _set(carried(context, self.base))
 
 
 def again(some: Pass, iterator: Any) -> bool:

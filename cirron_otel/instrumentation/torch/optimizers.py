@@ -8,6 +8,7 @@ from ...sdk.errors import swallowed
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
+from .left_open import fail_step, interrupt
 from .tracker import Tracker
 from .trackers import Trackers
 
@@ -104,7 +105,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         if tracker.inside & LOAD:
             return
         if tracker.inside & PARTIAL:
-            tracker.interrupt()
+            interrupt(tracker)
         tracker.stepped += 1
         if id(optimizer) not in tracker.shared.optimizers:
             tracker.shared.meet(optimizer)
@@ -114,7 +115,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
                 # A wrapper around another optimizer, or the step of a class that it extends.
                 stepping.depth += stepping.optimizer == id(optimizer)
                 return
-            tracker.fail_step()
+            fail_step(tracker)
         phase = open_step(tracker, optimizer)
         if phase is not None:
             tracker.stepping = Stepping(phase, optimizer, has_closure)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...sdk.buffers import pressure
 from ...sdk.clock import now
-from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step, Whole, begin, make_current
+from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step
 from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from .iteration import Iteration
 from .kinds import EPOCHS, LOAD
-from .one_pass import Pass, again, by_hand, carried, is_idle, scope_of
+from .one_pass import Pass, again, by_hand, carried, scope_of
 from .steps import Steps
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Passes:
         if others is not None and others.iterator() is iterator:
             others.fetches += 1
             if others.was_forward or others.fetches > _AHEAD:
-                self._decide_evaluation(others)
+                others.decide()
             if self.evaluation is others:
                 return
             own = self.training  # it turned out to be a training pass
@@ -93,10 +93,11 @@ class Passes:
         if own is not None and own.driver() is iterator:
             self._boundary(own, context, current)
             return
-        if not self._tracker.shared.is_grad_enabled() or self._is_evaluating():
-            if others is None or not self._is_inner(others, iterator):
+        shared = self._tracker.shared
+        if not shared.is_grad_enabled() or shared.is_evaluating():
+            if others is None or not others.is_around(iterator):
                 self._begin_evaluation(iterator)
-        elif own is not None and self._is_inner(own, iterator):
+        elif own is not None and own.is_around(iterator):
             if own.met is not None and own.met() is iterator and self._has_stepped():
                 own.driver, own.is_simple = own.met, False  # it turns
                 self._boundary(own, context, current)
@@ -105,24 +106,9 @@ class Passes:
         else:
             self._begin_training(iterator)
 
-    def _is_inner(self, some: Pass, iterator: Any) -> bool:
-        """Whether `iterator` is one beside, or inside, the pass that is open."""
-        if some.iterator() is None or is_idle(some):
-            return False
-        if id(iterator) not in some.inner:
-            if some.is_same_loader(iterator) and (some.fetches > 1 or some.was_forward):
-                return False
-            some.inner.add(id(iterator))
-        return True
-
     def _has_stepped(self) -> bool:
         iteration = self._tracker.iteration
         return iteration is not None and iteration.was_stepped
-
-    def _is_evaluating(self) -> bool:
-        """Whether every model that was trained so far is in evaluation mode."""
-        models = self._tracker.shared.trained
-        return bool(models) and not any(model.training for model in list(models))
 
     # --- beginning ------------------------------------------------------------------------------
 
@@ -131,11 +117,11 @@ class Passes:
         self._end_training()
         self._tracker.bare.close()
         context = _get()
-        own = Pass(iterator, self._gone(), context, is_training=True)
+        own = Pass(iterator, self._gone(), context, self._tracker.settle, is_training=True)
         own.stepped = self._tracker.stepped
         current: Any = context.get(SCOPE_KEY) or state.session
         if self._tracker.shared.owns_epoch and not by_hand(current, EPOCHS):
-            own.scope = self._open(own, "epoch", self._epochs, current)
+            own.open("epoch", self._epochs, current)
             self._epochs += 1
         self.training = own
         own.fetches = 1
@@ -152,20 +138,14 @@ class Passes:
             self.steps.close(own)
         tracker.bare.close()
         context = _get()
-        others = Pass(iterator, self._gone(), context, is_training=False)
+        others = Pass(iterator, self._gone(), context, tracker.settle, is_training=False)
         others.is_firm = others.is_decided = not tracker.shared.is_grad_enabled()
         current = context.get(SCOPE_KEY) or state.session
-        others.scope = self._open(others, "eval", self._evaluations, current)
+        others.open("eval", self._evaluations, current)
         self._evaluations += 1
         others.fetches = 1
         self.evaluation = others
         tracker.shared.discover()
-
-    def _open(self, some: Pass, name: str, index: int, above: Any) -> Whole:
-        scope = Whole.__new__(Whole)
-        begin(scope, name, index, None, above, some.base, now())
-        some.within = make_current(scope, some.base)
-        return scope
 
     def _gone(self) -> Any:
         """Called when an iterator is gone: by `break`, mostly."""
@@ -213,16 +193,6 @@ class Passes:
             self.steps.open(own, *self.steps.around(own, context, current))
 
     # --- deciding -------------------------------------------------------------------------------
-
-    def keep(self, phase: Phase) -> None:
-        """A phase of the evaluation is over: it waits until that is decided."""
-        others = self.evaluation
-        assert others is not None  # noqa: S101 - it lies in it
-        others.reached = max(others.reached, phase._until)
-        if others.is_decided:
-            self._tracker.settle(phase)
-        else:
-            others.held.append(phase)
 
     def called(self, module: Any) -> None:
         """A model is called: that may say what the pass is."""
@@ -295,12 +265,6 @@ class Passes:
         self.evaluation = own
         _set(own.within)
 
-    def _decide_evaluation(self, others: Pass) -> None:
-        others.is_decided = True
-        held, others.held = others.held, []
-        for phase in held:
-            self._tracker.settle(phase)
-
     # --- ending ---------------------------------------------------------------------------------
 
     def exhausted(self, iterator: Any) -> None:
@@ -309,14 +273,14 @@ class Passes:
         if others is not None and others.iterator() is iterator:
             if others.fetches <= 1:
                 self.evaluation = None
-                self._undo(others)
+                others.undo()
                 self._evaluations -= 1
             else:
                 self._end_evaluation(at=now())
         elif own is not None and own.iterator() is iterator:
             if own.fetches <= 1:
                 self.training = None
-                self._undo(own)
+                own.undo()
                 self._epochs -= own.scope is not None
             else:
                 self._end_training(at=now())
@@ -327,7 +291,7 @@ class Passes:
         if others is not None and others.iterator is dead:
             self._end_evaluation()
         others = self.evaluation
-        is_inside = others is not None and own is not None and _lies_in(others, own)
+        is_inside = others is not None and own is not None and others.lies_in(own)
         if own is not None and own.iterator is dead and not is_inside:
             self._end_training()
 
@@ -342,13 +306,13 @@ class Passes:
         if others is None:
             return
         if not others.was_forward and others.fetches <= 1 and not others.is_firm:
-            self._undo(others)
+            others.undo()
             self._evaluations -= 1
         else:
-            self._decide_evaluation(others)
-            self._close_scope(others, at)
+            others.decide()
+            others.close(at, self._tracker.shared.epoch_ended)
             own = self.training
-            if own is not None and _lies_in(others, own):
+            if own is not None and others.lies_in(own):
                 own.reached = max(own.reached, others.reached, at)
                 if own.iterator() is None:
                     self._end_training()
@@ -368,7 +332,7 @@ class Passes:
             self.training = None
             tracker.closed()
             iteration.dissolve(iteration.step._above)
-            self._undo(own)
+            own.undo()
             self._epochs -= own.scope is not None
             return
         if not own.is_decided:
@@ -381,10 +345,10 @@ class Passes:
         if iteration is not None and iteration.accumulates and not iteration.is_by_hand:
             self.left = own, iteration, at
             tracker.closed()
-            self._leave(own, iteration.step)
+            own.leave(iteration.step)
             return
         self.steps.close(own)
-        self._close_scope(own, at)
+        own.close(at, tracker.shared.epoch_ended)
 
     def step_left(self, optimizer: Any) -> Step | None:
         """The step of a pass that is over, if `optimizer` steps in it."""
@@ -410,38 +374,4 @@ class Passes:
             own.reached = max(own.reached, iteration.step._until)
             if self._tracker.shared.attends or not iteration.called:
                 self._tracker.shared.step_over(iteration.called)
-            self._close_scope(own, at)
-
-    def _undo(self, some: Pass) -> None:
-        """It was no pass at all: what it held hangs on what is around it."""
-        scope = some.scope
-        for phase in some.held:
-            self._tracker.settle(phase)
-        if scope is not None:
-            scope.drop()
-            scope._until = scope._start
-            scope.finish()
-        self._leave(some)
-
-    def _close_scope(self, some: Pass, at: int) -> None:
-        scope = some.scope
-        if scope is not None:
-            scope._until = max(at, some.reached, scope._start)
-            scope.finish()
-            if some.is_training:
-                self._tracker.shared.epoch_ended(scope)
-        self._leave(some)
-
-    def _leave(self, some: Pass, step: Step | None = None) -> None:
-        """Let what is around the pass be current, unless somebody else's scope is."""
-        context = _get()
-        current: Any = context.get(SCOPE_KEY)
-        if step is not None and (current is step or current is some.scope):
-            _set(carried(context, some.base))
-        if isinstance(current, (Whole, Step)) and (current._until or not current._id):
-            _set(carried(context, some.base))
-
-
-def _lies_in(others: Pass, own: Pass) -> bool:
-    """Whether an evaluation hangs on an epoch."""
-    return others.scope is not None and others.scope._above is own.scope
+            own.close(at, self._tracker.shared.epoch_ended)

@@ -64,6 +64,11 @@ class Shared:
         self.discover()
         return made
 
+    def is_evaluating(self) -> bool:
+        """Whether every model that was trained so far is in evaluation mode."""
+        models = self.trained
+        return bool(models) and not any(model.training for model in list(models))
+
     def version(self) -> int | None:
         """How often a trained parameter was changed so far; None where none is known."""
         parameter = None if self.parameter is None else self.parameter()

@@ -90,7 +90,7 @@ class Steps:
         iteration.called = iteration.was_backward = iteration.was_stepped = False
         every = tracker.shared.detail_every
         if every:
-            tracker.fold(following, iteration, every)
+            _fold(tracker, following, iteration, every)
         else:
             following._is_detailed = None
         following._start = begins = now()
@@ -181,3 +181,12 @@ class Steps:
             self._passes.training.by_hand = True
         if iteration is not None:
             iteration.dissolve(iteration.step._above)
+
+
+def _fold(tracker: Tracker, step: Any, iteration: Iteration, every: int) -> None:
+    """Record the phases of every `every`th step, and fold those of the others into it."""
+    step._is_detailed = is_detailed = tracker.steps_begun % every == 0
+    tracker.steps_begun += 1
+    tracker.folds = not is_detailed and tracker.clock is None
+    if tracker.folds:
+        step._folded = iteration.kids

@@ -13,12 +13,13 @@ from opentelemetry.context.context import Context
 from ...sdk.buffers import local, pressure
 from ...sdk.clock import now
 from ...sdk.errors import swallowed
-from ...sdk.phase import STEPS, Fetched, Phase, Step, Whole, begin, enter, leave
+from ...sdk.phase import STEPS, Fetched, Phase, Whole, begin, enter, leave
 from ...sdk.scope import MAX_DEPTH, NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
 from .iteration import Iteration
-from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PARTIAL, PLAIN, TIMED, TRANSFER
+from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
+from .left_open import break_off
 from .passes import Passes
 from .recovery import start_over
 
@@ -40,8 +41,6 @@ class Tracker:
                  "is_plain", "iteration", "open", "parent", "partial", "partial_until", "passes",
                  "shared", "spare", "step", "stepped", "stepping", "steps", "steps_begun",
                  "was_forward")  # fmt: skip
-
-    now = staticmethod(now)
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
@@ -93,10 +92,6 @@ class Tracker:
         self.passes = Passes(self)
         self.steps = self.passes.steps
         self.bare = Bare(self)
-
-    def current(self, context: Any) -> Any:
-        """The scope that is open in a context."""
-        return context.get(SCOPE_KEY) or state.session
 
     def failed(self, error: Exception) -> None:
         """Something of ours raised: what is held here may contradict itself."""
@@ -264,14 +259,6 @@ class Tracker:
         except Exception as problem:
             self.failed(problem)
 
-    def fold(self, step: Any, iteration: Iteration, every: int) -> None:
-        """Record the phases of every `every`th step, and fold those of the others into it."""
-        step._is_detailed = is_detailed = self.steps_begun % every == 0
-        self.steps_begun += 1
-        self.folds = not is_detailed and self.clock is None
-        if self.folds:
-            step._folded = iteration.kids
-
     def opened(self, iteration: Iteration, context: Any) -> None:
         """A step is open: `context` is the one in which it is current."""
         self.iteration = iteration
@@ -303,7 +290,7 @@ class Tracker:
             self._note(kind)
             self.settle(phase)
         elif others is not None and above is others.scope:
-            self.passes.keep(phase)
+            others.keep(phase)
         elif kind == LOAD and self.batch is not None:
             self.batch.add(phase)
         elif bare is not None and above is bare.step:
@@ -369,37 +356,6 @@ class Tracker:
             above = above._above
         return False
 
-    def interrupt(self) -> None:
-        """What was taken for a forward until now is over: something else begins."""
-        while self.open is not None and self.inside & PARTIAL:
-            phase, until = self.open, self.partial_until
-            self.partial, self.partial_until = None, 0
-            self.exit(phase, FORWARD, until=until)
-
-    def turn(self, phase: Phase, error: BaseException | None = None) -> None:
-        """Close what was opened as a forward, and was an optimizer's step."""
-        try:
-            phase._name = NAMES[OPTIMIZER]
-            if phase._stamps is not None:
-                self.clock.end(phase)
-            leave(phase, error)
-            self.inside, self.open = phase._before, None
-            self.passes.trains()
-            above: Any = phase._above
-            iteration = self.iteration
-            if iteration is None or (above is not iteration.step and above is not iteration.micro):
-                iteration = self.bare.step(self)
-            else:
-                iteration.stepped(self)
-                self.into(None)
-            if iteration is None:
-                self.settle(phase)
-            else:
-                phase.move(iteration.step)
-                iteration.add(phase)
-        except Exception as problem:
-            self.failed(problem)
-
     def trains(self) -> None:
         """A backward or an optimizer's step begins."""
         try:
@@ -407,48 +363,14 @@ class Tracker:
         except Exception as error:
             self.failed(error)
 
-    def exhausted(self, iterator: Any, load: Phase) -> None:
-        """A fetch found nothing: the pass is over."""
-        self.drop(load)
-        try:
-            self.passes.steps.undo_fetch(load)
-            self.passes.exhausted(iterator)
-        except Exception as error:
-            self.failed(error)
-
-    def settle_down(self) -> None:
-        """A batch is fetched: what is open still was left by an exception."""
-        self.fail_step()
-        while self.open is not None and self.inside:
-            before = self.inside
-            self.exit(self.open, 0, RuntimeError("left by an exception"))
-            if self.inside == before:
-                break
-        self.inside = 0
-
-    def fail_step(self) -> None:
-        """An optimizer's step that was begun never ended: it raised."""
-        stepping, self.stepping = self.stepping, None
-        if stepping is not None:
-            self.exit(stepping.phase, OPTIMIZER, RuntimeError("the optimizer's step raised"))
-
-    def _break_off(self) -> None:
-        """What is open ends here, and the step around it not before it."""
-        phase: Any = self.open
-        while type(phase) is Phase:
-            phase._until = phase._until or now()
-            above = phase._above
-            if isinstance(above, Step):
-                above.inside.append((phase._start, phase._until))
-            phase = above
-
     def finish(self) -> None:
         """The session ends: nothing is held any more."""
         try:
             if self.has_failed:
                 start_over(self)
                 return
-            self._break_off()
+            if self.open is not None:
+                break_off(self)
             if self.copies is not None:
                 self.copies.over()
             self.passes.end_all()

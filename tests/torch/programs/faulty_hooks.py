@@ -38,7 +38,7 @@ GUARDS = {
     "loaders._is_none", "Modules.enter", "Modules.go_on",
     "optimizers.begin_step", "optimizers.begin_plain", "optimizers.end_step",
     "recovery.start_over", "Tracker.enter", "Tracker.enter_plain", "Tracker.exit",
-    "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "Tracker.exhausted", "Tracker.failed",
+    "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "Tracker.failed", "loaders.exhausted",
 }  # fmt: skip
 """Those that keep errors from the loop: what they call is made to raise."""
 EPOCH = trees.parse("""
