@@ -40,7 +40,7 @@ def batches(iterable: Iterable[T], name: str = STEP) -> Iterator[T]:
     return _numbered(iterable, name)
 
 
-def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
+def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915 - written out, see below
     """A scope for each item, from when it is handed out until the next one is asked for.
 
     It does what `Scope.__enter__` and `__exit__` do, written out, with what is the same for every

@@ -6,7 +6,6 @@ Everything that costs (the SpanContext, events, links, status) is made when some
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -21,10 +20,10 @@ from .. import semconv as sc
 from .clock import ANCHOR, now, wall, wall_now
 from .errors import swallowed
 from .plain import plain_attributes, text_of
+from .rare_parts import UNSET, More, exception_attributes
 from .state import INSTRUMENTATION_SCOPE, state
 from .traces import Trace
 
-UNSET = Status(StatusCode.UNSET)
 _MOST_INDENT = 80
 _LATEST = 2**63
 """Times are below it: nanoseconds since 1970 in a signed 64-bit integer."""
@@ -43,35 +42,6 @@ def _unraising(method: F) -> F:
             swallowed("span", error)
 
     return wrapper  # type: ignore[return-value]
-
-
-class More:
-    """What few scopes have."""
-
-    __slots__ = (
-        "around_id", "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted",
-        "kind",
-        "links", "memory_peak_bytes", "otel_parent", "status",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.context: SpanContext | None = None
-        self.is_rooted = False
-        """Whether OpenTelemetry's parent is another than Cirron's: `otel_parent`."""
-        self.otel_parent: SpanContext | None = None
-        self.around_id: str | None = None
-        """The Cirron id of the recorded span that is no scope and stands nearer than any."""
-        self.inside: Any = None
-        """The context inside, while a generator whose scope this is has yielded."""
-        self.status = UNSET
-        self.events: list[Event] = []
-        self.links: list[Link] = []
-        self.kind = SpanKind.INTERNAL
-        self.cpu_ns: int | None = None
-        self.gpu_ns: int | None = None
-        self.memory_peak_bytes: int | None = None
-        self.costs: tuple[int, int, int] | None = None
-        """Readings at the start: CPU time of the thread, peak of the process."""
 
 
 class Constant(dict[str, Any]):
@@ -276,15 +246,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         escaped: bool = False,
     ) -> None:
         """Add the event `exception` by OpenTelemetry's semantic conventions."""
-        kind = type(exception)
-        module = kind.__module__ if kind.__module__ != "builtins" else ""
-        stack = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
-        own = {
-            "exception.type": f"{module}.{kind.__qualname__}" if module else kind.__qualname__,
-            "exception.message": text_of(exception),
-            "exception.stacktrace": stack,
-            "exception.escaped": str(escaped),
-        }
+        own = exception_attributes(exception, escaped=escaped)
         if isinstance(attributes, Mapping):
             own.update(attributes)
         self.add_event("exception", own, timestamp)

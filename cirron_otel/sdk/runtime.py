@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
@@ -31,7 +31,7 @@ from .pipeline import Pipeline
 from .provider import applications_provider, make_provider, sampler_of
 from .readback import Recent
 from .resource import batch_attributes, resource_of
-from .scope import NOWHERE
+from .scope import NOWHERE, Scope
 from .sealer import Names, Sealer, Unwritten
 from .sending import deliveries_of, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
@@ -213,24 +213,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     """Open a session and start what belongs to it. Raises TargetError where there is no place."""
     identity = joining.identity or Identity.from_environment(environ)
     buf.limits.set(config.scope_capacity, config.mark_capacity)
-    provider = _given(joining.provider) or applications_provider()
-    # Where the application adds our processor itself, its provider may be made known later.
-    is_own = joining.processor is None and (
-        provider is None or getattr(provider, "_is_cirrons", False)
-    )
-    joined = join(
-        config.join, environ, joining.parent, joining.link,
-        environment_first=joining.environment_first,
-    )  # fmt: skip
-    session = open_session(joined, sampler_of(provider) if provider is not None else None)
-    session._start = joining.begun or session._start
-    resource = resource_of(config, identity, session.id)
-    if provider is None and is_own:
-        provider = make_provider(resource, environ)
-        provider._is_cirrons = True  # type: ignore[attr-defined]
-        _sample(provider, joined, session)
-    elif provider is not None and not is_own:
-        resource = resource.merge(provider.resource)
+    session, joined, resource, provider, is_own = _begin(config, environ, identity, joining)
     segments = _segments(config, identity, session, is_shared=joined.parent is not None)
     origin = Origin(os.getpid(), identity.rank, session, segments, batch_attributes(resource))
     foreign = ForeignSpans()
@@ -271,6 +254,43 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         runtime.undo()
         raise
     return runtime
+
+
+class _Begun(NamedTuple):
+    """A session that has begun, and the provider it works in."""
+
+    session: Scope
+    joined: Joined
+    resource: Resource
+    provider: TracerProvider | None
+    """None where the application adds our processor to a provider that is not known yet."""
+    is_own: bool
+    """Whether the provider is one of ours."""
+
+
+def _begin(
+    config: Config, environ: Mapping[str, str], identity: Identity, joining: Joining
+) -> _Begun:
+    """Open the session; where the application has no provider, make one."""
+    provider = _given(joining.provider) or applications_provider()
+    # Where the application adds our processor itself, its provider may be made known later.
+    is_own = joining.processor is None and (
+        provider is None or getattr(provider, "_is_cirrons", False)
+    )
+    joined = join(
+        config.join, environ, joining.parent, joining.link,
+        environment_first=joining.environment_first,
+    )  # fmt: skip
+    session = open_session(joined, sampler_of(provider) if provider is not None else None)
+    session._start = joining.begun or session._start
+    resource = resource_of(config, identity, session.id)
+    if provider is None and is_own:
+        provider = make_provider(resource, environ)
+        provider._is_cirrons = True  # type: ignore[attr-defined]
+        _sample(provider, joined, session)
+    elif provider is not None and not is_own:
+        resource = resource.merge(provider.resource)
+    return _Begun(session, joined, resource, provider, is_own)
 
 
 def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None:

@@ -16,8 +16,8 @@ from .clock import ANCHOR
 from .coerce import Deferred
 from .errors import swallowed
 from .mark import POINT, SUMMARY
-from .otel_span import More
 from .plain import plain_attributes, text_of
+from .rare_parts import More
 from .rows import MarkRow, SpanRow
 from .scope import NOWHERE, Scope
 from .traces import Trace

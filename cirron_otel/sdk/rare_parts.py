@@ -1,0 +1,56 @@
+"""The rare parts of a recorded scope: made for the few that have one of them."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from opentelemetry.sdk.trace import Event
+from opentelemetry.trace import Link, SpanContext, SpanKind
+from opentelemetry.trace.status import Status, StatusCode
+
+from .plain import text_of
+
+UNSET = Status(StatusCode.UNSET)
+
+
+class More:
+    """What few scopes have, with its value where a scope has none of it."""
+
+    __slots__ = (
+        "around_id", "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted",
+        "kind",
+        "links", "memory_peak_bytes", "otel_parent", "status",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.context: SpanContext | None = None
+        self.is_rooted = False
+        """Whether OpenTelemetry's parent is another than Cirron's: `otel_parent`."""
+        self.otel_parent: SpanContext | None = None
+        self.around_id: str | None = None
+        """The Cirron id of the recorded span that is no scope and stands nearer than any."""
+        self.inside: Any = None
+        """The context inside, while a generator whose scope this is has yielded."""
+        self.status = UNSET
+        self.events: list[Event] = []
+        self.links: list[Link] = []
+        self.kind = SpanKind.INTERNAL
+        self.cpu_ns: int | None = None
+        self.gpu_ns: int | None = None
+        self.memory_peak_bytes: int | None = None
+        self.costs: tuple[int, int, int] | None = None
+        """Readings at the start: CPU time of the thread, peak of the process."""
+
+
+def exception_attributes(exception: BaseException, *, escaped: bool) -> dict[str, Any]:
+    """Attributes of the event `exception`; `escaped`: whether it left the scope."""
+    kind = type(exception)
+    module = kind.__module__ if kind.__module__ != "builtins" else ""
+    stack = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
+    return {
+        "exception.type": f"{module}.{kind.__qualname__}" if module else kind.__qualname__,
+        "exception.message": text_of(exception),
+        "exception.stacktrace": stack,
+        "exception.escaped": str(escaped),
+    }
