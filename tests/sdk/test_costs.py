@@ -40,7 +40,7 @@ def spin(cpu_ns: int) -> None:
 
 
 def resident(size: int) -> mmap.mmap:
-    """So many bytes that the process did not have: the heap may hold as many, long since touched."""
+    """So many bytes that the process did not have: the heap may hold as many already."""
     block = mmap.mmap(-1, size)
     for page in range(0, size, mmap.PAGESIZE):
         block[page] = 1
