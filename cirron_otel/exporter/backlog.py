@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Self
 
@@ -16,6 +17,7 @@ from ..spool.owner import NONE, group_of, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 from .batch_target import SealedBatch
 from .blobs import BlobQueue, local_blobs, queue_path
+from .otlp import PushError
 
 MOST_NAMES = 10_000
 """Batches that are remembered by name; what is more is found again in the directory."""
@@ -23,6 +25,12 @@ MOST_NAMES = 10_000
 _TRIES = 5
 """So often a suspect batch is tried before those behind it are: it alone may be what the target
 fails at, and must not keep up all others."""
+
+_ABOUT_NO_BATCH = re.compile(
+    r"40[1345]\b.*|429\b.*|503\b.*|no answer|no TLS connection|"
+    r"|UNAVAILABLE|RESOURCE_EXHAUSTED|UNAUTHENTICATED|PERMISSION_DENIED"
+)
+"""Failures, in the words of Response.status, that another batch would meet as well."""
 
 
 class Backlog:
@@ -207,7 +215,7 @@ class Backlog:
     ) -> None:
         """Try a group again later; `singly`: one by one, for the target refuses one of them.
 
-        `is_suspect`: the failure may be for what is in it, and not for all that is sent.
+        `is_suspect`: the failure may be for what is in it (see `makes_suspect`).
         """
         for batch in group:
             if singly:
@@ -245,6 +253,13 @@ class Backlog:
     def abandon(self) -> None:
         """In a forked child: let go of the lease, which is the parent's."""
         self._lease.abandon()
+
+
+def makes_suspect(error: BaseException) -> bool:
+    """Whether a failure may be for what is in the batches, and not for all that is sent."""
+    if isinstance(error, PushError):
+        return not _ABOUT_NO_BATCH.fullmatch(error.status)
+    return not isinstance(error, OSError)
 
 
 def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:

@@ -9,7 +9,6 @@ again, with the same ids.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -18,23 +17,15 @@ from typing import Any
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
 
-from ..spool.owner import NONE, Owner, is_alive, owners
+from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
-from .backlog import MOST_NAMES, Backlog, owned, owners_with_cursor
+from .backlog import MOST_NAMES, Backlog, makes_suspect
 from .batch_target import BatchTarget, BlobSink, RefusedError, StoppedError
-from .otlp import PushError
+from .leftovers import Leftovers
 from .pace import Gate, Pace
 from .tally import Tally
 
 _GRACE_S = 0.5
-_MOST_CLAIMED = 4
-"""Dead owners whose batches are claimed at once; each may take MOST_NAMES of memory."""
-
-_ABOUT_NO_BATCH = re.compile(
-    r"40[1345]\b.*|429\b.*|503\b.*|no answer|no TLS connection|"
-    r"|UNAVAILABLE|RESOURCE_EXHAUSTED|UNAUTHENTICATED|PERMISSION_DENIED"
-)
-"""Failures, in the words of Response.status, that another batch would meet as well."""
 
 
 class Delivery:
@@ -73,10 +64,7 @@ class Delivery:
         self._deadline: float | None = None
         """When `finish` gives up; None before it is called."""
         self._own: Backlog | None = None
-        self._claimed: dict[str, Backlog] = {}
-        self._settled: set[str] = set()
-        """Dead owners of whom nothing is left to send."""
-        self._are_more_dead = False
+        self._leftovers = Leftovers(paths, target.key, owner.prefix, self._claim)
         self._batch_gate = Gate(self._pace, clock)
         self._blob_gate = Gate(self._pace, clock)
         self._sweep_at = clock()
@@ -110,7 +98,7 @@ class Delivery:
     def look_again(self) -> None:
         """Look now for what dead owners left: a recovery has written some of it."""
         with self._changed:
-            self._are_more_dead = True
+            self._leftovers.are_more = True
             self._sweep_at = self._clock()
             self._changed.notify_all()
 
@@ -142,9 +130,8 @@ class Delivery:
     def abandon(self) -> None:
         """In a forked child: let go of what is the parent's, without a word to it or the server."""
         self._is_stopped = True
-        for backlog in (self._own, *self._claimed.values()):
-            if backlog is not None:
-                backlog.abandon()
+        for backlog in self._held():
+            backlog.abandon()
         self._target.abandon()
 
     def stats(self) -> dict[str, Any]:
@@ -153,7 +140,7 @@ class Delivery:
         `waiting` holds what was claimed of dead owners, too. Nothing in it is secret. It takes no
         lock: while something goes on, the counts may be of different moments.
         """
-        backlogs = [backlog for backlog in (self._own, *self._claimed.values()) if backlog]
+        backlogs = self._held()
         counts = self._tally.counts()
         noted = len(self._noted) + self._unnoted
         waiting = noted + (self._own.waiting if self._own else 0)
@@ -187,9 +174,8 @@ class Delivery:
                 if self._deadline is not None:
                     break
                 time.sleep(_GRACE_S)
-        for backlog in (self._own, *self._claimed.values()):
-            if backlog is not None:
-                self._attempt(backlog.release)
+        for backlog in self._held():
+            self._attempt(backlog.release)
         self._attempt(self._target.close)
 
     def _attempt(self, what: Callable[[], object]) -> bool:
@@ -214,10 +200,16 @@ class Delivery:
             return True
         return self._next() > self._deadline
 
+    def _held(self) -> list[Backlog]:
+        """Its own backlog, and those that were claimed of dead owners."""
+        own = [self._own] if self._own is not None else []
+        return own + list(self._leftovers.claimed.values())
+
     def _backlogs(self) -> list[Backlog]:
         """Whose turn it is: its own first, and behind `finish` only that."""
-        own = [self._own] if self._own is not None else []
-        return own if self._deadline is not None else own + list(self._claimed.values())
+        if self._deadline is None:
+            return self._held()
+        return [self._own] if self._own is not None else []
 
     def _has_batches(self) -> bool:
         noted = self._noted or self._unnoted or self._is_scan_due
@@ -256,7 +248,7 @@ class Delivery:
             if self._own is None:
                 self._claim_own()
             if self._deadline is None:
-                self._sweep()
+                self._leftovers.sweep()
         self._take_noted()
         if self._batch_gate.is_open:
             for backlog in self._backlogs():
@@ -320,7 +312,7 @@ class Delivery:
             self._done += backlog is self._own
             backlog.refuse(group[0], str(error))
         except BaseException as error:
-            backlog.put_back(group, is_suspect=_may_be_about_a_batch(error))
+            backlog.put_back(group, is_suspect=makes_suspect(error))
             raise
         else:
             self._batch_gate.passed()
@@ -368,50 +360,10 @@ class Delivery:
         if backlog is self._own:
             self._own = None
         else:
-            self._claimed.pop(backlog.owner, None)
+            self._leftovers.claimed.pop(backlog.owner, None)
         return False
 
     def _settle(self, backlog: Backlog) -> None:
         """Let go of what was claimed of a dead owner, once all of it is sent."""
-        if backlog is not self._own and not (backlog.waiting or len(backlog.blobs)):
-            self._claimed.pop(backlog.owner, None)
-            backlog.release()
-            if self._are_more_dead and not self._claimed:
-                self._sweep_at = self._clock()
-
-    def _sweep(self) -> None:
-        """Claim what dead owners left unsent, and remove the cursors of those that left nothing."""
-        known = set(owners(self._paths))
-        dead = {
-            owner
-            for owner in owners_with_cursor(self._paths, self._target.key)
-            if owner not in (NONE, self._prefix, *self._claimed, *self._settled)
-            and not (owner in known and is_alive(self._paths, owner))
-        }
-        names = owned(self._paths, dead) if dead else {}
-        self._are_more_dead = False
-        for owner in sorted(dead):
-            if len(self._claimed) >= _MOST_CLAIMED:
-                self._are_more_dead = True
-                break
-            backlog = self._claim(owner)
-            if backlog is None:
-                continue
-            left = backlog.take(sorted(names[owner]))
-            self._are_more_dead |= left > 0
-            backlog.find_lost_blobs()
-            if backlog.waiting or len(backlog.blobs):
-                self._claimed[owner] = backlog
-                continue
-            if owner not in known and not left:
-                # Nobody is going to recover it any more: it has said all that it ever will.
-                self._settled.add(owner)
-                if not names[owner]:
-                    backlog.remove()
-            backlog.release()
-
-
-def _may_be_about_a_batch(error: BaseException) -> bool:
-    if isinstance(error, PushError):
-        return not _ABOUT_NO_BATCH.fullmatch(error.status)
-    return not isinstance(error, OSError)
+        if backlog is not self._own and self._leftovers.settle(backlog):
+            self._sweep_at = self._clock()

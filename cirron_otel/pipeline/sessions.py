@@ -17,14 +17,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from ..ids import segment_trace_id, trace_id_for
-from ..translator.placement import Place, Plan, Segment
+from ..ids import trace_id_for
+from ..translator.placement import Place, Plan
 from ..translator.typed import TypedSpan
 from .light import LightBatch, LightSpan, is_users
+from .segments import SEGMENT_SCHEMA, Segmenter
 from .standing import Ancestor, Row, Seen, Standing, chain_of, standing_of
-
-SEGMENT_RECORDS = 4000
-"""Records in one trace before the next child or grandchild of the session opens another."""
 
 _EPOCH = "epoch"
 _TOP_NAMES = (_EPOCH, "request")
@@ -37,13 +35,8 @@ CREATE TABLE IF NOT EXISTS node (
 CREATE TABLE IF NOT EXISTS referred (id TEXT PRIMARY KEY, pid TEXT, start TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS evidence (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, pid TEXT, start TEXT, end TEXT);
-CREATE TABLE IF NOT EXISTS segment (
-  session TEXT, number INTEGER, start TEXT, unit TEXT, parent TEXT, trace BLOB, previous BLOB,
-  PRIMARY KEY (session, number)
-);
 CREATE TABLE IF NOT EXISTS batch (name TEXT PRIMARY KEY, outside TEXT, records INTEGER)
   WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
 """
 
 
@@ -55,33 +48,24 @@ class SessionIndex:
         self.path = str(path)
         self._db = sqlite3.connect(self.path, isolation_level=None)
         journal = "PRAGMA journal_mode=WAL;" if durable else "PRAGMA journal_mode=OFF;"
-        self._db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA)
+        self._db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA + SEGMENT_SCHEMA)
         self._pending = {row[0] for row in self._db.execute("SELECT id FROM referred")}
         self._unplaced: set[str] = set()
         """Of these, those that no scope of a known process has referred to yet."""
         self._db.execute("BEGIN")
         self._sessions: dict[str, list[tuple[int, int, str]]] = {}
-        self._segments: dict[str, list[Segment]] = {}
-        self._weights: dict[str, int] = {}
         self._load()
+        self._segments = Segmenter(self._db)
         self.resolve = lru_cache(maxsize=10_000)(self._resolve)
 
     def _load(self) -> None:
         rows = self._db.execute("SELECT pid, start, end, id FROM session ORDER BY id").fetchall()
         for pid, start, end, session in rows:
             self._sessions.setdefault(pid, []).append((int(start), int(end), session))
-        rows = self._db.execute(
-            "SELECT session, start, unit, parent, number, trace, previous FROM segment"
-            " ORDER BY session, number"
-        ).fetchall()
-        for session, start, *others in rows:
-            self._segments.setdefault(session, []).append(Segment(int(start), *others))
-        self._weights = dict(self._db.execute("SELECT session, records FROM weight"))
 
     def commit(self) -> None:
         """Make what was added visible to others that open the file."""
-        for session, weight in self._weights.items():
-            self._db.execute("REPLACE INTO weight VALUES (?, ?)", (session, weight))
+        self._segments.save()
         self._db.execute("COMMIT")
         self._db.execute("BEGIN")
 
@@ -191,27 +175,11 @@ class SessionIndex:
     def count(self, batch: LightBatch) -> None:
         """Count a batch's records into segments, in the order of its file's name.
 
-        Within a batch records count in the order of their start. A segment opens at the first
-        child or grandchild of the session that starts when the one before holds enough. The
-        records of a batch that names its session say their traces themselves.
+        The records of a batch that names its session say their traces themselves.
         """
-        if batch.session is not None:
-            return
-        index = {span.id: span for span in batch.spans}
-        standings = self.standings(batch, index)
-        riders: dict[str, int] = {}
-        for ref in filter(is_users, (*batch.marks, *batch.snapshots)):
-            riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
-        for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
-            span, standing = batch.spans[number], standings[number]
-            session = standing.session
-            weight = self._weights.get(session, 0)
-            if weight >= SEGMENT_RECORDS and standing.depth in (1, 2):
-                weight = self._open(span, standing, weight)
-            self._weights[session] = weight + 1 + riders.pop(span.id, 0)
-        for some_id, number in riders.items():
-            session = self.resolve(some_id).session if some_id not in ("", "root") else ""
-            self._weights[session] = self._weights.get(session, 0) + number
+        if batch.session is None:
+            index = {span.id: span for span in batch.spans}
+            self._segments.count(batch, self.standings(batch, index), self.resolve)
 
     def count_all(self, read: Callable[[str], LightBatch | None]) -> None:
         """Count the batches that were observed by name; `read` gives one again where it must.
@@ -240,30 +208,7 @@ class SessionIndex:
 
     def _counted_at_once(self, outside: list[str], records: int) -> bool:
         sessions = {self.resolve(some_id).session for some_id in outside}
-        session = sessions.pop()
-        weight = self._weights.get(session, 0) + records
-        if sessions or weight > SEGMENT_RECORDS:
-            return False
-        self._weights[session] = weight
-        return True
-
-    def _open(self, span: LightSpan, standing: Standing, weight: int) -> int:
-        segments = self._segments.setdefault(standing.session, [])
-        if segments and (span.start_ns, span.id) <= segments[-1][:2]:
-            return weight  # it started before the open segment did and belongs to an earlier one
-        first = trace_id_for(standing.session)
-        number = len(segments) + 1
-        trace_id = segment_trace_id(standing.session, span.id, number, first)
-        previous = segments[-1].trace_id if segments else first
-        segment = Segment(span.start_ns, span.id, span.parent_id, number, trace_id, previous)
-        segments.append(segment)
-        start, unit, parent, *others = segment
-        self._db.execute(
-            "INSERT OR IGNORE INTO segment (session, start, unit, parent, number, trace, previous)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (standing.session, str(start), unit, parent, *others),
-        )
-        return 0
+        return len(sessions) == 1 and self._segments.count_at_once(sessions.pop(), records)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -355,7 +300,7 @@ class SessionIndex:
         """The trace of something that stands there."""
         trace_id = trace_id_for(standing.session)
         if segmented and standing.unit is not None:
-            plan = Plan(standing.session, segments=self._segments)
+            plan = Plan(standing.session, segments=self._segments.by_session)
             segment = plan.segment_of(standing.session, *standing.unit)
             trace_id = segment.trace_id if segment else trace_id
         return Place(standing.session, trace_id, standing.depth)
@@ -375,7 +320,7 @@ class SessionIndex:
                 external[some_id] = self.place(self.resolve(some_id), segmented)
         default = min((p.session for p in external.values()), default=None)
         default = default or next((s.id for s in batch.spans if s.is_session()), fallback)
-        return Plan(default, external, self._segments if segmented else {})
+        return Plan(default, external, self._segments.by_session if segmented else {})
 
     def undecided(self, batch: LightBatch) -> set[str]:
         """Scopes that a batch refers to and of which it is not known yet where they stand.

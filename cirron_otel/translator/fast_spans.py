@@ -28,13 +28,7 @@ from .fast_wire import (
     typed_record,
 )
 from .header import Header, Origin
-from .pieces import (
-    ID_PREFIX,
-    PARENT_PREFIX,
-    int_index,
-    int_overhead,
-    span_texts,
-)
+from .pieces import ID_PREFIX, PARENT_PREFIX, int_index, int_overhead, span_texts
 from .spans import Placed, overhead_id, read_span
 from .synthetic import is_synthetic, read_synthetic
 from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, TypedSpan, encode
@@ -96,21 +90,19 @@ class SpanReader:
         add, add_order = self.spans.append, self.order.append
         told_ids: list[str] = []
         while at < end:
-            if data[at] != 0x12:
-                raise FallbackError
-            size = data[at + 1]
-            at += 2
+            opening, size = data[at], data[at + 1]
+            start = at + 2
             if size > 127:
-                size, at = length_at(data, at - 1)
-            stop = at + size
-            if size < 40:
+                size, start = length_at(data, at + 1)
+            at = start + size
+            if opening != 0x12 or size < 40:
                 raise FallbackError
-            tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, at)
-            first = at + 40 + length
+            tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, start)
+            first = start + 40 + length
             rest = first + 20
             own = upper = ""
             if (
-                stop - rest == _IDS_SIZE + len(self.common)
+                at - rest == _IDS_SIZE + len(self.common)
                 and data.startswith(_ID_FIELD, rest)
                 and data.startswith(_PARENT_FIELD, rest + _ID_SIZE)
             ):
@@ -118,15 +110,14 @@ class SpanReader:
                 own = data[rest - _PARENT_SIZE - 32 : rest - _PARENT_SIZE].decode()
                 upper = data[rest - 32 : rest].decode()
             if (
-                stop != rest + len(self.common)
+                at != rest + len(self.common)
                 or not data.startswith(self.common, rest)
                 or (tag != 0x100A or tag2 != 0x0812 or tag3 != 0x0822 or tag4 != 0x2A)
             ):
-                self._any(at, stop)
-                at = stop
+                self._any(start, at)
                 continue
             kind, tag5, start_ns, tag6, end_ns = _TIMES(data, first)
-            name = names.get(data[at + 40 : first])
+            name = names.get(data[start + 40 : first])
             parent = parents.get(above) or self._parent(above)
             lower, in_trace = lowers.get(trace_id) or self._lower(trace_id)
             if (name and start_ns and end_ns and span_id != _ZERO) and (
@@ -148,8 +139,7 @@ class SpanReader:
                 )
                 add_order((end_ns, own))
             else:
-                self._any(at, stop)
-            at = stop
+                self._any(start, at)
         text = "".join(told_ids)
         if at != end or _hex(text) != text:
             raise FallbackError

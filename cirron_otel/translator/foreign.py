@@ -6,13 +6,11 @@ does not give a message back exactly, the message itself stands beside it (`raw`
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
@@ -22,6 +20,18 @@ from ..ids import derive_id, digest, uuid4_shaped
 from ..model import SCHEMA_VERSION
 from . import otelview
 from .events import Record
+from .exact_view import (
+    RAW,
+    NotOursError,
+    counted_attributes,
+    is_same,
+    of_type,
+    raw_of,
+    text_of,
+    unraw,
+    view_attributes,
+    write_counted_attributes,
+)
 from .otelview import unhex, write_plain
 from .values import INT64_MAX, is_int
 
@@ -32,7 +42,6 @@ RESOURCE_SPANS = "resource_spans"
 COPY = "copy"
 RECEIVED = "received_ns"
 """In the `otel` of a batch that was made where its messages arrived: when that was, Unix ns."""
-_RAW = "raw"
 _M = TypeVar("_M", bound=Message)
 
 
@@ -119,31 +128,6 @@ def _regular_ids(owner: Span | Span.Link) -> bool:
     return True
 
 
-class NotOursError(Exception):
-    """A batch's `otel` is not what our decoder writes."""
-
-
-def _is(value: object, kind: type) -> Any:
-    if type(value) is not kind:
-        raise NotOursError
-    return value
-
-
-def _raw(message: Message) -> str:
-    return base64.b64encode(message.SerializeToString()).decode("ascii")
-
-
-def _unraw(kind: type[_M], text: object) -> _M:
-    try:
-        return kind.FromString(base64.b64decode(_is(text, str), validate=True))
-    except (binascii.Error, ValueError):
-        raise NotOursError from None
-
-
-def _same(a: Message, b: Message) -> bool:
-    return a.SerializeToString() == b.SerializeToString()
-
-
 # --- resource and scope -------------------------------------------------------------------------
 
 
@@ -164,10 +148,10 @@ def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record
 
 def with_key(record: Record, key: str, value: Any) -> Record:
     """The record with one key more, `raw` staying behind it."""
-    raw = record.pop(_RAW, None)
+    raw = record.pop(RAW, None)
     record[key] = value
     if raw is not None:
-        record[_RAW] = raw
+        record[RAW] = raw
     return record
 
 
@@ -175,46 +159,29 @@ def resource_record(bare: ResourceSpans) -> Record:
     """What a batch says of ResourceSpans, their spans left out."""
     record: Record = {}
     if bare.HasField("resource"):
-        record["resource"] = _attributes_view(bare.resource)
+        record["resource"] = counted_attributes(bare.resource)
     if bare.schema_url:
         record["schema_url"] = bare.schema_url
-    if not _same(write_resource(record), bare):
-        record[_RAW] = _raw(bare)
+    if not is_same(write_resource(record), bare):
+        record[RAW] = raw_of(bare)
     return record
 
 
 def write_resource(record: Record) -> ResourceSpans:
     """The inverse of `resource_record`. Raises NotOursError, DecodeError."""
     message = ResourceSpans()
-    if _RAW in record:
-        return _unraw(ResourceSpans, record[_RAW])
+    if RAW in record:
+        return unraw(ResourceSpans, record[RAW])
     if "resource" in record:
         message.resource.SetInParent()
-        _write_attributes_view(message.resource, _is(record["resource"], dict))
+        write_counted_attributes(message.resource, of_type(record["resource"], dict))
     _write_schema_url(message, record)
     return message
 
 
 def _write_schema_url(message: Any, record: Record) -> None:
     if "schema_url" in record:
-        message.schema_url = _is(record["schema_url"], str)
-
-
-def _attributes_view(owner: Resource | InstrumentationScope) -> Record:
-    record: Record = {}
-    if owner.attributes:
-        record["attributes"] = view_attributes(owner.attributes)
-    if owner.dropped_attributes_count:
-        record["dropped_attributes_count"] = owner.dropped_attributes_count
-    return record
-
-
-def _write_attributes_view(owner: Any, record: Record) -> None:
-    write_plain(owner.attributes, _is(record.get("attributes", {}), dict))
-    count = record.get("dropped_attributes_count", 0)
-    if not is_int(count, 0, otelview.UINT32_MAX):
-        raise NotOursError
-    owner.dropped_attributes_count = count
+        message.schema_url = of_type(record["schema_url"], str)
 
 
 def scope_spans_record(message: ScopeSpans, resource: Resource, spans: list[Record]) -> Record:
@@ -229,44 +196,35 @@ def scope_record(bare: ScopeSpans) -> Record:
     if bare.HasField("scope"):
         scope = bare.scope
         told = {"name": scope.name, "version": scope.version}
-        record["scope"] = {k: v for k, v in told.items() if v} | _attributes_view(scope)
+        record["scope"] = {k: v for k, v in told.items() if v} | counted_attributes(scope)
     if bare.schema_url:
         record["schema_url"] = bare.schema_url
-    if not _same(write_scope(record), bare):
-        record[_RAW] = _raw(bare)
+    if not is_same(write_scope(record), bare):
+        record[RAW] = raw_of(bare)
     return record
 
 
 def write_scope(record: Record) -> ScopeSpans:
     """The inverse of `scope_record`. Raises NotOursError, DecodeError."""
     message = ScopeSpans()
-    if _RAW in record:
-        return _unraw(ScopeSpans, record[_RAW])
+    if RAW in record:
+        return unraw(ScopeSpans, record[RAW])
     if "scope" in record:
-        told = _is(record["scope"], dict)
+        told = of_type(record["scope"], dict)
         message.scope.SetInParent()
-        message.scope.name = _text(told.get("name", ""))
-        message.scope.version = _text(told.get("version", ""))
-        _write_attributes_view(message.scope, told)
+        message.scope.name = text_of(told.get("name", ""))
+        message.scope.version = text_of(told.get("version", ""))
+        write_counted_attributes(message.scope, told)
     _write_schema_url(message, record)
     return message
 
 
-def _text(value: object) -> str:
-    text = _is(value, str)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise NotOursError from None
-    return str(text)
-
-
 def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
-    told = _is(record, dict)
+    told = of_type(record, dict)
     message = write_resource(told)
-    for item in _is(told.get("scope_spans"), list):
-        scope_spans = write_scope(_is(item, dict))
-        for _ in range(_is(item.get("spans"), int)):
+    for item in of_type(told.get("scope_spans"), list):
+        scope_spans = write_scope(of_type(item, dict))
+        for _ in range(of_type(item.get("spans"), int)):
             scope_spans.spans.append(_write_span(next(spans)))
         message.scope_spans.append(scope_spans)
     return message
@@ -279,11 +237,11 @@ def span_record(span: Span, resource: Resource) -> Record:
     """The record of a span, exact whatever is in it."""
     record = _view(span, resource)
     try:
-        exact = _same(_write_span(record), span)
+        exact = is_same(_write_span(record), span)
     except NotOursError:
         exact = False
     if not exact:
-        record["otel"][_RAW] = _raw(span)
+        record["otel"][RAW] = raw_of(span)
     return record
 
 
@@ -348,23 +306,23 @@ def _event(event: Span.Event) -> Record:
 
 
 def _write_span(record: Record) -> Span:
-    otel = _is(record.get("otel"), dict)
-    if _RAW in otel:
-        return _unraw(Span, otel[_RAW])
+    otel = of_type(record.get("otel"), dict)
+    if RAW in otel:
+        return unraw(Span, otel[RAW])
     span = Span()
     span.trace_id = _bytes(otel.get("trace_id"))
     span.span_id = _span_id(otel.get("span_id"), record.get("id"))
     if record.get("parent_id") is not None:
         span.parent_span_id = _span_id(otel.get("parent_span_id"), record.get("parent_id"))
-    span.name = _text(record.get("name"))
+    span.name = text_of(record.get("name"))
     for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
         if not is_int(record.get(source), 0, 2**64 - 1):
             raise NotOursError
         setattr(span, target, record[source])
     otelview.write(span, otel, 0)
-    write_plain(span.attributes, _is(record.get("attrs"), dict))
-    for told in _is(otel.get("events", []), list):
-        _write_event(span.events.add(), _is(told, dict))
+    write_plain(span.attributes, of_type(record.get("attrs"), dict))
+    for told in of_type(otel.get("events", []), list):
+        _write_event(span.events.add(), of_type(told, dict))
     return span
 
 
@@ -376,37 +334,12 @@ def _bytes(value: object) -> bytes:
 
 
 def _span_id(told: object, record_id: object) -> bytes:
-    return _bytes(_is(record_id, str)[:16] if told is None else told)
+    return _bytes(of_type(record_id, str)[:16] if told is None else told)
 
 
 def _write_event(event: Span.Event, told: Record) -> None:
-    event.name = _text(told.get("name"))
+    event.name = text_of(told.get("name"))
     if not is_int(told.get("time_ns"), 0, 2**64 - 1):
         raise NotOursError
     event.time_unix_nano = told["time_ns"]
-    _write_attributes_view(event, told)
-
-
-# --- values -------------------------------------------------------------------------------------
-
-
-def view_attributes(pairs: Iterable[KeyValue]) -> Record:
-    """A readable JSON view of any attribute list; exact wherever JSON can be."""
-    return {pair.key: value_view(pair.value) for pair in pairs}
-
-
-def value_view(value: AnyValue) -> Any:
-    """A readable JSON view of a value; exact wherever JSON can be."""
-    kind = value.WhichOneof("value")
-    if kind is None:
-        return None
-    if kind == "array_value":
-        return [value_view(item) for item in value.array_value.values]
-    if kind == "kvlist_value":
-        return view_attributes(value.kvlist_value.values)
-    found = getattr(value, kind)
-    if isinstance(found, bytes):
-        return base64.b64encode(found).decode("ascii")
-    if isinstance(found, float) and (found != found or found in (float("inf"), float("-inf"))):
-        return str(found)
-    return found
+    write_counted_attributes(event, told)

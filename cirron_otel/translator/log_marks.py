@@ -24,14 +24,12 @@ from ..errors import InputError
 from ..ids import derive_id, digest, is_id, uuid4_shaped
 from ..model import SCHEMA_VERSION
 from .events import Record
+from .exact_view import NotOursError, value_view, view_attributes
 from .foreign import (
     RECEIVED,
     SDK_VERSION,
-    NotOursError,
     resource_record,
     scope_record,
-    value_view,
-    view_attributes,
     write_resource,
     write_scope,
 )

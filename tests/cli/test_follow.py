@@ -15,7 +15,7 @@ from cirron_otel.errors import EndpointError
 from cirron_otel.exporter import otlp_target
 from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
 from cirron_otel.exporter.config import OtlpConfig, Protocol, target_key
-from cirron_otel.pipeline import sessions
+from cirron_otel.pipeline import segments
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.cursor import cursor_path
 from cirron_otel.spool.delivered import Delivered
@@ -196,7 +196,7 @@ def test_traces_do_not_shift_when_it_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that was counted and not sent is not counted again."""
-    monkeypatch.setattr(sessions, "SEGMENT_RECORDS", 20)
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 20)
     monkeypatch.setattr(otlp_target, "_GROUP_BYTES", 1)
     for name in ("straight", "broken"):
         long_session(tmp_path / name)

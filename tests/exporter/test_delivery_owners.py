@@ -102,7 +102,7 @@ def test_many_dead_owners_are_claimed_a_few_at_a_time(tmp_path: Path) -> None:
         delivery = process.delivery(cirron_target(server.url), slow)
         delivery.start()
         until(lambda: len(server.accepted) == 22)
-        assert len(delivery._claimed) <= 4
+        assert len(delivery._leftovers.claimed) <= 4
         assert delivery.finish(30)
     assert sorted(server.accepted) == sorted(left)
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_noted_is_sent_all_the_same(tmp_path: Path) -> None:
         later = Process(tmp_path)
         second = later.delivery(cirron_target(server.url))
         second.start()
-        until(lambda: process.owner.prefix in second._settled)
+        until(lambda: process.owner.prefix in second._leftovers.settled)
         assert second.finish(30)
     assert server.accepted == process.sealed
 
@@ -151,7 +151,7 @@ def test_the_cursor_of_an_owner_without_batches_is_removed(tmp_path: Path) -> No
         later = Process(tmp_path)
         second = later.delivery(cirron_target(server.url))
         second.start()
-        until(lambda: second._settled)
+        until(lambda: second._leftovers.settled)
         assert path.exists()  # it tells that its batch was sent
         assert second.finish(30)
         (gone.paths.spool / name).unlink()

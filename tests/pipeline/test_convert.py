@@ -19,8 +19,9 @@ from cirron_otel.otlp.files import TracesWriter
 from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.light import light
+from cirron_otel.pipeline.segments import SEGMENT_RECORDS
 from cirron_otel.pipeline.select import Selection
-from cirron_otel.pipeline.sessions import SEGMENT_RECORDS, SessionIndex
+from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import encode_batch
 from cirron_otel.translator.placement import Plan
 from tests.bench import workload
@@ -90,8 +91,8 @@ def test_counting_at_once_opens_the_same_segments_as_counting_each(tmp_path: Pat
     at_once.count_all(lambda name: light(files[name]))
     for data in files.values():
         one_by_one.count(light(data))
-    assert at_once._segments == one_by_one._segments
-    assert at_once._segments
+    assert at_once._segments.by_session == one_by_one._segments.by_session
+    assert at_once._segments.by_session
 
 
 def test_two_parts_of_one_batch_are_not_duplicates(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from cirron_otel.otlp.files import read_messages
 from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.light import light, light_of
+from cirron_otel.pipeline.segments import SEGMENT_RECORDS
 from cirron_otel.pipeline.select import Selection
-from cirron_otel.pipeline.sessions import SEGMENT_RECORDS, SessionIndex
+from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.translate import encode_own
 from tests.bench import workload
@@ -62,7 +63,7 @@ def test_such_batches_are_decided_and_never_counted(tmp_path: Path) -> None:
         index.count(batch)
     index.count_all(read.append)
     assert read == []
-    assert index._weights == {}
+    assert index._segments._weights == {}
     index.close()
 
 

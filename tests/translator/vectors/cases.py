@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
 from cirron_otel.otlp.json_codec import traces_from_json, traces_to_json
-from cirron_otel.pipeline import sessions
+from cirron_otel.pipeline import segments
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Place, Plan, Segment
@@ -26,7 +26,7 @@ STEP = "57e9000000000001" + LOW
 BATCH_ID = "b0b0b0b0b0b04b0b8b0b0b0b0b0b0b0b"
 T0 = 1_700_000_000_000_000_000
 CREATED = T0 + 9_000
-LIMITS: dict[str, Any] = {"MAX_EVENTS": semconv, "SEGMENT_RECORDS": sessions}
+LIMITS: dict[str, Any] = {"MAX_EVENTS": semconv, "SEGMENT_RECORDS": segments}
 
 
 class Vector:
