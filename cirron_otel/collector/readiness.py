@@ -69,12 +69,16 @@ class _Mark(NamedTuple):
 
 
 class Untranslated:
-    """What is in the journal and not in the spool yet, as far as this process took it."""
+    """What is in the journal and not in the spool yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._marks: deque[_Mark] = deque()
         self._kept = self._done = 0
+
+    def begin(self, end: Position) -> None:
+        """The journal reaches `end` at the start: an earlier collector left something there."""
+        self._marks.append(_Mark(end, 0, self._clock()))
 
     def keep(self, end: Position, frames: int) -> None:
         """The journal reaches `end` now, with so many requests since the start."""
@@ -91,11 +95,16 @@ class Untranslated:
             self._done = self._marks.popleft().frames
 
     @property
+    def is_any(self) -> bool:
+        """Whether something waits."""
+        return bool(self._marks)
+
+    @property
     def requests(self) -> int:
-        """How many requests wait."""
+        """How many requests wait that this process took."""
         return self._kept - self._done
 
     @property
     def age_s(self) -> float:
-        """How long the oldest waits, seconds."""
+        """How long the oldest waits, seconds; what was there at the start, from there."""
         return self._clock() - self._marks[0].at if self._marks else 0.0

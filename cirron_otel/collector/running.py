@@ -122,6 +122,8 @@ class Collector:
             kept=self._kept.set,
             is_over=lambda: self._is_ending,
         )
+        if self._journal.stored_bytes:
+            self._untranslated.begin(self._journal.end)
         self._translator.tell(self._journal.end, is_urgent=True)
         # A collector that was killed may have left its second process: requests need not wait for
         # that to end, and an address that is taken is to be told at once.
@@ -278,7 +280,7 @@ class Collector:
         """Wake the translation, not for every request by itself."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S if self._untranslated.requests else None):
+                async with asyncio.timeout(_LOOK_S if self._untranslated.is_any else None):
                     await self._kept.wait()
             self._kept.clear()
             self._untranslated.keep(self._journal.end, self._journal.frames)

@@ -39,6 +39,7 @@ class Translator:
         self._options, self._registry, self._reached = options, registry, reached
         self._process: asyncio.subprocess.Process | None = None
         self._until: Position | None = None
+        self._is_urgent = False
         self._ready = asyncio.Event()
         self._finish_by: float | None = None
         self._is_told = False
@@ -73,8 +74,8 @@ class Translator:
 
     def tell(self, until: Position, *, is_urgent: bool) -> None:
         """How far the journal is on disk, and whether it is to be translated without any rest."""
-        self._until = until
-        self._say({"until": list(until), "urgent": is_urgent})
+        self._until, self._is_urgent = until, is_urgent
+        self._say_until()
 
     async def finish(self, seconds: float) -> bool:
         """Let it come to its end; whether it did, in `seconds`. With 0 it is ended as it stands:
@@ -101,10 +102,13 @@ class Translator:
         if process is not None and process.stdin is not None and not process.stdin.is_closing():
             process.stdin.write(json.dumps(message).encode() + b"\n")
 
+    def _say_until(self) -> None:
+        if self._until is not None:
+            self._say({"until": list(self._until), "urgent": self._is_urgent})
+
     def _say_finish(self) -> None:
         if self._finish_by is not None and self._process is not None:
-            if self._until is not None:
-                self._say({"until": list(self._until)})
+            self._say_until()
             self._say({"finish": max(self._finish_by - time.monotonic(), 0.0)})
             self._is_told = True
 
@@ -150,8 +154,7 @@ class Translator:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018
         try:
             process.stdin.write(pickle.dumps(self._options))
-            if self._until is not None:
-                self._say({"until": list(self._until)})
+            self._say_until()
             self._say_finish()
             await self._listen(process.stdout)
             await process.wait()
@@ -191,5 +194,7 @@ class Translator:
             self.on_damage(int(message["damaged"]))
         if "idle" in message:
             self.trouble = ""
+            if message["idle"]:
+                self._reached(Position(*message["idle"]))
         if "figures" in message:
             self._registry.merge("translation", message["figures"])

@@ -4,7 +4,9 @@ It is told over its standard input: the options, pickled, then lines of JSON: `{
 offset], "urgent": …}`, how far the journal is on disk and whether its translation must not rest,
 `{"options": …}`, other ones, pickled, in base64, and `{"finish": seconds}`. The end of the input
 says that the process that receives is gone: this one ends behind what it is about. On its standard
-output it says, a line of JSON each, how far it has come and what it counted.
+output it says, a line of JSON each, how far it has come, that it has nothing to do (`{"idle":
+[segment, offset]}`: all before that is in the spool; null where it was not told yet how far the
+journal is), and what it counted.
 """
 
 from __future__ import annotations
@@ -239,7 +241,7 @@ class Worker:
                 self._senders.retain()
             else:
                 logger.warning("the clock was set: nothing is removed for its age for an hour")
-        say({"idle": True, **self._figures()})
+        say({"idle": self._until and list(self._until), **self._figures()})
 
     def _end(self) -> None:
         self._is_ending = True

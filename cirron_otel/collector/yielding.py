@@ -14,6 +14,7 @@ _REST = 4.0
 """Times as long as it worked."""
 _LONGEST_S = 0.5
 _LOOK_S = 0.05
+"""So often it is asked in a rest whether there is a hurry."""
 
 
 class Cores(NamedTuple):

@@ -153,7 +153,8 @@ class Journal:
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         with self._work:
             self._admit(size)
-        # Here, and not in the thread, which would wait for the interpreter's lock behind each.
+        # Of what is not refused; and here, not in the thread, which would wait for the
+        # interpreter's lock behind each.
         crc = checksum(text, body)
         with self._work:
             self._admit(size)

@@ -156,6 +156,19 @@ class TestUntranslated:
         found.reach(Position(2, 0))
         assert (found.requests, found.age_s) == (0, 0.0)
 
+    def test_what_was_there_at_the_start_waits_but_is_no_request_of_this_process(self) -> None:
+        now = [5.0]
+        found = Untranslated(lambda: now[0])
+        assert not found.is_any
+        found.begin(Position(3, 16))
+        now[0] = 9.0
+        found.keep(Position(3, 90), 1)
+        assert (found.is_any, found.requests, found.age_s) == (True, 1, 4.0)
+        found.reach(Position(3, 16))
+        assert (found.is_any, found.requests, found.age_s) == (True, 1, 0.0)
+        found.reach(Position(3, 90))
+        assert (found.is_any, found.requests) == (False, 0)
+
     @pytest.mark.parametrize("count", [999, 5000])
     def test_it_takes_no_more_memory_the_longer_that_is(self, count: int) -> None:
         found = Untranslated()

@@ -13,13 +13,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cirron_otel.collector.logs import Logging
+from cirron_otel.collector.metrics import Registry
 from cirron_otel.collector.options import CollectorOptions
 from cirron_otel.collector.readiness import Readiness, Untranslated
 from cirron_otel.collector.running import Collector
+from cirron_otel.collector.second_process import Translator
 from cirron_otel.collector.worker import Worker
 from cirron_otel.collector.yielding import Yielding
 from cirron_otel.receiver.journal import Journal
@@ -103,6 +106,40 @@ def test_it_rests_behind_what_it_did_and_not_when_there_was_nothing(tmp_path: Pa
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
+def test_what_an_earlier_collector_left_is_urgent_at_once_and_is_told_when_it_is_done(
+    tmp_path: Path,
+) -> None:
+    """Without a single request: nothing else would ever say it."""
+    wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
+    directory = intake_directory(target_spool(wanted.spool.directory).state)
+    make_state(directory)
+    put(directory, [[request("one"), request("two")]])
+    said: list[dict[str, Any]] = []
+
+    class Heard(Translator):
+        def _say(self, message: dict[str, Any]) -> None:
+            if self._process is not None:
+                said.append(message)
+            super()._say(message)
+
+    async def test() -> None:
+        journal = Journal(directory)
+        waiting = Untranslated()
+        waiting.begin(journal.end)
+        translator = Heard(wanted, Registry(), waiting.reach)
+        translator.tell(journal.end, is_urgent=True)
+        await translator.start()
+        async with asyncio.timeout(60):
+            while waiting.is_any:
+                await asyncio.sleep(0.02)
+        assert await translator.finish(30.0)
+        assert said[0] == {"until": list(journal.end), "urgent": True}
+        await journal.close()
+
+    asyncio.run(test())
+    assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
+
+
 def test_what_hurries_the_translation(tmp_path: Path) -> None:
     """It waits for long, there is little room, or the collector ends."""
     now = [0.0]
@@ -124,6 +161,11 @@ def test_what_hurries_the_translation(tmp_path: Path) -> None:
         now[0] = 10.1
         assert collector._is_urgent()
         collector._untranslated.reach(Position(1, 9))
+        assert not collector._is_urgent()
+        collector._untranslated.begin(Position(2, 9))
+        now[0] = 20.2
+        assert collector._is_urgent()
+        collector._untranslated.reach(Position(2, 9))
         assert not collector._is_urgent()
         await journal.append(head(), bytes(24 * 1024**2))
         assert collector._is_urgent()
