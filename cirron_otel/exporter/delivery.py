@@ -202,8 +202,8 @@ class Delivery:
 
     def _held(self) -> list[Backlog]:
         """Its own backlog, and those that were claimed of dead owners."""
-        own = [self._own] if self._own is not None else []
-        return own + list(self._leftovers.claimed.values())
+        own, claimed = self._own, list(self._leftovers.claimed.values())
+        return claimed if own is None else [own, *claimed]
 
     def _backlogs(self) -> list[Backlog]:
         """Whose turn it is: its own first, and behind `finish` only that."""

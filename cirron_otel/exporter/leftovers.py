@@ -15,7 +15,8 @@ _MOST_CLAIMED = 4
 class Leftovers:
     """The backlogs that a delivery took over from dead owners; it sends them itself.
 
-    For the delivery's thread; `are_more` may be set from any.
+    For the delivery's thread; `are_more` may be set from any, and `claimed` is read by others, and
+    in a forked child: it stays the same dict, and is not walked through there but copied.
     """
 
     def __init__(

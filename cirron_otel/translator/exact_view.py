@@ -2,7 +2,8 @@
 
 Whoever makes a view compares what it gives back with the message (`is_same`), and puts the message
 beside it (`raw_of`, under `RAW`) where they differ. What reads a view takes nothing else than what
-is written so: NotOursError.
+is written so: NotOursError. The views themselves stand where the messages are known: `foreign`,
+`log_marks`. (`otelview` is of single spans, and tolerant.)
 """
 
 from __future__ import annotations

@@ -30,7 +30,13 @@ class Pass:
                  "within")  # fmt: skip
 
     def __init__(
-        self, iterator: Any, gone: Any, base: Any, settle: Any, *, is_training: bool
+        self,
+        iterator: Any,
+        gone: Any,
+        base: Any,
+        settle: Callable[[Phase], None],
+        *,
+        is_training: bool,
     ) -> None:
         """`gone` is called with `iterator`'s weak reference; `settle` finishes a phase."""
         self.settle = settle

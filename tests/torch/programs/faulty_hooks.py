@@ -131,22 +131,28 @@ class Failing:
         return self if instance is None else lambda *a, **k: self(instance, *a, **k)
 
 
+Places = list[tuple[Any, str]]
+"""What has a function, and its name there: it is replaced in each."""
+
+
 @contextlib.contextmanager
-def failing(owner: Any, name: str, at: int) -> Iterator[Failing]:
-    made = Failing(getattr(owner, name), at)
-    setattr(owner, name, made)
+def failing(places: Places, at: int) -> Iterator[Failing]:
+    made = Failing(getattr(*places[0]), at)
+    for owner, name in places:
+        setattr(owner, name, made)
     try:
         yield made
     finally:
-        setattr(owner, name, made.original)
+        for owner, name in places:
+            setattr(owner, name, made.original)
 
 
-def faults(directory: Path, owner: Any, name: str, at: int, expected: list[float]) -> Any:
+def faults(directory: Path, places: Places, at: int, expected: list[float]) -> Any:
     """What is wrong when a function raises; None if it was not called so often."""
     profiler = ci.profile(output_dir=directory, frameworks=["torch"], join="none")
     wrong, loop = [], Loop()
     try:
-        with failing(owner, name, at) as fault:
+        with failing(places, at) as fault:
             try:
                 losses = loop.run()
             except BaseException as error:
@@ -165,18 +171,23 @@ def faults(directory: Path, owner: Any, name: str, at: int, expected: list[float
     return wrong + spoiled(directory)
 
 
-def functions() -> Iterator[tuple[str, Any, str]]:
-    """Every function of the hooks: what it is called, what has it, and its name there."""
+def functions() -> Iterator[tuple[str, Places]]:
+    """Every function of the hooks: what it is called, and where it is."""
     names = [f"{hooks.__name__}.{found.name}" for found in pkgutil.iter_modules(hooks.__path__)]
-    for name in [*names, phase.__name__]:
-        module = importlib.import_module(name)
+    modules = {name: importlib.import_module(name) for name in [*names, phase.__name__]}
+    for name, module in modules.items():
         for key, value in list(vars(module).items()):
             if isinstance(value, type) and value.__module__ == name:
                 for method, each in list(vars(value).items()):
                     if isinstance(each, FunctionType) and method not in NOT_IN_A_LOOP:
-                        yield f"{key}.{method}", value, method
-            elif isinstance(value, FunctionType) and value.__module__ in (name, phase.__name__):
-                yield f"{name.rpartition('.')[2]}.{key}", module, key
+                        yield f"{key}.{method}", [(value, method)]
+            elif isinstance(value, FunctionType) and value.__module__ == name:
+                places = [
+                    (m, k) for m in modules.values() for k, v in vars(m).items() if v is value
+                ]
+                yield f"{name.rpartition('.')[2]}.{key}", places
+            elif isinstance(value, FunctionType) and value.__module__ == phase.__name__:
+                yield f"{name.rpartition('.')[2]}.{key}", [(module, key)]
 
 
 def spoiled(directory: Path) -> list[str]:
@@ -200,10 +211,10 @@ def main() -> None:
     logging.disable()
     expected = Loop().run()
     wrong, called = {}, []
-    for what, owner, name in functions():
+    for what, places in functions():
         for at in () if what in GUARDS else AT:
             directory = Path(sys.argv[1], f"{what}-{at}")
-            found = faults(directory, owner, name, at, expected)
+            found = faults(directory, places, at, expected)
             if found is None:
                 break
             called.append(what)
