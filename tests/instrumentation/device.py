@@ -1,4 +1,4 @@
-"""A device with one stream, made for tests: its time passes when a test says so."""
+"""A device, made for tests: its time passes when a test says so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event:
         device.forbid(not device.is_up, "record without a context")
         if device.broken or self._home != device.number:
             raise RuntimeError("the event cannot be recorded")
-        self._at = device.enqueued_ms
+        self._at = device.enqueued_ms + device.lag_ms
         self._askers = {threading.get_ident(), *device.also_asks}
         device.records += 1
 
@@ -67,6 +67,8 @@ class Device:
         """What was enqueued so far, as time on the device."""
         self.done_ms = 0.0
         """How far it has come."""
+        self.lag_ms = 0.0
+        """How far the stream that is current is behind the one that `done_ms` tells of."""
         self.keeps_up = False
         """Whether it is done with whatever is enqueued at once."""
         self.seconds = 0.0

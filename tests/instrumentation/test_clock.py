@@ -65,6 +65,23 @@ def test_a_scope_waits_for_its_events_and_has_the_devices_time(device: Device) -
     assert (phase._end, phase.gpu_ns) == (2, 7_500_000)
 
 
+def test_ends_on_two_streams_are_both_waited_for(device: Device) -> None:
+    phase = _phase()
+    device.lag_ms = 5.0  # a copy on a stream of its own, begun behind much that it waits for
+    device.clock.begin(phase)
+    device.lag_ms = 0.0
+    device.work(1.0)
+    device.clock.end(phase)
+    device.clock.settle(phase)
+    device.catch_up()
+    device.clock.poll()
+    assert not phase._end
+    device.work(9.0)
+    device.catch_up()
+    device.clock.poll()
+    assert (phase._end, errors.counts["cuda"]) == (2, 0)
+
+
 def test_a_scope_costs_two_records_and_nothing_else_while_it_runs(device: Device) -> None:
     phase = _phase()
     device.clock.begin(phase)
@@ -211,6 +228,17 @@ def test_a_capture_waits_until_no_thread_is_asking(
         assert not is_quiet.wait(0.05)
     thread.join()
     assert is_quiet.is_set()
+
+
+def test_whether_it_may_ask_is_looked_up_where_a_capture_would_wait_for_it(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(device, 1)
+    (line,) = device.clock._every
+    was_locked = []
+    monkeypatch.setattr(device, "is_off", lambda: was_locked.append(line.lock.locked()))
+    device.clock.poll()
+    assert was_locked == [True]
 
 
 def test_before_the_device_is_in_use_nothing_is_made(device: Device) -> None:

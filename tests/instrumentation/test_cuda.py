@@ -33,6 +33,15 @@ class Graph:
             raise RuntimeError("the capture was invalidated")
 
 
+@pytest.fixture(autouse=True)
+def contexts(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The devices with a context; the first one is current."""
+    found = {0}
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", found.__contains__, raising=False)
+    return found
+
+
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """CUDA that is in use, its current stream not captured."""
@@ -56,6 +65,16 @@ def test_it_is_off_until_somebody_uses_the_device(monkeypatch: pytest.MonkeyPatc
     assert source.is_off()
     is_up = True
     assert not source.is_off()
+
+
+def test_it_is_off_on_a_device_that_nobody_uses(source: Cuda, contexts: set[int]) -> None:
+    """The model may be on another one than the current: to record here would make a context."""
+    contexts.clear()
+    assert source.is_off()
+    contexts.add(0)
+    assert not source.is_off()
+    contexts.clear()
+    assert not source.is_off(), "what was seen once is there: it is not asked for each event"
 
 
 def test_it_is_off_while_the_current_stream_is_captured(

@@ -200,9 +200,11 @@ class Clock:
 
     def _ask(self, line: Line) -> None:
         line.unasked = 0
-        if self._source.is_off() or not line.lock.acquire(blocking=False):
+        if not line.lock.acquire(blocking=False):
             return
         try:
+            if self._source.is_off():  # asked under the lock: who begins a capture waits for it
+                return
             while line.left:
                 line.left.popleft().release()
             now = self._seconds()
@@ -220,7 +222,7 @@ class Clock:
 
     def _is_done(self, entry: Any) -> bool:
         try:
-            return bool(entry.last.event.query())
+            return bool(entry.is_done())
         except Exception as error:
             swallowed("cuda", error)
             entry.due = 0.0
@@ -303,11 +305,15 @@ class _Sentinel:
 class _Ended:
     """A scope that is over, and whose events may not be."""
 
-    __slots__ = ("due", "last", "scope")
+    __slots__ = ("due", "scope")
 
     def __init__(self, scope: Any, due: float) -> None:
         self.scope, self.due = scope, due
-        self.last: Stamp = scope._stamps[1]
+
+    def is_done(self) -> bool:
+        """Whether both events are: they may lie on two streams."""
+        stamps = self.scope._stamps
+        return stamps is None or (stamps[1].event.query() and stamps[0].event.query())
 
     def finish(self) -> None:
         """Its events are done."""
@@ -340,6 +346,10 @@ class _Told:
 
     def __init__(self, stamp: Stamp, value: Any, then: Callable[[], None], due: float) -> None:
         self.last, self.value, self.then, self.due = stamp, value, then, due
+
+    def is_done(self) -> bool:
+        """Whether the copy behind which its event lies has arrived."""
+        return bool(self.last.event.query())
 
     def finish(self) -> None:
         """The copy is done."""

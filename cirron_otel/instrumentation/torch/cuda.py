@@ -29,6 +29,10 @@ class Cuda:
         self._is_initialized: Callable[[], bool] = torch.cuda.is_initialized
         self._is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self._is_up = False
+        self._device: Callable[[], int] = torch.cuda.current_device
+        self._has_context = getattr(torch._C, "_cuda_hasPrimaryContext", _always)
+        self._used: set[int] = set()
+        """Devices with a context: an event on another one would make it, for hundreds of MB."""
         self._captures: dict[int, Any] = {}
         """Graphs that are being captured, on any thread and stream, by their ids: weak references,
         for a capture that failed may have no end."""
@@ -38,11 +42,16 @@ class Cuda:
         return self._event(enable_timing=True)
 
     def is_off(self) -> bool:
-        """Whether there is no context yet, or a graph is captured."""
+        """Whether the current device has no context yet, or a graph is captured."""
         if not self._is_up:
             self._is_up = self._is_initialized()
             if not self._is_up:
                 return True
+        device = self._device()
+        if device not in self._used:
+            if not self._has_context(device):
+                return True
+            self._used.add(device)
         return bool(self._captures) or self._is_capturing()
 
     def install(self, patches: Patches, quiet: Callable[[], None]) -> None:
@@ -111,6 +120,10 @@ class Memory:
                 self._cuda.reset_peak_memory_stats()
         except Exception as error:
             swallowed("cuda memory", error)
+
+
+def _always(_device: int) -> bool:
+    return True
 
 
 def clock_of(config: Config) -> Clock | None:
