@@ -105,8 +105,14 @@ class _Measuring:
         torch = self._torch
         is_whole = not numbers or isinstance(numbers[0], int) or isinstance(numbers[0][0], int)
         kind = torch.int64 if is_whole else torch.float64
-        told = torch.tensor(numbers, dtype=kind, device="cpu")
-        return told.to(self._device, non_blocking=True)
+        said = torch.tensor(numbers, dtype=kind, device="cpu")
+        if self._device.type == "cpu":
+            return said
+        # Out of memory that is not pinned it may wait all the same; and `to` is a copy of the
+        # user's, for the hooks.
+        told = torch.empty(said.shape, dtype=kind, device="cpu", pin_memory=True).copy_(said)
+        there = torch.empty(said.shape, dtype=kind, device=self._device)
+        return there.copy_(told, non_blocking=True)
 
     def _places(self, owners: list[int], tensors: int) -> Any:
         """The numbers of each tensor's pieces, filled up with one past the last."""

@@ -142,8 +142,18 @@ def _measure(torch: Any, capture: Capture) -> None:
             capture._results.append(_measure_together(torch, capture, device, numbers))
         except Exception:
             for number in numbers:  # one of them is odd: it is to be alone in that
-                serial = serial or Serial()
-                _measure_one(serial, capture, number)
+                if not _measure_alone(torch, capture, device, number):
+                    serial = serial or Serial()
+                    _measure_one(serial, capture, number)
+
+
+def _measure_alone(torch: Any, capture: Capture, device: Any, number: int) -> bool:
+    """Whether a tensor could be measured where it is: what is copied to the host is waited for."""
+    try:
+        capture._results.append(_measure_together(torch, capture, device, [number]))
+    except Exception:
+        return False
+    return True
 
 
 def _measure_one(serial: Serial, capture: Capture, number: int) -> None:

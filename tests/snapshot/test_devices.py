@@ -22,21 +22,39 @@ COLUMNS = len(batched.COLUMNS) + BINS
 
 
 class Waits(TorchDispatchMode):
-    """Notes the copies between devices that the host waits for."""
+    """Notes the copies between devices that the host waits for, or may: out of memory that is not
+    pinned (CUDA's documentation, "API synchronization behavior").
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self._pinned: list[Any] = []
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         done = function(*args, **(kwargs or {}))
+        if (kwargs or {}).get("pin_memory"):
+            self._pinned.append(done)
         devices = {each.device.type for each in (*args, done) if isinstance(each, torch.Tensor)}
         is_blocking = not ((kwargs or {}).get("non_blocking") or (args[2:3] and args[2] is True))
-        if len(devices) > 1 and "copy" in str(function) and is_blocking:
+        host = [each for each in (*args, done) if _is_on_host(each)]
+        if "_to_copy" in str(function):
+            host = [each for each in args if _is_on_host(each)]  # torch makes the copy pinned
+        pinned = {_memory(each) for each in self._pinned}
+        is_pinned = all(_memory(each) in pinned for each in host)
+        if len(devices) > 1 and "copy" in str(function) and (is_blocking or not is_pinned):
             self.found.append(str(function))
         return done
+
+
+def _memory(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_on_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
 @pytest.fixture
@@ -62,7 +80,10 @@ def test_the_stand_in_sees_what_the_host_reads_and_waits_for(tensors: list[Any])
         assert waits.found == []
         tensors[0].to("cpu")
         torch.empty(300, 20).copy_(tensors[0])
-    assert len(waits.found) == 2
+        torch.empty(300, 20).copy_(tensors[0], non_blocking=True)
+        torch.empty(300, 20).to("cuda", non_blocking=True)
+        torch.empty(300, 20, pin_memory=True).copy_(tensors[0], non_blocking=True)
+    assert len(waits.found) == 4
 
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
@@ -87,6 +108,24 @@ def test_the_results_go_to_the_host_as_one_and_nobody_waits(tensors: list[Any]) 
     assert result.arrived is not None
     assert waits.found == []
     assert found.failures == []
+
+
+def test_one_that_cannot_be_measured_there_takes_no_other_with_it(
+    tensors: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest stays on the device: what is copied to the host would be waited for."""
+    measure = batched.measure
+
+    def without_fp8(some: list[Any], *others: Any) -> Any:
+        if any(each.dtype is torch.float8_e4m3fn for each in some):
+            raise RuntimeError("not implemented for 'Float8_e4m3fn'")
+        return measure(some, *others)
+
+    monkeypatch.setattr(batched, "measure", without_fp8)
+    found = capture.Capture([Subject(str(n), False, [], "", {}, t) for n, t in enumerate(tensors)])
+    capture._measure(torch, found)
+    assert [each.numbers for each in found._results] == [[n] for n in range(len(tensors) - 1)]
+    assert [each.failure is not None for each in found.subjects] == [False] * 6 + [True]
 
 
 def test_it_is_read_once_the_flag_behind_it_has_arrived() -> None:
