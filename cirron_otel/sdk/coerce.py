@@ -11,6 +11,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from .device_scalar import CapturedError, arriving
+
 MAX_TEXT_BYTES = 256
 
 
@@ -93,7 +95,11 @@ def _scalar(value: Any) -> Any:
     if device == "meta":
         raise RefusedValueError("a mark's value on the meta device has no value")
     if device != "cpu" and hasattr(value, "detach"):
-        return Deferred(value.detach().clone().item)
+        try:
+            read = arriving(value)
+        except CapturedError as error:
+            raise RefusedValueError(f"a mark's value is not known: {error}") from None
+        return Deferred(read or value.detach().clone().item)
     item = value.item()
     if _is_array(item):
         raise RefusedValueError(f"a mark's value cannot be read from {type(value).__name__}")
