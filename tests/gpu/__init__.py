@@ -5,7 +5,8 @@
 in the root of a checkout, on a machine with one NVIDIA GPU, with a Python that has torch and what
 cirron-otel needs (`pip install .` there, or `PYTHONPATH` with a directory of `pip install --target`
 where the machine has no network). No pytest is needed. Each check runs in a process of its own,
-so that one that breaks the device's context breaks no other; all of them take about three minutes.
+so that one that breaks the device's context breaks no other; all of them take a few minutes. One
+that has not ended within 120 s, `compiled` within 200 s, is killed, and has failed.
 
 | check | what it shows |
 | --- | --- |
@@ -16,13 +17,19 @@ so that one that breaks the device's context breaks no other; all of them take a
 | compiled | `torch.compile(mode="reduce-overhead")` trains as it does untraced |
 | recompute | what checkpointing computes again, on autograd's thread, hangs under its backward |
 | skipped | a step that a fused optimizer left out under GradScaler is marked |
-| memory | `cuda_memory`: the peak of a step is what torch says it is |
-| snapshot | statistics of 100 million parameters, in milliseconds |
+| memory | `cuda_memory`: the peak of a step is torch's own; off, torch's peak is left alone |
+| snapshot | statistics of 100 million parameters, in milliseconds; they are those of the CPU |
+| values | so are those of tensors of many types and layouts, and nobody waits for them |
+| epoch | a snapshot at the end of an epoch, while the device is busy, holds nobody up |
 | identical | losses and weights of 200 steps are bit-identical with and without tracing |
+| place | the resource detector's model and number of GPUs are torch's |
 
-It prints a line a check and, with `--json`, writes the figures. `--rehearse` runs the programs of
-the checks on the CPU with small sizes: it shows that they run, and measures nothing.
+It prints a line a check, with the traceback and what was written to stderr where one did not pass.
+With `--json` the figures, and those texts, are written after each check. `--rehearse` runs the
+programs of the checks on the CPU with small sizes: it shows that they run, and measures nothing.
 
-Exit status: 0, all checks passed, or the rehearsal ran through; 1, one failed; 2, the command line
-is wrong; 3, there is no GPU: nothing was measured; 4, torch or cirron-otel cannot be imported.
+Exit status: 0, all checks passed, or could not be shown for something that the machine lacks, which
+the last line names, or the rehearsal ran through; 1, one failed; 2, the command line is wrong; 3,
+there is no GPU: nothing was measured; 4, what the checks need cannot be imported; 5, a check could
+not be shown, for another reason.
 """

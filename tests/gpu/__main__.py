@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import platform
-import subprocess
+import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-CHECKS = (
-    "truth", "no_wait", "cost", "capture", "compiled", "recompute", "skipped", "memory",
-    "snapshot", "identical",
+from .running import FAILED, NOT_SHOWN, PASSED, WHERE, run_apart, run_here
+
+CHECKS = tuple(WHERE)
+OK, SOME_FAILED, USAGE, NO_GPU, NO_IMPORT, SOME_NOT_SHOWN = range(6)
+NEEDED = (
+    "torch", "msgspec", "google.protobuf", "opentelemetry.sdk.trace", "cirron_otel.profiler",
 )  # fmt: skip
-TIMEOUT_S = 300
-PASSED, FAILED, NOT_SHOWN = "passed", "failed", "not shown"
-OK, SOME_FAILED, USAGE, NO_GPU, NO_IMPORT = 0, 1, 2, 3, 4
-_MARK = "tests.gpu: "
-"""Before the one line of a check's process that is read."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,28 +31,35 @@ def main(arguments: list[str] | None = None) -> int:
     if given.list:
         print("\n".join(CHECKS))
         return OK
-    missing = [name for name in ("torch", "msgspec", "opentelemetry") if not _is_there(name)]
+    missing = [problem for name in NEEDED if (problem := _problem(name))]
     if missing:
-        print(f"{', '.join(missing)} cannot be imported: install what cirron-otel needs here")
+        print("\n".join([*missing, "install what cirron-otel needs here"]))
         return NO_IMPORT
+    names = given.checks or CHECKS
     if given.here:
-        for name in given.checks or CHECKS:
-            _run_here(name, "cpu" if given.rehearse else "cuda")
+        for name in names:
+            run_here(name, "cpu" if given.rehearse else "cuda")
         return OK
     if not given.rehearse and not _has_gpu():
         print("no GPU: nothing measured")
         return NO_GPU
-    found = {}
-    for name in given.checks or CHECKS:
-        found[name] = _run_apart(name, is_rehearsal=given.rehearse)
-        print(_line(name, found[name]), flush=True)
+    return _run(names, given)
+
+
+def _run(names: tuple[str, ...], given: argparse.Namespace) -> int:
+    """Run the checks; what is known so far is in the file after each of them."""
+    found: dict[str, dict[str, Any]] = {}
     report = {"machine": _machine(), "is_rehearsal": given.rehearse, "checks": found}
-    if given.json:
-        Path(given.json).write_text(json.dumps(report, indent=1) + "\n")
-    statuses = [each["status"] for each in found.values()]
-    print(f"{statuses.count(PASSED)} passed, {statuses.count(FAILED)} failed,"
-          f" {statuses.count(NOT_SHOWN)} not shown")  # fmt: skip
-    return SOME_FAILED if FAILED in statuses else OK
+    for name in names:
+        found[name] = run_apart(name, is_rehearsal=given.rehearse)
+        print(_line(name, found[name]), flush=True)
+        if given.json:
+            Path(given.json).write_text(json.dumps(report, indent=1) + "\n")
+    print(_summary(found))
+    if any(each["status"] == FAILED for each in found.values()):
+        return SOME_FAILED
+    is_open = any(_is_open(each) for each in found.values())
+    return SOME_NOT_SHOWN if is_open else OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,8 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_there(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+def _problem(name: str) -> str | None:
+    """Why a module cannot be imported; a bare namespace package of its name is not enough."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return f"{name} cannot be imported: {type(error).__name__}: {error}"
+    return None
 
 
 def _has_gpu() -> bool:
@@ -92,62 +100,34 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _run_apart(name: str, *, is_rehearsal: bool) -> dict[str, Any]:
-    """Run a check in a process of its own."""
-    command = [sys.executable, "-m", "tests.gpu", "--here", name]
-    if is_rehearsal:
-        command.append("--rehearse")
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        # What deterministic algorithms ask for (torch.use_deterministic_algorithms).
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return _result(FAILED, f"it did not end within {TIMEOUT_S} s")
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith(_MARK):
-            told: dict[str, Any] = json.loads(line.removeprefix(_MARK))
-            return told
-    return _result(FAILED, f"exit status {done.returncode}: {done.stderr[-2000:]}")
-
-
-def _run_here(name: str, device: str) -> None:
-    """Run a check, and print what it came to as one line of JSON."""
-    import torch
-
-    from . import programs, timing
-    from .machine import Machine
-
-    if device == "cpu":
-        torch.set_num_threads(1)
-    machine = Machine(device)
-    check: Callable[[Machine], None] = getattr(timing, name, None) or getattr(programs, name)
-    try:
-        check(machine)
-        result = _result(PASSED)
-    except programs.Unavailable as error:
-        result = _result(NOT_SHOWN, str(error))
-    except Exception as error:
-        result = _result(FAILED, f"{type(error).__name__}: {error}")
-    print(_MARK + json.dumps({**result, "figures": machine.figures}), flush=True)
-
-
-def _result(status: str, said: str = "") -> dict[str, Any]:
-    return {"status": status, "said": said, "figures": {}}
+def _is_open(result: dict[str, Any]) -> bool:
+    """Whether it was not shown although the machine has all that it takes."""
+    return bool(result["status"] == NOT_SHOWN and not result["lacks"])
 
 
 def _line(name: str, result: dict[str, Any]) -> str:
     said = f": {result['said']}" if result["said"] else ""
     figures = f"  {json.dumps(result['figures'])}" if result["figures"] else ""
-    return f"{result['status']:<10}{name}{said}{figures}"
+    lines = [f"{result['status']:<10}{name}{said}{figures}"]
+    if result["status"] != PASSED:
+        for text in (result["traceback"], result.get("stderr", "")):
+            lines += [f"    {line}" for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+def _summary(found: dict[str, dict[str, Any]]) -> str:
+    """How many of each status, and why some were not shown."""
+    statuses = [each["status"] for each in found.values()]
+    counts = ", ".join(f"{statuses.count(one)} {one}" for one in (PASSED, FAILED, NOT_SHOWN))
+    why = [
+        f"{name}: " + (f"the machine lacks {each['lacks']}" if each["lacks"] else each["said"])
+        for name, each in found.items()
+        if each["status"] == NOT_SHOWN
+    ]
+    return f"{counts} ({'; '.join(why)})" if why else counts
 
 
 if __name__ == "__main__":
+    # Ended from outside, it still ends the check that is running: that has a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -21,6 +21,15 @@ class CheckError(AssertionError):
     """What was shown is not what it should be."""
 
 
+class Unavailable(Exception):  # noqa: N818 - it is no error
+    """It cannot be shown here; the message says why."""
+
+    def __init__(self, message: str, lacks: str = "") -> None:
+        """`lacks` names what the machine does not have, where that is the reason."""
+        super().__init__(message)
+        self.lacks = lacks
+
+
 def expect(holds: bool, what: str) -> None:
     """Raise CheckError, saying what does not hold."""
     if not holds:
@@ -60,13 +69,38 @@ class Machine:
         self.synchronize()
         return (time.perf_counter() - start) * 1e3
 
+    @contextmanager
+    def unwaiting(self) -> Iterator[None]:
+        """In it, torch raises where the host would wait for the device."""
+        if self.is_gpu:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            if self.is_gpu:
+                torch.cuda.set_sync_debug_mode("default")
+
+    def race(self, function: Callable[[], Any]) -> tuple[float, float]:
+        """Milliseconds until the host, which may not wait, and until the device is through."""
+        self.synchronize()
+        start = time.perf_counter()
+        with self.unwaiting():
+            function()
+            host = time.perf_counter() - start
+        self.synchronize()
+        return host * 1e3, (time.perf_counter() - start) * 1e3
+
 
 @dataclass
 class Traced:
-    """A session, its root when it is over."""
+    """A session; its root, its health and its batches when it is over."""
 
     profiler: Any
     root: Node | None = None
+    health: dict[str, Any] = field(default_factory=dict)
+    unread: int = 0
+    """Scopes that went out without the device's time, for it was not known by the deadline."""
+    batches: list[dict[str, Any]] = field(default_factory=list)
 
     def find(self, name: str) -> list[Node]:
         """The scopes of a name, in order."""
@@ -75,8 +109,11 @@ class Traced:
 
 
 @contextmanager
-def traced(**options: Any) -> Iterator[Traced]:
-    """A session in a directory that is gone afterwards."""
+def traced(*, may_be_late: bool = False, **options: Any) -> Iterator[Traced]:
+    """A session in a directory that is gone afterwards; CheckError where it went wrong.
+
+    `may_be_late` is for what holds the host up for longer than scopes wait for the device.
+    """
     with tempfile.TemporaryDirectory() as directory:
         profiler = ci.profile(
             **{
@@ -86,13 +123,21 @@ def traced(**options: Any) -> Iterator[Traced]:
             }
         )  # fmt: skip
         found = Traced(profiler)
+        instrumentation: Any = profiler.instrumentation
+        clock = instrumentation._torch.shared.clock
         try:
             yield found
-            errors = profiler.health()["last_errors"]
-            expect(not errors, f"errors were kept from the training: {errors}")
         finally:
-            ci.shutdown()
-        found.root = read_spool(Path(directory)).session
+            is_done = ci.shutdown()
+        expect(is_done, "the session was not closed in time")
+        expect(clock is not None or not torch.cuda.is_available(), "there is no clock")
+        found.health = profiler.health()
+        errors = found.health["last_errors"]
+        expect(not errors, f"errors were kept from the training: {errors}")
+        found.unread = 0 if clock is None else clock.unread
+        expect(may_be_late or not found.unread, f"{found.unread} scopes whose time was not read")
+        spool = read_spool(Path(directory))
+        found.root, found.batches = spool.session, spool.batches
 
 
 def gpu_ms(node: Node) -> float | None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import os
+import shutil
+import sysconfig
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cirron_otel.snapshot.capture import take
+import cirron_otel as ci
 
 from .loops import Training
-from .machine import CheckError, Machine, expect, gpu_ms, median, traced
+from .machine import CheckError, Machine, Unavailable, expect, gpu_ms, traced
 
 _PATIENCE_S = 60
-_MIB = 2**20
-
-
-class Unavailable(Exception):  # noqa: N818 - it is no error
-    """The machine does not have what is to be shown; the message says what."""
 
 
 def capture(machine: Machine) -> None:
@@ -112,9 +112,11 @@ def compiled(machine: Machine) -> None:
     try:
         expected = train()
     except Exception as error:
-        raise Unavailable(f"untraced it fails, too: {type(error).__name__}: {error}") from error
-    with traced() as session:
+        told = f"untraced it fails, too: {type(error).__name__}: {error}"
+        raise Unavailable(told, lacks=_lacked_by_compilers()) from error
+    with traced(may_be_late=True) as session:
         found = train()
+    machine.figures["unread"] = session.unread
     expect(torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=1e-4), "other losses")
     names = [child.name for step in session.find("step")[-3:] for child in step.children]
     machine.figures["phases"] = names[: len(names) // 3]
@@ -123,6 +125,17 @@ def compiled(machine: Machine) -> None:
     if machine.is_gpu:
         known = [gpu_ms(node) for node in session.find("forward")][-3:]
         expect(None not in known, f"forwards without the device's time: {known}")
+
+
+def _lacked_by_compilers() -> str:
+    """What the machine does not have of what torch.compile needs for a GPU."""
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    has = {
+        "triton": importlib.util.find_spec("triton") is not None,
+        "a C compiler": any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))),
+        "Python.h": header.is_file(),
+    }
+    return ", ".join(name for name, is_there in has.items() if not is_there)
 
 
 def recompute(machine: Machine) -> None:
@@ -141,7 +154,7 @@ def recompute(machine: Machine) -> None:
             expect(ours is not None and around is not None, "no time on the device")
             expect((ours or 0) < (around or 0), f"{ours} ms of a backward of {around} ms")
             threads = below[0].record["thread_id"], backward.record["thread_id"]
-            machine.figures["is_on_another_thread"] = threads[0] != threads[1]
+            expect(threads[0] != threads[1], "it was computed on the thread of the backward")
     expect(len(session.find("recompute")) == 5, "a recompute hangs elsewhere")
 
 
@@ -165,83 +178,17 @@ def skipped(machine: Machine) -> None:
     expect(tuple(marked) == infinite, f"marked are {marked}, not {infinite}")
 
 
-class Hungry(nn.Linear):
-    """Needs so much more while it computes."""
-
-    extra = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.extra:
-            torch.empty(self.extra, dtype=torch.uint8, device=x.device)
-        return super().forward(x)
-
-
-def memory(machine: Machine) -> None:
-    """The peak of the step that needs more is so much higher."""
-    net = Hungry(64, 64).to(machine.device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    extra = 256 * _MIB
-    with traced(cuda_memory=True) as session:
-        for number, x in enumerate(torch.utils.data.DataLoader(torch.ones(6, 64), 1)):
-            net.extra = extra if number == 3 else 0
-            net(x.to(machine.device)).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    attrs = [step.record["attrs"] for step in session.find("step")]
-    peaks = [each.get("cuda.memory_peak_bytes") for each in attrs]
-    reserved = [each.get("cuda.memory_reserved_peak_bytes") for each in attrs]
-    machine.figures.update({"peaks": peaks, "reserved": reserved})
-    if not machine.is_gpu:
-        return
-    higher = peaks[3] - peaks[2]
-    expect(abs(higher - extra) < _MIB, f"{higher} bytes more, not {extra}")
-    expect(peaks[4] < peaks[3], "the step after it has its peak, too")
-    expect(all(one >= other for one, other in zip(reserved, peaks, strict=True)), "too little")
-
-
-def snapshot(machine: Machine) -> None:
-    """Statistics of 100 million parameters, beside a loop of torch's own reductions."""
-    layers, width = machine.size(100, 4), machine.size(1000, 16)
-    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
-    net = net.to(machine.device)
-    taken: list[Any] = []
-    ours, held, plain = [], [], []
-
-    def measure() -> None:
-        taken[:] = list(take(net).records())
-
-    def loop() -> None:
-        for parameter in net.parameters():
-            values = parameter.detach()
-            low, high = torch.aminmax(values)
-            torch.var_mean(values)
-            torch.histc(values, 64, float(low), float(high))
-
-    for _ in range(machine.size(10, 2) + 2):
-        held.append(machine.timed(lambda: take(net)))
-        ours.append(machine.timed(measure))
-        plain.append(machine.timed(loop))
-    machine.figures.update({
-        "parameters": sum(parameter.numel() for parameter in net.parameters()),
-        "ours_ms": median(ours[2:]),
-        "taking_ms": median(held[2:]),
-        "torch_loop_ms": median(plain[2:]),
-    })  # fmt: skip
-    expect(len(taken) == layers, f"{len(taken)} records of {layers} tensors")
-    expect(all(record.stats is not None for record in taken), "tensors without statistics")
-    if machine.is_gpu:
-        expect(median(ours[2:]) < 100, f"it takes {median(ours[2:])} ms")
-
-
 def identical(machine: Machine) -> None:
     """Losses and weights, bit by bit."""
     torch.use_deterministic_algorithms(True)
 
-    def train() -> tuple[list[float], str]:
+    def train(*, is_watched: bool = False) -> tuple[list[float], str]:
         training = Training(
             machine, machine.size(256, 8), 4, dropout=0.1,
             optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         )  # fmt: skip
+        if is_watched:
+            ci.watch(training.net)
         training.run(machine.size(200, 20))
         state = hashlib.sha256()
         for parameter in training.net.parameters():
@@ -252,6 +199,10 @@ def identical(machine: Machine) -> None:
     if train() != expected:
         raise CheckError("untraced, two runs differ: nothing can be shown")
     with traced(snapshots="stats", cuda_memory=True) as session:
-        found = train()
-    machine.figures.update({"steps": len(session.find("step")), "last_loss": found[0][-1]})
+        found = train(is_watched=True)
+    taken = session.health["snapshots"]["count"]
+    machine.figures.update(
+        {"steps": len(session.find("step")), "snapshots": taken, "last_loss": found[0][-1]}
+    )
+    expect(taken == 1, f"{taken} snapshots at the end of one epoch")
     expect(found == expected, "the runs differ")

@@ -45,8 +45,13 @@ def truth(machine: Machine) -> None:
         training.run(steps, wait)
         with traced() as session:
             training.run(steps)
+            machine.synchronize()
         for name in (*PHASES, "step"):
             found = [gpu_ms(node) for node in session.find(name)]
+            if machine.is_gpu or name != "h2d":
+                expect(len(found) == steps, f"{len(found)} scopes {name} in {steps} steps")
+            if machine.is_gpu:
+                expect(None not in found[1:], f"{name} without the device's time: {found}")
             # The first step meets the device idle: its copy begins when the host says so.
             told[name] += [each for each in found[1:] if each is not None]
     if not machine.is_gpu:
@@ -70,27 +75,13 @@ def no_wait(machine: Machine) -> None:
     steps = machine.size(8, 2)
     training = Training(machine, 64, 1, busy_ms=busy_ms)
 
-    def race() -> tuple[float, float]:
-        machine.synchronize()
-        if machine.is_gpu:
-            torch.cuda.set_sync_debug_mode("error")
-        start = time.perf_counter()
-        try:
-            training.run(steps)
-        finally:
-            host = time.perf_counter() - start
-            if machine.is_gpu:
-                torch.cuda.set_sync_debug_mode("default")
-        machine.synchronize()
-        return host * 1e3, (time.perf_counter() - start) * 1e3
-
     training.run(2)
-    plain = race()
+    plain = machine.race(lambda: training.run(steps))
     with traced() as session:
         training.run(2)
-        ours = race()
+        ours = machine.race(lambda: training.run(steps))
         time.sleep(1)  # the flush thread looks after what waits
-        again = race()
+        again = machine.race(lambda: training.run(steps))
     machine.figures.update(
         {"untraced_ms": plain, "traced_ms": ours, "traced_again_ms": again, "steps": steps}
     )

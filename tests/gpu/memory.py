@@ -1,0 +1,118 @@
+"""Checks of what is told of the device, and of its memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from cirron_otel.sdk.detector import GPU_COUNT, GPU_MODEL, surroundings
+
+from .machine import Machine, Unavailable, expect, traced
+
+_MIB = 2**20
+_EXTRA = 256 * _MIB
+_STEPS = 6
+_HUNGRY = 3
+"""The step that needs more."""
+PEAK, RESERVED = "cuda.memory_peak_bytes", "cuda.memory_reserved_peak_bytes"
+
+
+class Hungry(nn.Linear):
+    """Needs so much more while it computes."""
+
+    extra = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.extra:
+            torch.empty(self.extra, dtype=torch.uint8, device=x.device)
+        return super().forward(x)
+
+
+def _nothing() -> None:
+    """Between steps."""
+
+
+class _Training:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.net = Hungry(64, 64).to(machine.device)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+
+    def run(
+        self, hungry: int | None, before: Callable[[], Any] = _nothing,
+        after: Callable[[], Any] = _nothing,
+    ) -> None:  # fmt: skip
+        for number, x in enumerate(DataLoader(torch.ones(_STEPS, 64), 1)):
+            before()
+            self.net.extra = _EXTRA if number == hungry else 0
+            self.net(x.to(self.machine.device)).mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            after()
+
+
+def memory(machine: Machine) -> None:
+    """The peaks of the steps are torch's own; by default torch's are left as they are."""
+    training = _Training(machine)
+    training.run(_HUNGRY)
+    measured: list[int] = []
+    if machine.is_gpu:
+        training.run(
+            _HUNGRY,
+            torch.cuda.reset_peak_memory_stats,
+            lambda: measured.append(torch.cuda.max_memory_allocated()),
+        )
+    with traced(cuda_memory=True) as session:
+        training.run(_HUNGRY)
+    attrs = [step.record["attrs"] for step in session.find("step")]
+    expect(len(attrs) == _STEPS, f"{len(attrs)} steps")
+    peaks = [each.get(PEAK) for each in attrs]
+    reserved = [each.get(RESERVED) for each in attrs]
+    machine.figures.update({"peaks": peaks, "reserved": reserved, "torch_peaks": measured})
+    _left_alone(machine, training)
+    if not machine.is_gpu:
+        return
+    expect(peaks == measured, f"the peaks are {peaks}, torch's own {measured}")
+    higher = peaks[_HUNGRY] - peaks[_HUNGRY - 1]
+    expect(abs(higher - _EXTRA) < _MIB, f"{higher} bytes more, not {_EXTRA}")
+    expect(peaks[_HUNGRY + 1] < peaks[_HUNGRY], "the step after it has its peak, too")
+    expect(all(one >= other for one, other in zip(reserved, peaks, strict=True)), "too little")
+
+
+def _left_alone(machine: Machine, training: _Training) -> None:
+    """Off, as it is by default: torch's peak is that of before, and steps say nothing of it."""
+    before = after = 0
+    if machine.is_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        torch.empty(_EXTRA, dtype=torch.uint8, device=machine.device)
+        before = torch.cuda.max_memory_allocated()
+    with traced() as session:
+        training.run(None)
+    if machine.is_gpu:
+        after = torch.cuda.max_memory_allocated()
+    machine.figures["torch_peak_off"] = [before, after]
+    expect(after == before, f"torch's peak was {before} bytes, and is {after} now")
+    told = [set(step.record["attrs"]) & {PEAK, RESERVED} for step in session.find("step")]
+    expect(len(told) == _STEPS and not any(told), f"off, the steps have {told}")
+
+
+def place(machine: Machine) -> None:
+    """The resource detector's model and number of GPUs are torch's."""
+    found = surroundings(os.environ)
+    told = found.get(GPU_MODEL), found.get(GPU_COUNT)
+    machine.figures["told"] = list(told)
+    if not machine.is_gpu:
+        return
+    directory = "/proc/driver/nvidia/gpus"
+    if not Path(directory).is_dir():
+        raise Unavailable("the kernel's files do not name the GPUs", lacks=directory)
+    names = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
+    expected = ", ".join(dict.fromkeys(names)), len(names)
+    machine.figures["torch"] = list(expected)
+    expect(told == expected, f"told are {told}, torch says {expected}")
