@@ -13,6 +13,8 @@ from typing import Any
 
 DEADLINE_S = 10.0
 """So long it is waited for; a device that hangs is not to hold up the flush thread for good."""
+SHORT_S = 0.05
+"""So long behind one that did not come: many may be on their way from the same device."""
 
 
 class CapturedError(RuntimeError):
@@ -20,7 +22,7 @@ class CapturedError(RuntimeError):
 
 
 class _Patience:
-    """How long the next one is waited for: no longer where the last did not come."""
+    """How long the next one is waited for."""
 
     def __init__(self) -> None:
         self.seconds = DEADLINE_S
@@ -43,8 +45,8 @@ class Arriving:
         until = monotonic() + patience.seconds
         while int(self._arrived.item()) != 1:
             if monotonic() >= until:
-                patience.seconds = 0.0
-                raise TimeoutError(f"the device did not come to it within {DEADLINE_S:.0f} s")
+                waited, patience.seconds = patience.seconds, SHORT_S
+                raise TimeoutError(f"the device did not come to it within {waited:g} s")
             sleep(0.001)
         patience.seconds = DEADLINE_S
         return self._told.item()

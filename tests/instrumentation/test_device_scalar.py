@@ -59,6 +59,7 @@ def test_a_device_that_hangs_holds_up_one_flush_and_not_each_mark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(patience, "seconds", 0.02)
+    monkeypatch.setattr(device_scalar, "SHORT_S", 0.0)
     waited: list[float] = []
     monkeypatch.setattr(device_scalar, "sleep", waited.append)
     lost = [copy(1.0, is_here=False)[0] for _ in range(3)]
