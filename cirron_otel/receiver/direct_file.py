@@ -1,27 +1,19 @@
-"""A file that is appended to past the page cache.
+"""A file that is appended to past the page cache, as what is journalled is synced at once.
 
-What is journalled is synced at once and soon removed: a copy of it in the page cache costs the
-copying and, where memory is not there yet (a virtual machine), the faults of every page, and then
-the sync has to write it all the same. Direct I/O writes whole blocks from aligned memory, so the
-last block is filled up with zeros, and written again with what comes next: its old bytes over
-themselves, which a power cut cannot harm. A file system that cannot do it (open(2), "O_DIRECT") is
-written through the page cache, the same blocks in the same way.
+Whole blocks are written, so the last one is filled up with zeros, and written again with what comes
+next: its old bytes over themselves, which a power cut cannot harm. See spool/direct.py.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-BLOCK = 4096
-"""Bytes; what direct I/O is aligned to: no common device has larger logical blocks."""
-_BUFFER = 1024 * 1024
+from ..spool.direct import BLOCK, BUFFER, DIRECT, write_whole
 
-_DIRECT = getattr(os, "O_DIRECT", 0)
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,9 +22,9 @@ class DirectFile:
 
     def __init__(self, path: Path) -> None:
         """Make it, readable for its owner alone. Raises OSError; then it is not there."""
-        self._buffer = mmap.mmap(-1, _BUFFER)  # anonymous memory begins with a page
+        self._buffer = mmap.mmap(-1, BUFFER)  # anonymous memory begins with a page
         try:
-            self.descriptor = os.open(path, _FLAGS | _DIRECT, 0o600)
+            self.descriptor = os.open(path, _FLAGS | DIRECT, 0o600)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -52,12 +44,12 @@ class DirectFile:
         for piece in pieces:
             begin = 0
             while begin < len(piece):
-                taken = min(len(piece) - begin, _BUFFER - self._filled)
+                taken = min(len(piece) - begin, BUFFER - self._filled)
                 part = piece if taken == len(piece) else piece[begin : begin + taken]
                 self._buffer[self._filled : self._filled + taken] = part
                 self._filled += taken
                 begin += taken
-                if self._filled == _BUFFER:
+                if self._filled == BUFFER:
                     self._write()
         if self._filled:
             self._write()
@@ -76,23 +68,10 @@ class DirectFile:
     def _write(self) -> None:
         end = -(-self._filled // BLOCK) * BLOCK
         self._buffer[self._filled : end] = bytes(end - self._filled)
-        with memoryview(self._buffer) as view:
-            written = 0
-            while written < end:
-                written += self._write_some(view[written:end], self._at + written)
+        with memoryview(self._buffer) as view, view[:end] as blocks:
+            write_whole(self.descriptor, blocks, self._at)
         whole = self._filled // BLOCK * BLOCK
         rest = self._filled - whole
         self._buffer[:rest] = self._buffer[whole : self._filled]
         self._at += whole
         self._filled = rest
-
-    def _write_some(self, view: memoryview, offset: int) -> int:
-        try:
-            return os.pwrite(self.descriptor, view, offset)
-        except OSError as error:
-            flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & _DIRECT:
-                raise
-            # Larger blocks than ours, or a file system that says so only now.
-            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~_DIRECT)
-            return os.pwrite(self.descriptor, view, offset)

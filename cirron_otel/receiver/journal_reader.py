@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError
-from .direct_file import BLOCK
+from ..spool.direct import BLOCK
 from .journal_files import (
     HEAD_START,
     HEADER_BYTES,

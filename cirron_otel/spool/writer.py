@@ -17,6 +17,7 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError, RefusedNameError, TargetError, UsageError
+from .direct import write_all
 from .directories import make_private, sync_directory
 from .eviction import Drops, Eviction
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spool
@@ -157,7 +158,7 @@ def _seal(path: Path, data: bytes, durable: bool) -> bool:
             # Again, now that nobody else can be at it: writers of one name exclude each other.
             if not _holds_already(path, data):
                 os.ftruncate(descriptor, 0)
-                _write_all(descriptor, data)
+                write_all(descriptor, data)
                 os.fchmod(descriptor, 0o600)
                 if durable:
                     os.fsync(descriptor)
@@ -222,12 +223,6 @@ def _holds_already(path: Path, data: bytes) -> bool:
         f"{path} exists with other content: nothing was overwritten;"
         " choose another directory, or remove that file"
     )
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _make_private(directory: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
-from msgspec import Struct
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
@@ -33,30 +32,11 @@ from .foreign import (
     span_record,
     with_key,
 )
-from .light_spans import SlowError, Values, attributes_of, is_canonical, read_light
+from .light_spans import is_canonical, read_light
+from .light_text import Ends, Names, Pairs, SlowError, rare
 
 _MOST_KNOWN = 256
 _ZERO = bytes(8)
-
-
-class _Row(Struct, gc=False):
-    """`model.Span`, its fields in the model's order."""
-
-    id: str
-    name: str
-    parent_id: str | None
-    index: None
-    start_ns: int
-    end_ns: int
-    cpu_ns: None
-    gpu_ns: None
-    memory_peak_bytes: None
-    thread_id: int | None
-    pid: int | None
-    rank: int
-    attrs: dict[str, Any]
-    mark_ids: tuple[str, ...]
-    otel: dict[str, Any]
 
 
 _encode = msgspec.json.Encoder().encode
@@ -66,11 +46,12 @@ class ForeignText:
     """A batch in the making, of one request after the other."""
 
     def __init__(self) -> None:
-        self._rows: list[Any] = []
+        self._rows: list[bytes] = []
+        """The rows of a request each, a comma between them."""
         self._resources: list[Record] = []
         self._known: dict[tuple[str, bytes, bytes | None], Any] = {}
         """Records of resources and scopes, by their bytes: most requests bring the same."""
-        self._values = Values()
+        self._texts = _Texts(Pairs(), Names(), Ends())
         self.spans = 0
 
     def add(self, data: bytes) -> int:
@@ -78,60 +59,53 @@ class ForeignText:
 
         Raises InputError for what is none; then nothing was added.
         """
-        rows, resources = len(self._rows), len(self._resources)
+        rows: list[str] = []
         try:
             light, has_more = read_light(data)
-            for each in light.resource_spans if light is not None else ():
-                self._resources.append(self._add(each, has_more))
+            resources = (
+                None
+                if light is None
+                else [self._add(each, has_more, rows) for each in light.resource_spans]
+            )
         except (DecodeError, UnicodeDecodeError):
-            light = None
-            del self._rows[rows:], self._resources[resources:]
-        if light is None:
-            self._add_slowly(data)
-        self.spans = len(self._rows)
-        return self.spans - rows
-
-    def _add_slowly(self, data: bytes) -> None:
-        try:
-            message = TracesData.FromString(data)
-        except DecodeError:
-            raise InputError("no TracesData in protobuf") from None
-        for each in message.resource_spans:
-            self._resources.append(resource_spans_record(each, self._rows))
+            resources = None
+        if resources is None:
+            rows.clear()
+            resources = _add_slowly(data, rows)
+        self._resources += resources
+        if rows:
+            self._rows.append(",".join(rows).encode())
+        self.spans += len(rows)
+        return len(rows)
 
     def text(self, batch_id: str, created_ns: int) -> bytes:
         """The batch; it is over by that."""
         otel: Record = {RESOURCE_SPANS: self._resources, RECEIVED: created_ns}
-        head = b'{"schema_version":%d,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":'
+        head = b'{"schema_version":%d,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":['
         return b"".join(
             (
                 head % (SCHEMA_VERSION, SDK_VERSION.encode(), batch_id.encode(), created_ns),
-                _text(self._rows),
-                b',"marks":[],"snapshots":[],"otel":',
+                b",".join(self._rows),
+                b'],"marks":[],"snapshots":[],"otel":',
                 _text(otel),
                 b"}",
             )
         )
 
-    def _add(self, light: Any, has_more: bool) -> Record:
+    def _add(self, light: Any, has_more: bool, rows: list[str]) -> Record:
         """The record of a ResourceSpans, and the rows of its spans."""
         known = self._resource(light)
         if known is None:
-            message = ResourceSpans.FromString(light.SerializeToString())
-            return resource_spans_record(message, self._rows)
+            return _resource_slowly(ResourceSpans.FromString(light.SerializeToString()), rows)
         scopes: list[Record] = []
         for each in light.scope_spans:
             scope = self._scope(each)
             if scope is None:
-                scopes.append(self._scope_slowly(each, known.resource))
+                scopes.append(_scope_slowly(each, known.resource, rows))
                 continue
-            count = _add_rows(each.spans, known, has_more, self._values, self._rows)
+            count = _add_rows(each.spans, known, has_more, self._texts, rows)
             scopes.append(with_key(dict(scope), "spans", count))
         return with_key(dict(known.record), "scope_spans", scopes)
-
-    def _scope_slowly(self, light: Any, resource: Resource) -> Record:
-        message = ScopeSpans.FromString(light.SerializeToString())
-        return scope_spans_record(message, resource, self._rows)
 
     def _resource(self, light: Any) -> _Known | None:
         found: _Known | None = self._remembered(light, "resource", ResourceSpans, _known)
@@ -162,6 +136,14 @@ class ForeignText:
         return self._known[key]
 
 
+class _Texts(NamedTuple):
+    """What is known of the last spans."""
+
+    pairs: Pairs
+    names: Names
+    ends: Ends
+
+
 class _Known(NamedTuple):
     """A resource that came before."""
 
@@ -181,26 +163,47 @@ def _text(value: Any) -> bytes:
     try:
         return _encode(value)
     except Exception:
-        return exactjson.dumps([_told(row) for row in value] if isinstance(value, list) else value)
+        return exactjson.dumps(value)
 
 
-def _told(row: Any) -> Any:
-    if isinstance(row, _Row):
-        return {name: getattr(row, name) for name in row.__struct_fields__} | {"mark_ids": []}
-    return row
+# --- the slow way -------------------------------------------------------------------------------
+
+
+def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:
+    try:
+        message = TracesData.FromString(data)
+    except DecodeError:
+        raise InputError("no TracesData in protobuf") from None
+    return [_resource_slowly(each, rows) for each in message.resource_spans]
+
+
+def _resource_slowly(message: ResourceSpans, rows: list[str]) -> Record:
+    records: list[Record] = []
+    record = resource_spans_record(message, records)
+    rows.extend(_text(each).decode() for each in records)
+    return record
+
+
+def _scope_slowly(light: Any, resource: Resource, rows: list[str]) -> Record:
+    message = ScopeSpans.FromString(light.SerializeToString())
+    records: list[Record] = []
+    record = scope_spans_record(message, resource, records)
+    rows.extend(_text(each).decode() for each in records)
+    return record
 
 
 # --- spans --------------------------------------------------------------------------------------
 
 
 def _add_rows(
-    spans: Iterable[Any], known: _Known, has_more: bool, values: Values, rows: list[Any]
+    spans: Iterable[Any], known: _Known, has_more: bool, texts: _Texts, rows: list[str]
 ) -> int:
-    """The hot loop: each field of a span is read once."""
-    read, read_status, put, before = values.attributes, values.status, rows.append, len(rows)
-    pid, rank = known.pid, known.rank
+    """The hot loop: each field of a span is read once, and becomes text at once."""
+    member_of, names, ends = texts.pairs.__getitem__, texts.names, texts.ends
+    put, before = rows.append, len(rows)
+    fixed = f',"pid":{_json(known.pid)},"rank":{known.rank},"attrs":{{'
     last: bytes | None = None
-    trace_hex = low = ""
+    low = otel = ""
     for span in spans:
         trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
         try:
@@ -209,74 +212,42 @@ def _add_rows(
                     raise SlowError
                 last, trace_hex = trace_id, trace_id.hex()
                 low = trace_hex[16:]
+                otel = f'}},"mark_ids":[],"otel":{{"trace_id":"{trace_hex}"'
             if len(span_id) != 8 or span_id == _ZERO:
                 raise SlowError
             if parent and (len(parent) != 8 or parent == _ZERO):
                 raise SlowError
-            attrs = read(span.attributes[:])
-            otel: Record = {"trace_id": trace_hex}
-            if kind := span.kind:
-                otel["kind"] = kind
-            if span.HasField("status"):
-                otel["status"] = read_status(span.status)
-            if flags := span.flags:
-                otel["flags"] = flags
+            attributes = span.attributes[:]
+            members = dict(map(member_of, attributes))
+            if len(members) != len(attributes):
+                raise SlowError  # a key twice
+            status = span.status
+            if not status and not span.HasField("status"):
+                status = None
+            told = ends[span.kind, status, span.flags]
             if has_more:
-                _add_more(span, otel)
+                told += rare(span)
         except SlowError:
-            put(span_record(Span.FromString(span.SerializeToString()), known.resource))
+            record = span_record(Span.FromString(span.SerializeToString()), known.resource)
+            put(_text(record).decode())
             continue
-        thread = attrs.get(sc.THREAD_ID)
+        parent_id = f'"{parent.hex()}{low}"' if parent else "null"
+        thread = _thread(members[sc.THREAD_ID]) if sc.THREAD_ID in members else "null"
         put(
-            _Row(
-                span_id.hex() + low, span.name.decode(), parent.hex() + low if parent else None,
-                None, span.start_time_unix_nano, span.end_time_unix_nano, None, None, None,
-                thread if type(thread) is int else None, pid, rank, attrs, (), otel,
-            )
-        )  # fmt: skip
+            f'{{"id":"{span_id.hex()}{low}","name":{names[span.name]},"parent_id":{parent_id}'
+            f',"index":null,"start_ns":{span.start_time_unix_nano}'
+            f',"end_ns":{span.end_time_unix_nano},"cpu_ns":null,"gpu_ns":null'
+            f',"memory_peak_bytes":null,"thread_id":{thread}{fixed}{",".join(members.values())}'
+            f"{otel}{told}}}}}"
+        )
     return len(rows) - before
 
 
-def _add_more(span: Any, otel: Record) -> None:
-    """What most spans have not."""
-    if state := span.trace_state:
-        otel["trace_state"] = state.decode()
-    if dropped := span.dropped_attributes_count:
-        otel["dropped_attributes_count"] = dropped
-    if dropped := span.dropped_events_count:
-        otel["dropped_events_count"] = dropped
-    if dropped := span.dropped_links_count:
-        otel["dropped_links_count"] = dropped
-    if links := span.links[:]:
-        otel["links"] = [_link(_read(Span.Link, link)) for link in links]
-    if events := span.events[:]:
-        otel["events"] = [_event(_read(Span.Event, event)) for event in events]
+def _thread(member: str) -> str:
+    """The number that an attribute is, as text."""
+    told = member.removeprefix(f'"{sc.THREAD_ID}":')
+    return told if told.removeprefix("-").isdigit() else "null"
 
 
-def _read(kind: Any, data: bytes) -> Any:
-    message = kind.FromString(data)
-    if not is_canonical(message, data):
-        raise SlowError
-    return message
-
-
-def _link(link: Span.Link) -> Record:
-    record: Record = {"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()}
-    if state := link.trace_state:
-        record["trace_state"] = state
-    if flags := link.flags:
-        record["flags"] = flags
-    if dropped := link.dropped_attributes_count:
-        record["dropped_attributes_count"] = dropped
-    if attributes := link.attributes:
-        record["attributes"] = attributes_of(attributes)
-    return record
-
-
-def _event(event: Span.Event) -> Record:
-    record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
-    if attributes := event.attributes:
-        record["attributes"] = attributes_of(attributes)
-    if dropped := event.dropped_attributes_count:
-        record["dropped_attributes_count"] = dropped
-    return record
+def _json(number: int | None) -> str:
+    return "null" if number is None else str(number)

@@ -11,7 +11,8 @@ from random import Random
 import pytest
 
 from cirron_otel.receiver import direct_file
-from cirron_otel.receiver.direct_file import BLOCK, DirectFile
+from cirron_otel.receiver.direct_file import DirectFile
+from cirron_otel.spool.direct import BLOCK, DIRECT
 
 SIZES = (0, 1, 15, 100, BLOCK - 1, BLOCK, BLOCK + 1, 70_000, 2**20 - 1, 2**20, 2**20 + 5)
 
@@ -42,7 +43,7 @@ def test_a_file_system_that_cannot_do_it(
 
     def refuse(first: object, second: object, *rest: object) -> object:
         is_open = failing == "open"
-        if (is_open and second & direct_file._DIRECT) or (not is_open and not refusals):  # type: ignore[operator]
+        if (is_open and second & DIRECT) or (not is_open and not refusals):  # type: ignore[operator]
             refusals.append(first)
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return real(first, second, *rest)  # type: ignore[arg-type]

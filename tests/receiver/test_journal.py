@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import TargetError, UsageError
-from cirron_otel.receiver.direct_file import BLOCK
 from cirron_otel.receiver.journal import Journal, JournalBusyError, JournalFullError
 from cirron_otel.receiver.journal_files import (
     HEADER_BYTES,
@@ -27,6 +26,7 @@ from cirron_otel.receiver.journal_files import (
 )
 from cirron_otel.receiver.journal_place import Place, write_place
 from cirron_otel.receiver.journal_reader import Reader, frames
+from cirron_otel.spool.direct import BLOCK
 
 from .journalled import head, put, read
 

@@ -13,7 +13,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.errors import InputError, TargetError, UsageError
-from cirron_otel.receiver.direct_file import BLOCK
 from cirron_otel.receiver.journal_files import (
     HEADER_BYTES,
     MAX_HEAD_BYTES,
@@ -28,6 +27,7 @@ from cirron_otel.receiver.journal_files import (
 )
 from cirron_otel.receiver.journal_place import Place, reached_segment, read_place, write_place
 from cirron_otel.receiver.journal_reader import Reader
+from cirron_otel.spool.direct import BLOCK
 
 from .journalled import head, put, read, segment
 

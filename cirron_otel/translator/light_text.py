@@ -1,0 +1,264 @@
+"""The JSON text of what a span read by light_spans has: its attributes, its status, and the like.
+
+No value is made of what becomes text at once: an attribute stands in thousands of spans, and its
+text is made once. What JSON cannot say exactly, and what is not in canonical form, is for the slow
+way (SlowError).
+"""
+
+from __future__ import annotations
+
+from json.encoder import encode_basestring as quoted
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from .events import Record
+from .light_spans import is_canonical
+
+_INFINITE = float("inf")
+_MOST_KNOWN = 2048
+_LARGEST_KNOWN = 128
+_KEY, _VALUE, _STRING, _INT = 0x0A, 0x12, 0x0A, 0x18
+_LARGEST_HEAD = 127
+_LARGEST_NUMBER = 6
+"""A tag and five bytes: of those that are not negative, up to 2**35."""
+_SHORTEST = 7
+"""A key of a letter and a number of a byte."""
+_FEW = 64
+"""So many values of a key, each of the same length, are known before they are too many."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SlowError(Exception):
+    """Something that a readable view does not say exactly."""
+
+
+class _Head(Struct, gc=False):
+    """What the first bytes of serialised KeyValues say, up to their value's kind."""
+
+    key: str
+    member: str
+    """The key as JSON, and a colon."""
+    size: int
+    """Of the whole KeyValue, bytes."""
+    text: int
+    """Bytes of the text that its value is; -1 for a number."""
+    seen: int = 0
+    """So many different ones had it."""
+
+
+class _Known(dict[Any, Any]):
+    """What was made of bytes, by them; a few at a time. What is missing is made (`__missing__`)."""
+
+    def keep(self, key: Any, found: Any) -> Any:
+        """Know it from now on; returns it."""
+        if len(self) >= _MOST_KNOWN:
+            self.clear()
+        self[key] = found
+        return found
+
+
+class Pairs(_Known):
+    """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
+
+    A key whose values are many is not worth knowing: then just its head is. Raises SlowError.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heads = _Heads()
+
+    def clear(self) -> None:
+        """Know nothing any more, nor whose values are many."""
+        super().clear()
+        self._heads.clear()
+
+    def __missing__(self, data: bytes) -> tuple[str, str]:
+        size = len(data)
+        if size >= _SHORTEST:
+            begins = data[: data[1] + 5]
+            head = self._heads[begins]
+            if head is not None and head.size == size:
+                found = _short(data, head, len(begins))
+                if found is not None:
+                    if head.seen < _FEW:
+                        head.seen += 1
+                        self.keep(data, found)
+                    return found
+        return self._slowly(data)
+
+    def _slowly(self, data: bytes) -> tuple[str, str]:
+        pair = KeyValue.FromString(data)
+        if not is_canonical(pair, data):
+            raise SlowError
+        value = _encode(_value(pair.value)).decode()
+        found = pair.key, f"{quoted(pair.key)}:{value}"
+        return found if len(data) > _LARGEST_KNOWN else self.keep(data, found)
+
+
+class _Heads(_Known):
+    """By the first bytes of KeyValues: their _Head, None where it says nothing."""
+
+    def __missing__(self, data: bytes) -> _Head | None:
+        head: _Head | None = self.keep(data, _head(data))
+        return head
+
+
+def _head(data: bytes) -> _Head | None:
+    """None where it is no short one of a text or a number: all lengths and tags are a byte each."""
+    at = len(data) - 3
+    if data[0] != _KEY or at != data[1] + 2 or at > _LARGEST_HEAD or data[at] != _VALUE:
+        return None
+    size, kind = data[at + 1], data[at + 2]
+    if kind == _STRING and 2 <= size < 128:
+        text = size - 2
+    elif kind == _INT and 2 <= size <= _LARGEST_NUMBER:
+        text = -1
+    else:
+        return None
+    key = data[2:at].decode()
+    return _Head(key, f"{quoted(key)}:", at + 2 + size, text)
+
+
+def _short(data: bytes, head: _Head, at: int) -> tuple[str, str] | None:
+    """The value begins at `at`; None where it is not in canonical form, or no such value."""
+    if head.text >= 0:
+        if data[at] != head.text:
+            return None
+        return head.key, head.member + quoted(data[at + 1 :].decode())
+    number = _number(data, at)
+    return None if number is None else (head.key, head.member + str(number))
+
+
+class Names(_Known):
+    """A text as JSON, by its bytes."""
+
+    def __missing__(self, data: bytes) -> str:
+        text = quoted(data.decode())
+        return text if len(data) > _LARGEST_KNOWN else self.keep(data, text)
+
+
+class Ends(_Known):
+    """What most spans have in `otel` behind their trace: by kind, serialised Status, and flags.
+
+    Each member has a comma before it. Raises SlowError.
+    """
+
+    def __missing__(self, key: tuple[int, bytes | None, int]) -> str:
+        kind, status, flags = key
+        told: Record = {}
+        if kind:
+            told["kind"] = kind
+        if status is not None:
+            told["status"] = _status(status)
+        if flags:
+            told["flags"] = flags
+        text = _members(told)
+        is_long = status is not None and len(status) > _LARGEST_KNOWN
+        return text if is_long else self.keep(key, text)
+
+
+def _number(data: bytes, at: int) -> int | None:
+    """The number that the rest of `data` is, in the fewest bytes; None where it is none."""
+    last = data[-1]
+    if last > 0x7F or (not last and len(data) > at + 1):
+        return None  # it is cut off, or in more bytes than it needs
+    number = last
+    for byte in data[-2 : at - 1 : -1]:
+        if byte < 0x80:
+            return None  # there is more than a number
+        number = number << 7 | byte & 0x7F
+    return number
+
+
+def _members(told: Record) -> str:
+    return "," + _encode(told)[1:-1].decode() if told else ""
+
+
+def _status(data: bytes) -> Record:
+    status = Status.FromString(data)
+    if not is_canonical(status, data):
+        raise SlowError
+    found: Record = {}
+    if code := status.code:
+        found["code"] = code
+    if told := status.message:
+        found["message"] = told
+    return found
+
+
+# --- what few spans have --------------------------------------------------------------------------
+
+
+def rare(span: Any) -> str:
+    """What most spans have not, as `Ends` tells it."""
+    told: Record = {}
+    if state := span.trace_state:
+        told["trace_state"] = state.decode()
+    if dropped := span.dropped_attributes_count:
+        told["dropped_attributes_count"] = dropped
+    if dropped := span.dropped_events_count:
+        told["dropped_events_count"] = dropped
+    if dropped := span.dropped_links_count:
+        told["dropped_links_count"] = dropped
+    if links := span.links[:]:
+        told["links"] = [_link(_read(Span.Link, link)) for link in links]
+    if events := span.events[:]:
+        told["events"] = [_event(_read(Span.Event, event)) for event in events]
+    return _members(told)
+
+
+def _read(kind: Any, data: bytes) -> Any:
+    message = kind.FromString(data)
+    if not is_canonical(message, data):
+        raise SlowError
+    return message
+
+
+def _link(link: Span.Link) -> Record:
+    record: Record = {"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()}
+    if state := link.trace_state:
+        record["trace_state"] = state
+    if flags := link.flags:
+        record["flags"] = flags
+    if dropped := link.dropped_attributes_count:
+        record["dropped_attributes_count"] = dropped
+    if attributes := link.attributes:
+        record["attributes"] = _attributes(attributes)
+    return record
+
+
+def _event(event: Span.Event) -> Record:
+    record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
+    if attributes := event.attributes:
+        record["attributes"] = _attributes(attributes)
+    if dropped := event.dropped_attributes_count:
+        record["dropped_attributes_count"] = dropped
+    return record
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    attrs = {pair.key: _value(pair.value) for pair in pairs}
+    if len(attrs) != len(pairs):
+        raise SlowError
+    return attrs
+
+
+def _value(value: Any) -> Any:
+    if value.WhichOneof("value") == "array_value":
+        return [_element(item) for item in value.array_value.values]
+    return _element(value)
+
+
+def _element(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind not in ("string_value", "int_value", "bool_value", "double_value"):
+        raise SlowError
+    found = getattr(value, kind)
+    if kind == "double_value" and not -_INFINITE < found < _INFINITE:
+        raise SlowError
+    return found

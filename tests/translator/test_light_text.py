@@ -1,0 +1,61 @@
+"""What is kept of attributes, names and statuses is bounded, and worth it."""
+
+from __future__ import annotations
+
+import json
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from cirron_otel.translator.light_text import Ends, Names, Pairs
+
+
+def pair(key: str, value: str | int) -> bytes:
+    told = AnyValue(string_value=value) if isinstance(value, str) else AnyValue(int_value=value)
+    return KeyValue(key=key, value=told).SerializeToString()
+
+
+def test_a_key_whose_values_are_many_is_not_kept() -> None:
+    pairs = Pairs()
+    usual = pair("http.request.method", "GET")
+    assert pairs[usual] == ("http.request.method", '"http.request.method":"GET"')
+    for number in range(100_000, 110_000):
+        assert pairs[pair("id", number)] == ("id", f'"id":{number}')
+        assert pairs[pair("url", f"/{number}")] == ("url", f'"url":"/{number}"')
+    assert usual in pairs
+    assert len(pairs) < 300
+
+
+def test_what_is_kept_is_bounded_and_begun_anew() -> None:
+    """Nor does a key count as one of many values because others were many."""
+    pairs, usual, known = Pairs(), pair("http.request.method", "GET"), 0
+    for number in range(20_000):
+        key = f"key-{number}"
+        assert pairs[pair(key, "v")] == (key, f'"{key}":"v"')
+        known += usual in pairs
+        assert pairs[usual][0] == "http.request.method"
+        assert len(pairs) <= 2048
+    assert known > 19_900
+
+
+def test_long_texts_are_not_kept() -> None:
+    pairs, names, ends = Pairs(), Names(), Ends()
+    for number in range(10):
+        text = f"{number}" * 1000
+        assert pairs[pair("k", text)] == ("k", f'"k":"{text}"')
+        assert names[text.encode()] == f'"{text}"'
+        told = ends[0, Status(message=text).SerializeToString(), 0]
+        assert json.loads("{" + told[1:] + "}") == {"status": {"message": text}}
+    assert not pairs
+    assert not names
+    assert not ends
+
+
+def test_names_and_ends_are_bounded() -> None:
+    names, ends = Names(), Ends()
+    for number in range(5000):
+        assert names[b"%d" % number] == f'"{number}"'
+        assert ends[number, None, 1] == (f',"kind":{number},"flags":1' if number else ',"flags":1')
+    assert max(len(names), len(ends)) <= 2048
+    assert ends[0, None, 0] == ""
+    assert ends[2, b"", 0] == ',"kind":2,"status":{}'
