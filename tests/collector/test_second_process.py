@@ -140,6 +140,30 @@ def test_what_an_earlier_collector_left_is_urgent_at_once_and_is_told_when_it_is
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
+def test_a_collector_that_starts_counts_how_long_waits_what_was_there(tmp_path: Path) -> None:
+    wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
+    directory = intake_directory(target_spool(wanted.spool.directory).state)
+    make_state(directory)
+    put(directory, [[request("one"), request("two")]])
+
+    async def test() -> None:
+        collector = Collector(wanted)
+        with predecessor(tmp_path / "data"):
+            starting = asyncio.create_task(collector.start())
+            async with asyncio.timeout(60):
+                while not collector._untranslated.age_s:
+                    await asyncio.sleep(0.02)
+            assert not starting.done()
+        await starting
+        async with asyncio.timeout(60):
+            while collector._untranslated.age_s:
+                await asyncio.sleep(0.02)
+        assert await collector.stop()
+
+    asyncio.run(test())
+    assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
+
+
 def test_what_hurries_the_translation(tmp_path: Path) -> None:
     """It waits for long, there is little room, or the collector ends."""
     now = [0.0]
