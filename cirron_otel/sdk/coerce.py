@@ -14,6 +14,9 @@ from typing import Any
 from .device_scalar import CapturedError, arriving
 
 MAX_TEXT_BYTES = 256
+USUAL = frozenset({str, int, float, bool, type(None), list, tuple, dict})
+"""Types of attributes that lie on no device."""
+_NO_DEVICE = frozenset({"cpu", "meta"})
 
 
 class Deferred:
@@ -62,6 +65,30 @@ def coerce(value: Any) -> Any:
     raise RefusedValueError(
         f"a mark's value is a number, a bool or a string, not {type(value).__name__}"
     )
+
+
+def hold(attrs: dict[str, Any]) -> None:
+    """Let no attribute be a tensor on a device: see `held`."""
+    for key, value in attrs.items():
+        if type(value) not in USUAL:
+            attrs[key] = held(value)
+
+
+def held(value: Any) -> Any:
+    """An attribute's value; in the place of a tensor on a device a Deferred, or what it is.
+
+    It is asked for where the attribute is set, and not when it is written: see device_scalar.
+    """
+    try:
+        device = getattr(value, "device", None)
+        if getattr(device, "type", "cpu") in _NO_DEVICE or not hasattr(value, "detach"):
+            return value
+        try:
+            return _scalar(value)
+        except RefusedValueError:
+            return f"<{type(value).__name__} of {tuple(value.shape)} on {device}>"
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def cut(text: str) -> str:

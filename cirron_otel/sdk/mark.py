@@ -6,7 +6,7 @@ from typing import Any
 
 from .buffers import limits, local, pressure
 from .clock import now
-from .coerce import coerce
+from .coerce import coerce, hold
 from .errors import swallowed
 from .state import CONTEXT, SCOPE_KEY, state
 
@@ -38,6 +38,8 @@ def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
         ring = buffers.marks
         if len(ring) >= limits.marks_checked:
             check_room(buffers, len(ring))
+        if attrs:
+            hold(attrs)
         ring.append((scope, name, value, at, kind, attrs))
         scope._overhead += now() - at
     except Exception as error:

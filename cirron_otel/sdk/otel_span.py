@@ -18,6 +18,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from .. import semconv as sc
 from .clock import ANCHOR, now, wall, wall_now
+from .coerce import USUAL, held, hold
 from .errors import swallowed
 from .plain import plain_attributes, text_of
 from .rare_parts import UNSET, More, exception_attributes
@@ -189,7 +190,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         """Set one attribute; ignored once the scope has ended."""
         try:
             if not self._end and isinstance(key, str):
-                self.attrs[key] = value
+                self.attrs[key] = value if type(value) in USUAL else held(value)
         except Exception as error:
             swallowed("span", error)
 
@@ -207,6 +208,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         """Add an event that is no mark; `timestamp` in nanoseconds since the Unix epoch."""
         if not self._end:
             own = dict(attributes) if isinstance(attributes, Mapping) else {}
+            hold(own)
             is_time = isinstance(timestamp, int) and 0 <= timestamp < _LATEST
             at = timestamp if is_time else wall_now()
             self.more.events.append(Event(text_of(name), own, at))
@@ -216,6 +218,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         """Link to another span."""
         if not self._end and isinstance(context, SpanContext):
             own = dict(attributes) if isinstance(attributes, Mapping) else {}
+            hold(own)
             self.more.links.append(Link(context, own))
 
     @_unraising

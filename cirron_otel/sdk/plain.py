@@ -88,7 +88,7 @@ def _non_finite(value: float) -> str:
 
 def _other(value: Any) -> Any:
     try:
-        made = coerce(value)
+        made = value if isinstance(value, Deferred) else coerce(value)
         if isinstance(made, Deferred):
             made = made.value()
         return plain(made)

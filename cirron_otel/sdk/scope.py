@@ -21,6 +21,7 @@ from opentelemetry.trace.status import Status
 from .around import around_calls
 from .buffers import local
 from .clock import now
+from .coerce import hold
 from .errors import swallowed
 from .otel_span import RecordedSpan
 from .plain import text_of
@@ -62,6 +63,8 @@ class Scope(RecordedSpan):
         self._name = name
         self._index = index
         self._attrs = attrs
+        if attrs:
+            hold(attrs)
         self._start = self._end = self._overhead = self._id = 0
         self._more = self._token = None
 

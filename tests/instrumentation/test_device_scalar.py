@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cirron_otel.sdk import device_scalar
-from cirron_otel.sdk.coerce import Deferred, RefusedValueError, coerce
+import cirron_otel as ci
+from cirron_otel.sdk import coerce as coerce_module
+from cirron_otel.sdk import device_scalar, otel_span
+from cirron_otel.sdk.coerce import Deferred, RefusedValueError, coerce, held, hold
 from cirron_otel.sdk.device_scalar import Arriving, arriving, patience
+from cirron_otel.sdk.plain import plain_attributes
 from tests.snapshot.test_devices import Waits
 
 
@@ -82,3 +87,72 @@ def test_while_a_graph_is_captured_there_is_no_value(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RefusedValueError, match="captured"):
         coerce(value)
+
+
+class TestAttributes:
+    """A tensor on a device is asked for where it is set: the flush asks nothing of CUDA."""
+
+    @staticmethod
+    def set_everywhere(session: Path, value: torch.Tensor) -> None:
+        with ci.profile(output_dir=session, snapshots=None), ci.scope("s", given=value) as scope:
+            scope.set_attribute("set", value)
+            scope.set_attributes({"several": value})
+            scope.add_event("event", {"of an event": value})
+            scope.record_exception(ValueError("x"), {"of an exception": value})
+            ci.mark("m", 1.0, marked=value)
+
+    def test_to_set_one_waits_for_nothing(self) -> None:
+        with FakeTensorMode(), Waits() as waits:
+            made = held(torch.empty((1,), device="cuda"))
+        assert waits.found == []
+        assert type(made) is Deferred
+        assert held(torch.tensor(1.0)) == torch.tensor(1.0)
+        assert held("text") == "text"
+
+    def test_what_is_set_is_held(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        asked: list[float] = []
+
+        def read() -> float:
+            asked.append(1.0)
+            return 2.5
+
+        monkeypatch.setattr(coerce_module, "held", lambda _: Deferred(read))
+        monkeypatch.setattr(otel_span, "held", lambda _: Deferred(read))
+        self.set_everywhere(tmp_path, torch.tensor(7.0))
+        (batch,) = (json.loads(each.read_bytes()) for each in (tmp_path / "spool").glob("*.json"))
+        (span,) = (each for each in batch["spans"] if each["name"] == "s")
+        assert span["attrs"] == {"given": 2.5, "set": 2.5, "several": 2.5}
+        first, second = span["otel"]["events"]
+        assert first["attributes"] == {"of an event": 2.5}
+        assert second["attributes"]["of an exception"] == 2.5
+        (mark,) = (each for each in batch["marks"] if each["name"] == "m")
+        assert mark["attrs"] == {"marked": 2.5}
+        assert len(asked) == 6
+
+    def test_more_than_one_element_is_told_and_not_read(self) -> None:
+        with FakeTensorMode():
+            value = torch.empty((2, 3), device="cuda")
+            assert held(value) == "<FakeTensor of (2, 3) on cuda:0>"
+
+    def test_in_a_capture_it_is_told_and_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with FakeTensorMode():
+            value = torch.empty((), device="cuda")
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert held(value) == "<FakeTensor of () on cuda:0>"
+
+    def test_one_that_does_not_come_is_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(patience, "seconds", 0.0)
+        read, _ = copy(1.0, is_here=False)
+        assert plain_attributes({"k": Deferred(read)}) == {"k": "<Deferred>"}
+        monkeypatch.setattr(patience, "seconds", device_scalar.DEADLINE_S)
+
+    def test_what_raises_when_it_is_looked_at_is_text(self) -> None:
+        class Odd:
+            @property
+            def device(self) -> object:
+                raise RuntimeError("no")
+
+        attrs = {"odd": Odd()}
+        hold(attrs)
+        assert attrs == {"odd": "<Odd>"}
