@@ -19,14 +19,19 @@ BUFFER = 1024 * 1024
 DIRECT = getattr(os, "O_DIRECT", 0)
 """0 where the system has none."""
 
-_WORTH_IT = 256 * 1024
-"""Bytes. What is smaller waits longer for the device than its copy costs."""
+_WORTH_IT = 1024 * 1024
+"""Bytes. What is much smaller waits longer for the device than its copy costs."""
+_CANNOT = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write `data` into the file, which is empty. Raises OSError."""
+def write_all(descriptor: int, data: bytes, *, is_synced: bool) -> None:
+    """Write `data` into the file, which is empty. Raises OSError.
+
+    What is not synced behind that stays in the page cache, large or not.
+    """
     view = memoryview(data)
-    at = _write_blocks(descriptor, view) if DIRECT and len(data) >= _WORTH_IT else 0
+    is_direct = is_synced and DIRECT and len(data) >= _WORTH_IT
+    at = _write_blocks(descriptor, view) if is_direct else 0
     while at < len(view):
         at += os.pwrite(descriptor, view[at:], at)
 
@@ -65,7 +70,7 @@ def _write_some(descriptor: int, view: memoryview, at: int) -> int:
         return os.pwrite(descriptor, view, at)
     except OSError as error:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        if error.errno != errno.EINVAL or not flags & DIRECT:
+        if error.errno not in _CANNOT or not flags & DIRECT:
             raise
         # Larger blocks than ours, or a file system that says so only now.
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~DIRECT)

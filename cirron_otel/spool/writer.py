@@ -158,7 +158,7 @@ def _seal(path: Path, data: bytes, durable: bool) -> bool:
             # Again, now that nobody else can be at it: writers of one name exclude each other.
             if not _holds_already(path, data):
                 os.ftruncate(descriptor, 0)
-                write_all(descriptor, data)
+                write_all(descriptor, data, is_synced=durable)
                 os.fchmod(descriptor, 0o600)
                 if durable:
                     os.fsync(descriptor)

@@ -37,8 +37,6 @@ from .light_text import Ends, Names, Pairs, SlowError, rare
 
 _MOST_KNOWN = 256
 _ZERO = bytes(8)
-
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -59,7 +57,7 @@ class ForeignText:
 
         Raises InputError for what is none; then nothing was added.
         """
-        rows: list[str] = []
+        rows: list[bytes] = []
         try:
             light, has_more = read_light(data)
             resources = (
@@ -72,9 +70,9 @@ class ForeignText:
         if resources is None:
             rows.clear()
             resources = _add_slowly(data, rows)
-        self._resources += resources
         if rows:
-            self._rows.append(",".join(rows).encode())
+            self._rows.append(b",".join(rows))
+        self._resources += resources
         self.spans += len(rows)
         return len(rows)
 
@@ -92,7 +90,7 @@ class ForeignText:
             )
         )
 
-    def _add(self, light: Any, has_more: bool, rows: list[str]) -> Record:
+    def _add(self, light: Any, has_more: bool, rows: list[bytes]) -> Record:
         """The record of a ResourceSpans, and the rows of its spans."""
         known = self._resource(light)
         if known is None:
@@ -107,8 +105,8 @@ class ForeignText:
             scopes.append(with_key(dict(scope), "spans", count))
         return with_key(dict(known.record), "scope_spans", scopes)
 
-    def _resource(self, light: Any) -> _Known | None:
-        found: _Known | None = self._remembered(light, "resource", ResourceSpans, _known)
+    def _resource(self, light: Any) -> _Resource | None:
+        found: _Resource | None = self._remembered(light, "resource", ResourceSpans, _known)
         return found
 
     def _scope(self, light: Any) -> Record | None:
@@ -144,7 +142,7 @@ class _Texts(NamedTuple):
     ends: Ends
 
 
-class _Known(NamedTuple):
+class _Resource(NamedTuple):
     """A resource that came before."""
 
     record: Record
@@ -153,10 +151,10 @@ class _Known(NamedTuple):
     rank: int
 
 
-def _known(bare: ResourceSpans) -> _Known:
+def _known(bare: ResourceSpans) -> _Resource:
     pairs = bare.resource.attributes
     pid, rank = int_attribute(pairs, sc.PROCESS_PID), int_attribute(pairs, sc.RANK)
-    return _Known(resource_record(bare), bare.resource, pid, rank or 0)
+    return _Resource(resource_record(bare), bare.resource, pid, rank or 0)
 
 
 def _text(value: Any) -> bytes:
@@ -169,7 +167,7 @@ def _text(value: Any) -> bytes:
 # --- the slow way -------------------------------------------------------------------------------
 
 
-def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:
+def _add_slowly(data: bytes, rows: list[bytes]) -> list[Record]:
     try:
         message = TracesData.FromString(data)
     except DecodeError:
@@ -177,18 +175,18 @@ def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:
     return [_resource_slowly(each, rows) for each in message.resource_spans]
 
 
-def _resource_slowly(message: ResourceSpans, rows: list[str]) -> Record:
+def _resource_slowly(message: ResourceSpans, rows: list[bytes]) -> Record:
     records: list[Record] = []
     record = resource_spans_record(message, records)
-    rows.extend(_text(each).decode() for each in records)
+    rows.extend(map(_text, records))
     return record
 
 
-def _scope_slowly(light: Any, resource: Resource, rows: list[str]) -> Record:
+def _scope_slowly(light: Any, resource: Resource, rows: list[bytes]) -> Record:
     message = ScopeSpans.FromString(light.SerializeToString())
     records: list[Record] = []
     record = scope_spans_record(message, resource, records)
-    rows.extend(_text(each).decode() for each in records)
+    rows.extend(map(_text, records))
     return record
 
 
@@ -196,7 +194,7 @@ def _scope_slowly(light: Any, resource: Resource, rows: list[str]) -> Record:
 
 
 def _add_rows(
-    spans: Iterable[Any], known: _Known, has_more: bool, texts: _Texts, rows: list[str]
+    spans: Iterable[Any], known: _Resource, has_more: bool, texts: _Texts, rows: list[bytes]
 ) -> int:
     """The hot loop: each field of a span is read once, and becomes text at once."""
     member_of, names, ends = texts.pairs.__getitem__, texts.names, texts.ends
@@ -224,21 +222,21 @@ def _add_rows(
             status = span.status
             if not status and not span.HasField("status"):
                 status = None
-            told = ends[span.kind, status, span.flags]
+            name, told = names[span.name], ends[span.kind, status, span.flags]
             if has_more:
                 told += rare(span)
         except SlowError:
             record = span_record(Span.FromString(span.SerializeToString()), known.resource)
-            put(_text(record).decode())
+            put(_text(record))
             continue
         parent_id = f'"{parent.hex()}{low}"' if parent else "null"
         thread = _thread(members[sc.THREAD_ID]) if sc.THREAD_ID in members else "null"
         put(
-            f'{{"id":"{span_id.hex()}{low}","name":{names[span.name]},"parent_id":{parent_id}'
+            f'{{"id":"{span_id.hex()}{low}","name":{name},"parent_id":{parent_id}'
             f',"index":null,"start_ns":{span.start_time_unix_nano}'
             f',"end_ns":{span.end_time_unix_nano},"cpu_ns":null,"gpu_ns":null'
             f',"memory_peak_bytes":null,"thread_id":{thread}{fixed}{",".join(members.values())}'
-            f"{otel}{told}}}}}"
+            f"{otel}{told}}}}}".encode()
         )
     return len(rows) - before
 

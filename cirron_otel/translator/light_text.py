@@ -21,14 +21,25 @@ from .light_spans import is_canonical
 _INFINITE = float("inf")
 _MOST_KNOWN = 2048
 _LARGEST_KNOWN = 128
+"""Bytes of what is kept, but for short KeyValues: they are at most 258."""
+_LARGEST = 65_536
+"""Bytes of what is made text here: a character of four bytes makes all of its text as wide."""
 _KEY, _VALUE, _STRING, _INT = 0x0A, 0x12, 0x0A, 0x18
-_LARGEST_HEAD = 127
-_LARGEST_NUMBER = 6
-"""A tag and five bytes: of those that are not negative, up to 2**35."""
+_LARGEST_NUMBER = 10
+"""A tag and nine bytes: all that are not negative."""
 _SHORTEST = 7
 """A key of a letter and a number of a byte."""
 _FEW = 64
-"""So many values of a key, each of the same length, are known before they are too many."""
+"""So many values of a key (of short ones: of the same length) are kept before they are too many."""
+_READ = {
+    KeyValue: {"key", "value"},
+    Status: {"code", "message"},
+    Span.Link: {"trace_id", "span_id", "trace_state", "flags", "attributes",
+                "dropped_attributes_count"},
+    Span.Event: {"name", "time_unix_nano", "attributes", "dropped_attributes_count"},
+}  # fmt: skip
+"""The fields that are told here; OTLP has more (`key_strindex`, for profiles), and may get more."""
+_VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,7 +62,7 @@ class _Head(Struct, gc=False):
     """So many different ones had it."""
 
 
-class _Known(dict[Any, Any]):
+class _Memo(dict[Any, Any]):
     """What was made of bytes, by them; a few at a time. What is missing is made (`__missing__`)."""
 
     def keep(self, key: Any, found: Any) -> Any:
@@ -62,20 +73,24 @@ class _Known(dict[Any, Any]):
         return found
 
 
-class Pairs(_Known):
+class Pairs(_Memo):
     """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
 
-    A key whose values are many is not worth knowing: then just its head is. Raises SlowError.
+    A key whose values are many is not worth keeping. Raises SlowError; DecodeError and
+    UnicodeDecodeError for what is no KeyValue.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._heads = _Heads()
+        self._kept: dict[str, int] = {}
+        """How many were kept of a key whose values are not short."""
 
     def clear(self) -> None:
         """Know nothing any more, nor whose values are many."""
         super().clear()
         self._heads.clear()
+        self._kept.clear()
 
     def __missing__(self, data: bytes) -> tuple[str, str]:
         size = len(data)
@@ -92,15 +107,17 @@ class Pairs(_Known):
         return self._slowly(data)
 
     def _slowly(self, data: bytes) -> tuple[str, str]:
-        pair = KeyValue.FromString(data)
-        if not is_canonical(pair, data):
-            raise SlowError
-        value = _encode(_value(pair.value)).decode()
-        found = pair.key, f"{quoted(pair.key)}:{value}"
-        return found if len(data) > _LARGEST_KNOWN else self.keep(data, found)
+        pair = _read(KeyValue, data)
+        key = pair.key
+        found = key, f"{quoted(key)}:{_encode(_value(pair.value)).decode()}"
+        kept = self._kept.get(key, 0)
+        if kept < _FEW and len(data) <= _LARGEST_KNOWN:
+            self.keep(data, found)
+            self._kept[key] = kept + 1
+        return found
 
 
-class _Heads(_Known):
+class _Heads(_Memo):
     """By the first bytes of KeyValues: their _Head, None where it says nothing."""
 
     def __missing__(self, data: bytes) -> _Head | None:
@@ -111,7 +128,7 @@ class _Heads(_Known):
 def _head(data: bytes) -> _Head | None:
     """None where it is no short one of a text or a number: all lengths and tags are a byte each."""
     at = len(data) - 3
-    if data[0] != _KEY or at != data[1] + 2 or at > _LARGEST_HEAD or data[at] != _VALUE:
+    if data[0] != _KEY or data[1] > 127 or at != data[1] + 2 or data[at] != _VALUE:
         return None
     size, kind = data[at + 1], data[at + 2]
     if kind == _STRING and 2 <= size < 128:
@@ -134,18 +151,20 @@ def _short(data: bytes, head: _Head, at: int) -> tuple[str, str] | None:
     return None if number is None else (head.key, head.member + str(number))
 
 
-class Names(_Known):
-    """A text as JSON, by its bytes."""
+class Names(_Memo):
+    """A text as JSON, by its bytes. Raises SlowError, UnicodeDecodeError."""
 
     def __missing__(self, data: bytes) -> str:
+        if len(data) > _LARGEST:
+            raise SlowError
         text = quoted(data.decode())
         return text if len(data) > _LARGEST_KNOWN else self.keep(data, text)
 
 
-class Ends(_Known):
+class Ends(_Memo):
     """What most spans have in `otel` behind their trace: by kind, serialised Status, and flags.
 
-    Each member has a comma before it. Raises SlowError.
+    Each member has a comma before it. Raises SlowError, DecodeError.
     """
 
     def __missing__(self, key: tuple[int, bytes | None, int]) -> str:
@@ -175,14 +194,24 @@ def _number(data: bytes, at: int) -> int | None:
     return number
 
 
+def _read(kind: Any, data: bytes) -> Any:
+    """A message that has nothing but what is told of it here."""
+    if len(data) > _LARGEST:
+        raise SlowError
+    message = kind.FromString(data)
+    if not is_canonical(message, data):
+        raise SlowError
+    if not _READ[kind].issuperset(field.name for field, _ in message.ListFields()):
+        raise SlowError
+    return message
+
+
 def _members(told: Record) -> str:
     return "," + _encode(told)[1:-1].decode() if told else ""
 
 
 def _status(data: bytes) -> Record:
-    status = Status.FromString(data)
-    if not is_canonical(status, data):
-        raise SlowError
+    status = _read(Status, data)
     found: Record = {}
     if code := status.code:
         found["code"] = code
@@ -212,13 +241,6 @@ def rare(span: Any) -> str:
     return _members(told)
 
 
-def _read(kind: Any, data: bytes) -> Any:
-    message = kind.FromString(data)
-    if not is_canonical(message, data):
-        raise SlowError
-    return message
-
-
 def _link(link: Span.Link) -> Record:
     record: Record = {"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()}
     if state := link.trace_state:
@@ -243,7 +265,7 @@ def _event(event: Span.Event) -> Record:
 
 def _attributes(pairs: Any) -> dict[str, Any]:
     attrs = {pair.key: _value(pair.value) for pair in pairs}
-    if len(attrs) != len(pairs):
+    if len(attrs) != len(pairs) or any(pair.key_strindex for pair in pairs):
         raise SlowError
     return attrs
 
@@ -256,7 +278,7 @@ def _value(value: Any) -> Any:
 
 def _element(value: Any) -> Any:
     kind = value.WhichOneof("value")
-    if kind not in ("string_value", "int_value", "bool_value", "double_value"):
+    if kind not in _VALUES:
         raise SlowError
     found = getattr(value, kind)
     if kind == "double_value" and not -_INFINITE < found < _INFINITE:

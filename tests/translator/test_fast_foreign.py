@@ -104,6 +104,21 @@ SPANS: dict[str, dict[str, Any]] = {
             {},
         ]
     },
+    "with a key of a table": {"attributes": [{"key": "k", "key_strindex": 5}]},
+    "with a value and a key of a table": {
+        "attributes": [attribute(int_value=1) | {"key_strindex": 5}]
+    },
+    "with a text of a table": {"attributes": [attribute(string_value_strindex=5)]},
+    "with a key of a table in an event": {
+        "events": [{"attributes": [attribute(int_value=1) | {"key_strindex": 5}]}]
+    },
+    "with a key of a table in a link": {
+        "links": [{"attributes": [attribute(int_value=1) | {"key_strindex": 5}]}]
+    },
+    "of a long name": {"name": "\0" * 70_000 + "\U0001f600"},
+    "with a long text": {"attributes": [attribute(string_value="\U0001f600" + "x" * 70_000)]},
+    "of a long status": {"status": {"code": 2, "message": "\0" * 70_000}},
+    "with a long event": {"events": [{"name": "x" * 70_000}]},
     "of a short id": {"span_id": b"s"},
     "of no id": {"span_id": b""},
     "of a zero id": {"span_id": bytes(8)},
@@ -201,6 +216,8 @@ PAIRS = {
     "a number of two bytes": b"\x0a\x01k\x12\x03\x18\x80\x01",
     "a number of five bytes": b"\x0a\x01k\x12\x06\x18\x80\x80\x80\x80\x01",
     "a number of six bytes": b"\x0a\x01k\x12\x07\x18\x80\x80\x80\x80\x80\x01",
+    "a number of nine bytes": b"\x0a\x01k\x12\x0a\x18" + b"\xff" * 8 + b"\x7f",
+    "a number of ten bytes": b"\x0a\x01k\x12\x0b\x18" + b"\xff" * 9 + b"\x01",
     "a number in more bytes than it needs": b"\x0a\x01k\x12\x04\x18\x80\x81\x00",
     "zero in two bytes": b"\x0a\x01k\x12\x03\x18\x80\x00",
     "a number and more": b"\x0a\x01k\x12\x05\x18\x01\x18\x02\x18",

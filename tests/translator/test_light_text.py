@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+import pytest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from cirron_otel.translator.light_text import Ends, Names, Pairs
@@ -24,6 +25,34 @@ def test_a_key_whose_values_are_many_is_not_kept() -> None:
         assert pairs[pair("url", f"/{number}")] == ("url", f'"url":"/{number}"')
     assert usual in pairs
     assert len(pairs) < 300
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [AnyValue(double_value=number / 7) for number in range(5000)],
+        [AnyValue(int_value=-number) for number in range(1, 5000)],
+        [AnyValue(int_value=2**40 + number) for number in range(5000)],
+    ],
+    ids=["doubles", "negative numbers", "large numbers"],
+)
+def test_nor_is_it_where_they_are_not_short(values: list[AnyValue]) -> None:
+    pairs, usual = Pairs(), pair("http.request.method", "GET")
+    assert pairs[usual][0] == "http.request.method"
+    for value in values:
+        key, told = pairs[KeyValue(key="k", value=value).SerializeToString()]
+        assert json.loads("{" + told + "}") == {key: getattr(value, str(value.WhichOneof("value")))}
+    assert usual in pairs
+    assert len(pairs) < 100
+
+
+def test_no_field_of_otlp_is_left_unread_unseen() -> None:
+    """What is new there goes the slow way, but of values, which are looked at by their kind."""
+    assert {field.name for field in AnyValue.DESCRIPTOR.fields} == {
+        "string_value", "bool_value", "int_value", "double_value", "array_value", "kvlist_value",
+        "bytes_value", "string_value_strindex",
+    }  # fmt: skip
+    assert [field.name for field in ArrayValue.DESCRIPTOR.fields] == ["values"]
 
 
 def test_what_is_kept_is_bounded_and_begun_anew() -> None:
