@@ -7,7 +7,7 @@ import pytest
 from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("collector bench")]
 COST = r" +\d+\.\d+ +\d+\.\d +\d+\.\d +\d+   refused: \d+"
 FIGURES = r" +[\d,]+ +[\d,]+" + COST
 NUMBER = r" +\d+\.\d+ µs of CPU a span"

@@ -9,6 +9,8 @@ import pytest
 from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out
 
+pytestmark = pytest.mark.xdist_group("sdk bench")
+
 NUMBER = r" +\d+\.\d+"
 RATIO = rf"{NUMBER}, cpu{NUMBER}"
 ROWS = (

@@ -13,7 +13,7 @@ from tests.bench import torch_cost, torch_tables
 from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out, need_torch
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("torch bench")]
 CLOCKS = r"( +[+-]\d+\.\d){5}   ± \d+\.\d"
 RATIO = r": -?\d+\.\d+ \(bar "
 
