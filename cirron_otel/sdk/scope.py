@@ -64,7 +64,10 @@ class Scope(RecordedSpan):
         self._index = index
         self._attrs = attrs
         if attrs:
-            hold(attrs)
+            try:
+                hold(attrs)
+            except Exception as error:
+                swallowed("attributes", error)
         self._start = self._end = self._overhead = self._id = 0
         self._more = self._token = None
 
