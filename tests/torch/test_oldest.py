@@ -58,8 +58,7 @@ def test_it_differs_from_the_tests_own_in_torch_only() -> None:
     }
     other = importlib.metadata.distributions(path=[str(OLDEST.site_packages)])
     differing = {d.name.lower() for d in other if own.get(d.name.lower(), d.version) != d.version}
-    # pytest: the tests' own is held back for pytest-xdist, which that environment has not.
-    assert differing <= {"torch", "sympy", "mpmath", "pip", "triton", "pytest"}
+    assert differing <= {"torch", "sympy", "mpmath", "pip", "triton"}
 
 
 def test_a_run_is_traced(tmp_path: Path) -> None:
