@@ -7,6 +7,7 @@ way (SlowError).
 
 from __future__ import annotations
 
+import struct
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
@@ -24,14 +25,20 @@ _LARGEST_KNOWN = 128
 """Bytes of what is kept, but for short KeyValues: they are at most 258."""
 _LARGEST = 65_536
 """Bytes of what is made text here: a character of four bytes makes all of its text as wide."""
-_KEY, _VALUE, _STRING, _INT = 0x0A, 0x12, 0x0A, 0x18
-_LARGEST_NUMBER = 10
-"""A tag and nine bytes: all that are not negative."""
+_KEY, _VALUE, _STRING, _BOOL, _INT, _DOUBLE = 0x0A, 0x12, 0x0A, 0x10, 0x18, 0x21
+_SIZES = {
+    _BOOL: range(2, 3),
+    _INT: range(2, 11),  # a tag and nine bytes: all that are not negative
+    _DOUBLE: range(9, 10),
+}
+"""Of a value that is a number, with its tag, bytes."""
+_TEXT_SIZES = range(2, 128)
+"""The same of a text, and its length."""
 _SHORTEST = 7
 """A key of a letter and a number of a byte."""
 _FEW = 64
-"""So many values of a key (of short ones: of the same length) are kept before they are too many."""
-_READ = {
+"""So many values of a key are kept before they are too many."""
+_READ: dict[Any, set[str]] = {
     KeyValue: {"key", "value"},
     Status: {"code", "message"},
     Span.Link: {"trace_id", "span_id", "trace_state", "flags", "attributes",
@@ -39,7 +46,13 @@ _READ = {
     Span.Event: {"name", "time_unix_nano", "attributes", "dropped_attributes_count"},
 }  # fmt: skip
 """The fields that are told here; OTLP has more (`key_strindex`, for profiles), and may get more."""
+_UNREAD = {
+    kind: frozenset(field.name for field in kind.DESCRIPTOR.fields) - names
+    for kind, names in _READ.items()
+}
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
+_BOOLS = {b"\0": "false", b"\1": "true"}
+_double = struct.Struct("<d").unpack
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,10 +69,18 @@ class _Head(Struct, gc=False):
     """The key as JSON, and a colon."""
     size: int
     """Of the whole KeyValue, bytes."""
+    kind: int
+    """The tag of its value."""
     text: int
-    """Bytes of the text that its value is; -1 for a number."""
-    seen: int = 0
-    """So many different ones had it."""
+    """Bytes of the text that its value is."""
+    kept: _Kept
+    """Of the key."""
+
+
+class _Kept(Struct, gc=False):
+    """How many values of a key are kept, or were."""
+
+    values: int = 0
 
 
 class _Memo(dict[Any, Any]):
@@ -83,14 +104,11 @@ class Pairs(_Memo):
     def __init__(self) -> None:
         super().__init__()
         self._heads = _Heads()
-        self._kept: dict[str, int] = {}
-        """How many were kept of a key whose values are not short."""
 
     def clear(self) -> None:
-        """Know nothing any more, nor whose values are many."""
+        """Know nothing any more but whose values are many."""
         super().clear()
-        self._heads.clear()
-        self._kept.clear()
+        self._heads.forget()
 
     def __missing__(self, data: bytes) -> tuple[str, str]:
         size = len(data)
@@ -100,8 +118,8 @@ class Pairs(_Memo):
             if head is not None and head.size == size:
                 found = _short(data, head, len(begins))
                 if found is not None:
-                    if head.seen < _FEW:
-                        head.seen += 1
+                    if head.kept.values < _FEW:
+                        head.kept.values += 1
                         self.keep(data, found)
                     return found
         return self._slowly(data)
@@ -110,45 +128,64 @@ class Pairs(_Memo):
         pair = _read(KeyValue, data)
         key = pair.key
         found = key, f"{quoted(key)}:{_encode(_value(pair.value)).decode()}"
-        kept = self._kept.get(key, 0)
-        if kept < _FEW and len(data) <= _LARGEST_KNOWN:
+        kept = self._heads.kept(key)
+        if kept.values < _FEW and len(data) <= _LARGEST_KNOWN:
+            kept.values += 1
             self.keep(data, found)
-            self._kept[key] = kept + 1
         return found
 
 
 class _Heads(_Memo):
     """By the first bytes of KeyValues: their _Head, None where it says nothing."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[str, _Kept] = {}
+
     def __missing__(self, data: bytes) -> _Head | None:
-        head: _Head | None = self.keep(data, _head(data))
+        head: _Head | None = self.keep(data, self._head(data))
         return head
 
+    def forget(self) -> None:
+        """Nothing is kept any more of keys with few values."""
+        for kept in self._kept.values():
+            kept.values = kept.values if kept.values >= _FEW else 0
 
-def _head(data: bytes) -> _Head | None:
-    """None where it is no short one of a text or a number: all lengths and tags are a byte each."""
-    at = len(data) - 3
-    if data[0] != _KEY or data[1] > 127 or at != data[1] + 2 or data[at] != _VALUE:
-        return None
-    size, kind = data[at + 1], data[at + 2]
-    if kind == _STRING and 2 <= size < 128:
-        text = size - 2
-    elif kind == _INT and 2 <= size <= _LARGEST_NUMBER:
-        text = -1
-    else:
-        return None
-    key = data[2:at].decode()
-    return _Head(key, f"{quoted(key)}:", at + 2 + size, text)
+    def kept(self, key: str) -> _Kept:
+        """How many are kept of a key."""
+        if key not in self._kept:
+            if len(self._kept) >= _MOST_KNOWN:
+                self._kept.clear()
+            self._kept[key] = _Kept()
+        return self._kept[key]
+
+    def _head(self, data: bytes) -> _Head | None:
+        """None where it is no short one of a text or a number: lengths and tags are a byte each."""
+        at = len(data) - 3
+        if data[0] != _KEY or data[1] > 127 or at != data[1] + 2 or data[at] != _VALUE:
+            return None
+        size, kind = data[at + 1], data[at + 2]
+        if size not in (_TEXT_SIZES if kind == _STRING else _SIZES.get(kind, ())):
+            return None
+        key = data[2:at].decode()
+        return _Head(key, f"{quoted(key)}:", at + 2 + size, kind, size - 2, self.kept(key))
 
 
 def _short(data: bytes, head: _Head, at: int) -> tuple[str, str] | None:
     """The value begins at `at`; None where it is not in canonical form, or no such value."""
-    if head.text >= 0:
+    if head.kind == _STRING:
         if data[at] != head.text:
             return None
         return head.key, head.member + quoted(data[at + 1 :].decode())
-    number = _number(data, at)
-    return None if number is None else (head.key, head.member + str(number))
+    told = _number(data, at) if head.kind == _INT else _other(head.kind, data[at:])
+    return None if told is None else (head.key, head.member + told)
+
+
+def _other(kind: int, data: bytes) -> str | None:
+    if kind == _BOOL:
+        return _BOOLS.get(data)
+    (number,) = _double(data)
+    return _encode(number).decode() if -_INFINITE < number < _INFINITE else None
 
 
 class Names(_Memo):
@@ -181,7 +218,7 @@ class Ends(_Memo):
         return text if is_long else self.keep(key, text)
 
 
-def _number(data: bytes, at: int) -> int | None:
+def _number(data: bytes, at: int) -> str | None:
     """The number that the rest of `data` is, in the fewest bytes; None where it is none."""
     last = data[-1]
     if last > 0x7F or (not last and len(data) > at + 1):
@@ -191,7 +228,7 @@ def _number(data: bytes, at: int) -> int | None:
         if byte < 0x80:
             return None  # there is more than a number
         number = number << 7 | byte & 0x7F
-    return number
+    return str(number)
 
 
 def _read(kind: Any, data: bytes) -> Any:
@@ -201,7 +238,8 @@ def _read(kind: Any, data: bytes) -> Any:
     message = kind.FromString(data)
     if not is_canonical(message, data):
         raise SlowError
-    if not _READ[kind].issuperset(field.name for field, _ in message.ListFields()):
+    unread = _UNREAD[kind]
+    if unread and any(field.name in unread for field, _ in message.ListFields()):
         raise SlowError
     return message
 
@@ -271,13 +309,13 @@ def _attributes(pairs: Any) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    if value.WhichOneof("value") == "array_value":
-        return [_element(item) for item in value.array_value.values]
-    return _element(value)
-
-
-def _element(value: Any) -> Any:
     kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_scalar(item, item.WhichOneof("value")) for item in value.array_value.values]
+    return _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: str | None) -> Any:
     if kind not in _VALUES:
         raise SlowError
     found = getattr(value, kind)

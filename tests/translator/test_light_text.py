@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from cirron_otel.translator.light_text import Ends, Names, Pairs
+from cirron_otel.translator.light_text import Ends, Names, Pairs, SlowError
 
 
 def pair(key: str, value: str | int) -> bytes:
@@ -44,6 +46,59 @@ def test_nor_is_it_where_they_are_not_short(values: list[AnyValue]) -> None:
         assert json.loads("{" + told + "}") == {key: getattr(value, str(value.WhichOneof("value")))}
     assert usual in pairs
     assert len(pairs) < 100
+
+
+def test_nor_where_they_are_of_all_lengths() -> None:
+    pairs, usual = Pairs(), pair("http.request.method", "GET")
+    assert pairs[usual][0] == "http.request.method"
+    for number in range(5000):
+        url = "/" + "item" * (number % 25) + f"/{number}"
+        assert pairs[pair("url", url)] == ("url", f'"url":"{url}"')
+    assert usual in pairs
+    assert len(pairs) < 100
+
+
+def test_nor_does_it_become_worth_it_when_others_are_forgotten() -> None:
+    pairs = Pairs()
+    for number in range(20_000):
+        key = f"key-{number % 1000}"
+        assert pairs[pair(key, number % 3)][0] == key
+        url = pair("url", f"/{number}")
+        assert pairs[url][0] == "url"
+        assert number < 5000 or url not in pairs
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"\x10\x01", "true"),
+        (b"\x10\x00", "false"),
+        (b"\x21" + struct.pack("<d", 0.1), "0.1"),
+        (b"\x21" + struct.pack("<d", -0.0), "-0.0"),
+        (b"\x21" + struct.pack("<d", 5e-324), "5e-324"),
+        (b"\x21" + struct.pack("<d", 2.0**63), "9.223372036854776e18"),
+    ],
+)
+def test_numbers_of_other_kinds(value: bytes, told: str) -> None:
+    assert Pairs()[b"\x0a\x01k\x12" + bytes([len(value)]) + value] == ("k", f'"k":{told}')
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\x10\x02",
+        b"\x10\x81\x00",
+        b"\x21" + struct.pack("<d", math.inf),
+        b"\x21" + struct.pack("<d", -math.inf),
+        b"\x21" + struct.pack("<d", math.nan),
+        b"\x18\x80\x00",
+        b"\x20\x01",
+        b"",
+    ],
+)
+def test_what_is_not_said_exactly_is_for_the_slow_way(value: bytes) -> None:
+    with pytest.raises(SlowError):
+        Pairs()[b"\x0a\x01k\x12" + bytes([len(value)]) + value]
 
 
 def test_no_field_of_otlp_is_left_unread_unseen() -> None:
