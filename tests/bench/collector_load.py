@@ -3,7 +3,9 @@
 The same client, requests and machine for each; one is running at a time, in an order shuffled
 anew each round. First as much as is acknowledged, then half of that rate for the latencies. The
 CPU is that of all processes of a collector until everything that it took is where it belongs: the
-spool's batches are sealed, the file is written. Medians of the rounds.
+spool's batches are sealed, the file is written. Medians of the rounds. Once with spans that are all
+alike, which is what the bars are about, and once with varied ones: what is made of a text once and
+found again is worth less there.
 
 The Collector is set up twice: as it comes, its file exporter behind the receiver, which
 acknowledges what is in memory; and with the queue that outlives it (file_storage, fsync on), which
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.backends.build import missing
@@ -47,6 +49,8 @@ class Sizes:
     """Of each half of a round."""
     rounds: int = 3
     streams: int = 8
+    traffic: str = "alike"
+    """What the spans are like: see load_client."""
 
 
 TINY = Sizes(0.5, 1, 2)
@@ -132,8 +136,9 @@ def started(label: str, folder: Path) -> Iterator[Running]:
         yield Running(theirs.otlp_grpc, {"all": theirs.process.pid})
 
 
-def _load(running: Running, seconds: float, rate: float, streams: int, seed: int) -> dict:
-    command = [sys.executable, CLIENT, running.endpoint, seconds, rate, streams, seed]
+def _load(running: Running, seconds: float, rate: float, sizes: Sizes, seed: int) -> dict:
+    command = [sys.executable, CLIENT, running.endpoint, seconds, rate, sizes.streams, seed]
+    command.append(sizes.traffic)
     output = subprocess.run(
         [str(each) for each in command], check=True, capture_output=True, text=True
     )
@@ -143,14 +148,14 @@ def _load(running: Running, seconds: float, rate: float, streams: int, seed: int
 def measure(label: str, folder: Path, sizes: Sizes, seed: int) -> Figures:
     """One round of one collector."""
     with started(label, folder) as running:
-        _load(running, min(sizes.seconds, 1.0), 0.0, sizes.streams, seed)  # to warm up
+        _load(running, min(sizes.seconds, 1.0), 0.0, sizes, seed)  # to warm up
         running.settle()
         before = running.cpu_s()
-        most = _load(running, sizes.seconds, 0.0, sizes.streams, seed + 1)
+        most = _load(running, sizes.seconds, 0.0, sizes, seed + 1)
         took_s = sizes.seconds + running.settle()
         spent = {name: cpu - before[name] for name, cpu in running.cpu_s().items()}
         rate = most["spans"] / sizes.seconds
-        half = _load(running, sizes.seconds, rate / 2 / 500, sizes.streams, seed + 2)
+        half = _load(running, sizes.seconds, rate / 2 / 500, sizes, seed + 2)
         return Figures(
             rate,
             most["spans"] / took_s,
@@ -164,8 +169,18 @@ def measure(label: str, folder: Path, sizes: Sizes, seed: int) -> Figures:
 
 def section(sizes: Sizes) -> None:
     """Run it and print it."""
+    report(compared(sizes))
+    report(compared(replace(sizes, seconds=min(sizes.seconds, 3.0), traffic="varied")))
+    collector_parts.section()
+
+
+def compared(sizes: Sizes) -> dict[str, list[Figures]]:
+    """The rounds of each collector."""
     labels = [OURS, MEMORY, QUEUE]
-    print(f"collector, requests of 500 spans over gRPC, {sizes.streams} at once", flush=True)
+    print(
+        f"collector, requests of 500 {sizes.traffic} spans over gRPC, {sizes.streams} at once",
+        flush=True,
+    )
     if reason := missing("otelcol"):
         print(f"  without otelcol: {reason}")
         labels = [OURS]
@@ -175,8 +190,7 @@ def section(sizes: Sizes) -> None:
         for label in order.sample(labels, len(labels)):
             with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as folder:
                 found[label].append(measure(label, Path(folder), sizes, number * 10))
-    report(found)
-    collector_parts.section()
+    return found
 
 
 def report(found: dict[str, list[Figures]]) -> None:

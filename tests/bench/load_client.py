@@ -1,9 +1,10 @@
 """A client that sends OTLP requests as fast as they are acknowledged, or at a given rate.
 
-`load_client.py ENDPOINT SECONDS RATE STREAMS SEED`: requests of 500 spans over gRPC, RATE of them
-a second (0: as many as there is room for), at most STREAMS at once. Prints one JSON object: how
-many were acknowledged and how many refused, and how long acknowledgements took, in seconds. With a
-rate the time runs from when a request was due, so that a server that stalls cannot hide it.
+`load_client.py ENDPOINT SECONDS RATE STREAMS SEED TRAFFIC`: requests of 500 spans over gRPC, RATE
+of them a second (0: as many as there is room for), at most STREAMS at once; their spans are `alike`
+or `varied`. Prints one JSON object: how many were acknowledged and how many refused, and how long
+acknowledgements took, in seconds. With a rate the time runs from when a request was due, so that a
+server that stalls cannot hide it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 
 import grpc
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
 
 SPANS = 500
 _METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -57,17 +58,96 @@ def request(choice: random.Random, spans: int = SPANS) -> tuple[bytes, bytes]:
     return TracesData(resource_spans=[message]).SerializeToString(), trace_id
 
 
-def _put(attribute: object, value: str | int) -> None:
-    field = "string_value" if isinstance(value, str) else "int_value"
-    setattr(attribute.value, field, value)  # type: ignore[attr-defined]
+_FIELDS = {str: "string_value", bool: "bool_value", int: "int_value", float: "double_value"}
+
+
+def _put(attribute: object, value: str | bool | int | float) -> None:
+    setattr(attribute.value, _FIELDS[type(value)], value)  # type: ignore[attr-defined]
+
+
+_OPERATIONS = {
+    "GET /item": (
+        "http.request.method", "http.response.status_code", "url.full", "server.address",
+        "client.port", "user_agent.original",
+    ),
+    "SELECT items": (
+        "db.system.name", "db.query.text", "db.namespace", "server.address",
+        "db.response.returned_rows",
+    ),
+    "publish orders": (
+        "messaging.system", "messaging.destination.name", "messaging.message.id",
+        "messaging.message.body.size",
+    ),
+    "render": ("template", "cached", "ratio", "tags"),
+    "call": ("rpc.system", "rpc.service", "rpc.method", "rpc.grpc.status_code", "enabled"),
+}  # fmt: skip
+_OWN = ("url.full", "db.query.text", "messaging.message.id")
+"""What is another text in every span."""
+_NUMBERS = ("code", "port", "rows", "size")
+
+
+def varied(choice: random.Random, spans: int = SPANS) -> tuple[bytes, bytes]:
+    """A request as `request` makes it, whose spans are of several operations, as a gateway's are.
+
+    A quarter of them have an event, a tenth a link; some have failed, or a `tracestate`.
+    """
+    data, trace_id = request(choice, spans)
+    message = TracesData.FromString(data)
+    for span in message.resource_spans[0].scope_spans[0].spans:
+        name = choice.choice(tuple(_OPERATIONS))
+        span.name = name if choice.random() < 0.7 else f"{name} {choice.randrange(50)}"
+        span.kind = choice.choice(Span.SpanKind.values()[1:])
+        del span.attributes[:]
+        for key in _OPERATIONS[name]:
+            _put_some(span.attributes.add(key=key), key, choice)
+        _put_more(span, choice)
+    return message.SerializeToString(), trace_id
+
+
+def _put_some(attribute: object, key: str, choice: random.Random) -> None:
+    if key == "tags":
+        for _ in range(3):
+            tag = f"tag {choice.randrange(100)}"
+            attribute.value.array_value.values.add(string_value=tag)  # type: ignore[attr-defined]
+    elif key in ("cached", "enabled"):
+        _put(attribute, choice.random() < 0.5)
+    elif key == "ratio":
+        _put(attribute, choice.random())
+    elif key.endswith(_NUMBERS):
+        _put(attribute, choice.randrange(10**5))
+    elif key in _OWN:
+        _put(attribute, f"one of many, {choice.randrange(10**9)}, with an é and {key} in it")
+    else:
+        _put(attribute, f"value {choice.randrange(20)}")
+
+
+def _put_more(span: Span, choice: random.Random) -> None:
+    chance = choice.random()
+    if chance < 0.15:
+        event = span.events.add(name="exception", time_unix_nano=span.start_time_unix_nano + 5)
+        _put(event.attributes.add(key="exception.type"), "ValueError")
+        _put(event.attributes.add(key="exception.message"), f"not {choice.randrange(1000)}")
+        _put(event.attributes.add(key="exception.stacktrace"), "in a line of a file\n" * 10)
+        span.status.code, span.status.message = 2, f"it failed {choice.randrange(100)} times"
+    elif chance < 0.25:
+        event = span.events.add(name="message", time_unix_nano=span.start_time_unix_nano + 5)
+        _put(event.attributes.add(key="message.id"), choice.randrange(10**6))
+    elif chance < 0.35:
+        link = span.links.add(trace_id=choice.randbytes(16), span_id=choice.randbytes(8))
+        _put(link.attributes.add(key="why"), "batch")
+    elif chance < 0.45:
+        span.trace_state = f"vendor={choice.randrange(100)}"
+
+
+TRAFFIC = {"alike": request, "varied": varied}
 
 
 class Load:
     """What all streams share."""
 
-    def __init__(self, seconds: float, rate: float, seed: int) -> None:
+    def __init__(self, seconds: float, rate: float, seed: int, traffic: str) -> None:
         choice = random.Random(seed)
-        self._bodies = [request(choice) for _ in range(_BODIES)]
+        self._bodies = [TRAFFIC[traffic](choice) for _ in range(_BODIES)]
         self._begins = time.perf_counter() + 0.2
         self._ends = self._begins + seconds
         self._rate = rate
@@ -109,9 +189,9 @@ class Load:
         return body.replace(trace_id, os.urandom(16))
 
 
-def main(endpoint: str, seconds: str, rate: str, streams: str, seed: str) -> None:
+def main(endpoint: str, seconds: str, rate: str, streams: str, seed: str, traffic: str) -> None:
     """See the module."""
-    load = Load(float(seconds), float(rate), int(seed))
+    load = Load(float(seconds), float(rate), int(seed), traffic)
     threads = [threading.Thread(target=load.stream, args=(endpoint,)) for _ in range(int(streams))]
     for thread in threads:
         thread.start()

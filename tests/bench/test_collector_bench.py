@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.bench.printing import has_rows, printed_by
@@ -37,6 +39,14 @@ def printed() -> str:
 @pytest.mark.parametrize("row", ROWS)
 def test_every_figure_is_printed(printed: str, row: str) -> None:
     assert has_rows(printed, row), printed
+
+
+def test_there_are_figures_for_spans_that_are_alike_and_for_others(printed: str) -> None:
+    loads = re.findall(
+        r"^collector, requests of 500 (\w+) spans over gRPC, 2 at once$", printed, re.M
+    )
+    assert loads == ["alike", "varied"], printed
+    assert len(re.findall(r"^  cirron-otel" + FIGURES, printed, re.M)) == 2, printed
 
 
 @pytest.mark.parametrize("row", BESIDE)
