@@ -4,8 +4,8 @@ The same client, requests and machine for each; one is running at a time, in an 
 anew each round. First as much as is acknowledged, then half of that rate for the latencies. The
 CPU is that of all processes of a collector until everything that it took is where it belongs: the
 spool's batches are sealed, the file is written. Medians of the rounds. Once with spans that are all
-alike, which is what the bars are about, and once with varied ones: what is made of a text once and
-found again is worth less there.
+alike and once with varied ones, of which less is found again that was made before; the bars are the
+same for both.
 
 The Collector is set up twice: as it comes, its file exporter behind the receiver, which
 acknowledges what is in memory; and with the queue that outlives it (file_storage, fsync on), which

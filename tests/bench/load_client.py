@@ -87,9 +87,10 @@ _NUMBERS = ("code", "port", "rows", "size")
 
 
 def varied(choice: random.Random, spans: int = SPANS) -> tuple[bytes, bytes]:
-    """A request as `request` makes it, whose spans are of several operations, as a gateway's are.
+    """A request as `request` makes it, whose spans are of several operations.
 
-    A quarter of them have an event, a tenth a link; some have failed, or a `tracestate`.
+    A quarter of them have an event, a tenth a link; some have failed, or a `tracestate`. How often
+    is made up, and no recording of a service.
     """
     data, trace_id = request(choice, spans)
     message = TracesData.FromString(data)
