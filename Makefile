@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt \
+	$(BIN)/python -m tests.install --quiet --build-constraint constraints.txt -c constraints.txt \
 	  -e '.[otlp,collector,postgres,s3]' --group dev --group docs
 	@touch $@
 
@@ -58,7 +58,7 @@ $(TORCH_STAMP): $(STAMP)
 	  echo "make torch: PyTorch $(TORCH_VERSION), and what trains with it, is added to .venv: on Linux, with"; \
 	  echo "CUDA's libraries, about 3 GB to fetch and 5.6 GB on disk. To go without: TORCH=no behind make."; \
 	fi; \
-	$(BIN)/python -m pip install $$quiet -c constraints.txt --group torch
+	$(BIN)/python -m tests.install $$quiet -c constraints.txt --group torch
 	@touch $@
 
 torch-oldest: $(STAMP)

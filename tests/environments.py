@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.install import install
+
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 """Where the packages of the tests' own environment are."""
 _FORGOTTEN = ("OTEL_", "CIRRON_", "PYTHON")
@@ -80,10 +82,10 @@ class Environment:
         return self.python
 
     def _fill(self) -> None:
-        self._do([sys.executable, "-m", "venv", str(self.home)])
-        pip = [str(self.python), "-m", "pip", "install", "--quiet"]
-        pip += ["--disable-pip-version-check", "-c", str(self.pins)]
-        self._do([*pip, *(self.install or ("--no-deps", "-r", str(self.pins)))])
+        command = [sys.executable, "-m", "venv", str(self.home)]
+        self._check(subprocess.run(command, capture_output=True, text=True, check=False))
+        wanted = self.install or ("--no-deps", "-r", str(self.pins))
+        self._check(install(self.python, ["--quiet", "-c", str(self.pins), *wanted]))
         path_file = self.site_packages / "further.pth"
         path_file.write_text("".join(f"{path}\n" for path in self.paths))
         (self.home / "pins").write_text(self._wanted())
@@ -92,8 +94,7 @@ class Environment:
         asked = repr((self.install, [str(path) for path in self.paths], sys.version))
         return hashlib.sha256(self.pins.read_bytes() + asked.encode()).hexdigest()
 
-    def _do(self, command: list[str]) -> None:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    def _check(self, result: subprocess.CompletedProcess[str]) -> None:
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
             message = f"the environment {self.name} cannot be made: {reason}"
