@@ -24,7 +24,7 @@ from ..spool.paths import file_name
 from ..spool.records import records_of
 from ..spool.writer import SpoolWriter, name_of
 from ..translator.decode import Decoded
-from ..translator.fast_foreign import ForeignText
+from ..translator.fast_foreign import ForeignText, Known
 from ..translator.header import LISTS
 from ..translator.log_marks import LogMarks
 from ..translator.translate import FromOtlp
@@ -52,6 +52,7 @@ class Storing:
         self._seen = seen
         self.counts: Counter[str] = Counter()
         """What was counted in the last `store`."""
+        self._known_texts = Known()
         self._names: list[str] = []
         self._is_found = False
         """Whether a batch was there already, and may not be on disk under its name."""
@@ -141,7 +142,7 @@ class Storing:
             self._note(batch, frame, records)
 
     def _store_foreign(self, frames: list[Frame], headers: Headers) -> None:
-        text = ForeignText()
+        text = ForeignText(self._known_texts)
         added = [f for f in frames if self._attempt(f, lambda f: text.add(f.body))]
         if not added:
             return

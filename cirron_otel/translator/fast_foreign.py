@@ -32,24 +32,47 @@ from .foreign import (
     span_record,
     with_key,
 )
+from .light_attributes import Pairs
 from .light_spans import is_canonical, read_light
-from .light_text import Ends, Names, Pairs, SlowError, rare
+from .light_text import Ends, Names, SlowError, rare
 
 _MOST_KNOWN = 256
+_LARGEST_KNOWN = 16_384
+"""Of resources and scopes, and bytes of each."""
+_SKIPPED = 15
+"""So many requests are taken to be like one whose spans had more than most."""
 _ZERO = bytes(8)
 _encode = msgspec.json.Encoder().encode
+
+
+class Known:
+    """What is known of the last spans, for the next batch: no more than a few MiB."""
+
+    def __init__(self) -> None:
+        self.pairs, self.names, self.ends = Pairs(), Names(), Ends()
+        self.bare: dict[tuple[str, bytes, bytes | None], Any] = {}
+        """Records of resources and scopes, by their bytes: most requests bring the same."""
+        self._skipped = 0
+
+    def read(self, data: bytes) -> tuple[Any, bool]:
+        """As read_light does, which is not asked for plain spans where they were not of late."""
+        if self._skipped:
+            self._skipped -= 1
+            return read_light(data, may_be_plain=False)
+        light, has_more = read_light(data)
+        if light is not None and has_more:
+            self._skipped = _SKIPPED
+        return light, has_more
 
 
 class ForeignText:
     """A batch in the making, of one request after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known | None = None) -> None:
         self._rows: list[bytes] = []
         """The rows of a request each, a comma between them."""
         self._resources: list[Record] = []
-        self._known: dict[tuple[str, bytes, bytes | None], Any] = {}
-        """Records of resources and scopes, by their bytes: most requests bring the same."""
-        self._texts = _Texts(Pairs(), Names(), Ends())
+        self._known = known or Known()
         self.spans = 0
 
     def add(self, data: bytes) -> int:
@@ -59,7 +82,7 @@ class ForeignText:
         """
         rows: list[bytes] = []
         try:
-            light, has_more = read_light(data)
+            light, has_more = self._known.read(data)
             resources = (
                 None
                 if light is None
@@ -101,7 +124,7 @@ class ForeignText:
             if scope is None:
                 scopes.append(_scope_slowly(each, known.resource, rows))
                 continue
-            count = _add_rows(each.spans, known, has_more, self._texts, rows)
+            count = _add_rows(each.spans, known, has_more, self._known, rows)
             scopes.append(with_key(dict(scope), "spans", count))
         return with_key(dict(known.record), "scope_spans", scopes)
 
@@ -120,26 +143,22 @@ class ForeignText:
         """
         data = getattr(light, field) if light.HasField(field) else None
         key = field, light.schema_url, data
-        if key not in self._known:
-            bare = kind(schema_url=light.schema_url.decode())
-            is_plain = True
-            if data is not None:
-                inner = getattr(bare, field)
-                inner.SetInParent()
-                inner.ParseFromString(data)
-                is_plain = is_canonical(inner, data)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = make(bare) if is_plain else None
-        return self._known[key]
-
-
-class _Texts(NamedTuple):
-    """What is known of the last spans."""
-
-    pairs: Pairs
-    names: Names
-    ends: Ends
+        known = self._known.bare
+        if key in known:
+            return known[key]
+        bare = kind(schema_url=light.schema_url.decode())
+        is_plain = True
+        if data is not None:
+            inner = getattr(bare, field)
+            inner.SetInParent()
+            inner.ParseFromString(data)
+            is_plain = is_canonical(inner, data)
+        made = make(bare) if is_plain else None
+        if len(light.schema_url) + len(data or b"") <= _LARGEST_KNOWN:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[key] = made
+        return made
 
 
 class _Resource(NamedTuple):
@@ -194,7 +213,7 @@ def _scope_slowly(light: Any, resource: Resource, rows: list[bytes]) -> Record:
 
 
 def _add_rows(
-    spans: Iterable[Any], known: _Resource, has_more: bool, texts: _Texts, rows: list[bytes]
+    spans: Iterable[Any], known: _Resource, has_more: bool, texts: Known, rows: list[bytes]
 ) -> int:
     """The hot loop: each field of a span is read once, and becomes text at once."""
     member_of, names, ends = texts.pairs.__getitem__, texts.names, texts.ends
@@ -224,7 +243,7 @@ def _add_rows(
                 status = None
             name, told = names[span.name], ends[span.kind, status, span.flags]
             if has_more:
-                told += rare(span)
+                told += rare(span, member_of, names)
         except SlowError:
             record = span_record(Span.FromString(span.SerializeToString()), known.resource)
             put(_text(record))

@@ -73,12 +73,12 @@ def _add_field(message: DescriptorProto, field: FieldDescriptor, package: str) -
 _KINDS: tuple[Any, ...] = (_light("plain", _RARE), _light("light", ()))
 
 
-def read_light(data: bytes) -> tuple[Any, bool]:
+def read_light(data: bytes, *, may_be_plain: bool = True) -> tuple[Any, bool]:
     """The spans of a TracesData, and whether some may have more than most; None where it cannot be.
 
     Raises DecodeError for what is no such message.
     """
-    for kind in _KINDS:
+    for kind in _KINDS if may_be_plain else _KINDS[1:]:
         message = kind.FromString(data)
         if is_canonical(message, data):
             return message, kind is not _KINDS[0]

@@ -10,7 +10,8 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from cirron_otel.translator.light_text import Ends, Names, Pairs, SlowError
+from cirron_otel.translator.light_attributes import Pairs
+from cirron_otel.translator.light_text import Ends, Names, SlowError
 
 
 def pair(key: str, value: str | int) -> bytes:
@@ -125,7 +126,7 @@ def test_what_is_kept_is_bounded_and_begun_anew() -> None:
 def test_long_texts_are_not_kept() -> None:
     pairs, names, ends = Pairs(), Names(), Ends()
     for number in range(10):
-        text = f"{number}" * 1000
+        text = f"{number}" * 1100
         assert pairs[pair("k", text)] == ("k", f'"k":"{text}"')
         assert names[text.encode()] == f'"{text}"'
         told = ends[0, Status(message=text).SerializeToString(), 0]
