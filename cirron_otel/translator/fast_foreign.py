@@ -7,7 +7,7 @@ and so does what is written otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,37 +32,22 @@ from .foreign import (
     span_record,
     with_key,
 )
-from .light_attributes import Pairs
+from .light_rows import Texts, add_rows
 from .light_spans import is_canonical, read_light
-from .light_text import Ends, Names, SlowError, rare
 
 _MOST_KNOWN = 256
 _LARGEST_KNOWN = 16_384
 """Of resources and scopes, and bytes of each."""
-_SKIPPED = 15
-"""So many requests are taken to be like one whose spans had more than most."""
-_ZERO = bytes(8)
 _encode = msgspec.json.Encoder().encode
 
 
-class Known:
+class Known(Texts):
     """What is known of the last spans, for the next batch: no more than a few MiB."""
 
     def __init__(self) -> None:
-        self.pairs, self.names, self.ends = Pairs(), Names(), Ends()
+        super().__init__()
         self.bare: dict[tuple[str, bytes, bytes | None], Any] = {}
         """Records of resources and scopes, by their bytes: most requests bring the same."""
-        self._skipped = 0
-
-    def read(self, data: bytes) -> tuple[Any, bool]:
-        """As read_light does, which is not asked for plain spans where they were not of late."""
-        if self._skipped:
-            self._skipped -= 1
-            return read_light(data, may_be_plain=False)
-        light, has_more = read_light(data)
-        if light is not None and has_more:
-            self._skipped = _SKIPPED
-        return light, has_more
 
 
 class ForeignText:
@@ -80,13 +65,11 @@ class ForeignText:
 
         Raises InputError for what is none; then nothing was added.
         """
-        rows: list[bytes] = []
+        rows: list[str] = []
         try:
-            light, has_more = self._known.read(data)
+            light = read_light(data)
             resources = (
-                None
-                if light is None
-                else [self._add(each, has_more, rows) for each in light.resource_spans]
+                None if light is None else [self._add(each, rows) for each in light.resource_spans]
             )
         except (DecodeError, UnicodeDecodeError):
             resources = None
@@ -94,7 +77,7 @@ class ForeignText:
             rows.clear()
             resources = _add_slowly(data, rows)
         if rows:
-            self._rows.append(b",".join(rows))
+            self._rows.append(",".join(rows).encode("latin-1"))
         self._resources += resources
         self.spans += len(rows)
         return len(rows)
@@ -113,7 +96,7 @@ class ForeignText:
             )
         )
 
-    def _add(self, light: Any, has_more: bool, rows: list[bytes]) -> Record:
+    def _add(self, light: Any, rows: list[str]) -> Record:
         """The record of a ResourceSpans, and the rows of its spans."""
         known = self._resource(light)
         if known is None:
@@ -124,8 +107,9 @@ class ForeignText:
             if scope is None:
                 scopes.append(_scope_slowly(each, known.resource, rows))
                 continue
-            count = _add_rows(each.spans, known, has_more, self._known, rows)
-            scopes.append(with_key(dict(scope), "spans", count))
+            spans = each.spans[:]
+            add_rows(spans, known.fixed, self._known, known.row, rows)
+            scopes.append(with_key(dict(scope), "spans", len(spans)))
         return with_key(dict(known.record), "scope_spans", scopes)
 
     def _resource(self, light: Any) -> _Resource | None:
@@ -166,14 +150,23 @@ class _Resource(NamedTuple):
 
     record: Record
     resource: Resource
-    pid: int | None
-    rank: int
+    fixed: str
+    """What the rows of its spans have between `thread_id` and `attrs`."""
+
+    def row(self, data: bytes) -> str:
+        """Of a serialised span, the slow way. Raises DecodeError."""
+        return _row(span_record(Span.FromString(data), self.resource))
 
 
 def _known(bare: ResourceSpans) -> _Resource:
     pairs = bare.resource.attributes
     pid, rank = int_attribute(pairs, sc.PROCESS_PID), int_attribute(pairs, sc.RANK)
-    return _Resource(resource_record(bare), bare.resource, pid, rank or 0)
+    fixed = f',"pid":{_json(pid)},"rank":{rank or 0},"attrs":{{'
+    return _Resource(resource_record(bare), bare.resource, fixed)
+
+
+def _row(record: Record) -> str:
+    return _text(record).decode("latin-1")
 
 
 def _text(value: Any) -> bytes:
@@ -186,7 +179,7 @@ def _text(value: Any) -> bytes:
 # --- the slow way -------------------------------------------------------------------------------
 
 
-def _add_slowly(data: bytes, rows: list[bytes]) -> list[Record]:
+def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:
     try:
         message = TracesData.FromString(data)
     except DecodeError:
@@ -194,76 +187,19 @@ def _add_slowly(data: bytes, rows: list[bytes]) -> list[Record]:
     return [_resource_slowly(each, rows) for each in message.resource_spans]
 
 
-def _resource_slowly(message: ResourceSpans, rows: list[bytes]) -> Record:
+def _resource_slowly(message: ResourceSpans, rows: list[str]) -> Record:
     records: list[Record] = []
     record = resource_spans_record(message, records)
-    rows.extend(map(_text, records))
+    rows.extend(map(_row, records))
     return record
 
 
-def _scope_slowly(light: Any, resource: Resource, rows: list[bytes]) -> Record:
+def _scope_slowly(light: Any, resource: Resource, rows: list[str]) -> Record:
     message = ScopeSpans.FromString(light.SerializeToString())
     records: list[Record] = []
     record = scope_spans_record(message, resource, records)
-    rows.extend(map(_text, records))
+    rows.extend(map(_row, records))
     return record
-
-
-# --- spans --------------------------------------------------------------------------------------
-
-
-def _add_rows(
-    spans: Iterable[Any], known: _Resource, has_more: bool, texts: Known, rows: list[bytes]
-) -> int:
-    """The hot loop: each field of a span is read once, and becomes text at once."""
-    member_of, names, ends = texts.pairs.__getitem__, texts.names, texts.ends
-    put, before = rows.append, len(rows)
-    fixed = f',"pid":{_json(known.pid)},"rank":{known.rank},"attrs":{{'
-    last: bytes | None = None
-    low = otel = ""
-    for span in spans:
-        trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
-        try:
-            if trace_id != last:
-                if len(trace_id) != 16 or not any(trace_id):
-                    raise SlowError
-                last, trace_hex = trace_id, trace_id.hex()
-                low = trace_hex[16:]
-                otel = f'}},"mark_ids":[],"otel":{{"trace_id":"{trace_hex}"'
-            if len(span_id) != 8 or span_id == _ZERO:
-                raise SlowError
-            if parent and (len(parent) != 8 or parent == _ZERO):
-                raise SlowError
-            attributes = span.attributes[:]
-            members = dict(map(member_of, attributes))
-            if len(members) != len(attributes):
-                raise SlowError  # a key twice
-            status = span.status
-            if not status and not span.HasField("status"):
-                status = None
-            name, told = names[span.name], ends[span.kind, status, span.flags]
-            if has_more:
-                told += rare(span, member_of, names)
-        except SlowError:
-            record = span_record(Span.FromString(span.SerializeToString()), known.resource)
-            put(_text(record))
-            continue
-        parent_id = f'"{parent.hex()}{low}"' if parent else "null"
-        thread = _thread(members[sc.THREAD_ID]) if sc.THREAD_ID in members else "null"
-        put(
-            f'{{"id":"{span_id.hex()}{low}","name":{name},"parent_id":{parent_id}'
-            f',"index":null,"start_ns":{span.start_time_unix_nano}'
-            f',"end_ns":{span.end_time_unix_nano},"cpu_ns":null,"gpu_ns":null'
-            f',"memory_peak_bytes":null,"thread_id":{thread}{fixed}{",".join(members.values())}'
-            f"{otel}{told}}}}}".encode()
-        )
-    return len(rows) - before
-
-
-def _thread(member: str) -> str:
-    """The number that an attribute is, as text."""
-    told = member.removeprefix(f'"{sc.THREAD_ID}":')
-    return told if told.removeprefix("-").isdigit() else "null"
 
 
 def _json(number: int | None) -> str:

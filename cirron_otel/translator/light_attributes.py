@@ -7,13 +7,14 @@ few bytes tell their form; what is not goes through a message.
 from __future__ import annotations
 
 import struct
-from json.encoder import encode_basestring as quoted
+from collections.abc import Callable
+from json.encoder import encode_basestring
 from typing import Any
 
 from msgspec import Struct
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from .light_text import MOST_KNOWN, Memo, SlowError, encode, read
+from .light_text import MOST_KNOWN, Memo, SlowError, encoded, length, plain, quoted, read
 
 _INFINITE = float("inf")
 _KEY, _VALUE, _STRING, _BOOL, _INT, _DOUBLE, _ARRAY = 0x0A, 0x12, 0x0A, 0x10, 0x18, 0x21, 0x2A
@@ -34,23 +35,7 @@ _LARGEST_KNOWN = 1024
 """Bytes of what is kept, as a query or where an exception was raised: two MiB in all, at most."""
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 _BOOLS = {b"\0": "false", b"\1": "true"}
-_double = struct.Struct("<d").unpack
-
-
-class _Head(Struct, gc=False):
-    """What the first bytes of serialised KeyValues say, up to their value's kind."""
-
-    key: str
-    member: str
-    """The key as JSON, and a colon."""
-    size: int
-    """Of the whole KeyValue, bytes."""
-    kind: int
-    """The tag of its value."""
-    text: int
-    """Bytes of the text or the array that its value is."""
-    kept: _Kept
-    """Of the key."""
+_double = struct.Struct("<d").unpack_from
 
 
 class _Kept(Struct, gc=False):
@@ -78,36 +63,40 @@ class Pairs(Memo):
 
     def __missing__(self, data: bytes) -> tuple[str, str]:
         size = len(data)
-        if size >= _SHORTEST:
-            at = data[1] + 5
-            head = self._heads[data[:at]]
-            if head is None:
-                long = _long(data)
-                if long is not None:
-                    return self._kept(data, *long)
-            elif head.size == size:
-                told = self._short(data, head, at)
-                if told is not None:
-                    found = head.key, head.member + told
-                    if head.kept.values < _FEW:
-                        head.kept.values += 1
-                        self.keep(data, found)
-                    return found
-        return self._slowly(data)
+        if size < _SHORTEST:
+            return self._slowly(data)
+        at = data[1] + 5
+        head = self._heads[data[:at]]
+        if head is None:
+            return _long(data, self._kept) or self._slowly(data)
+        key, member, whole, kind, inner, kept = head
+        if whole != size:
+            return self._slowly(data)
+        if kind == _STRING and data[at] == inner:
+            text = data[at + 1 :].decode()
+            if len(text) != inner:
+                text = data[at + 1 :].decode("latin-1")
+            found = key, member + encode_basestring(text)
+        else:
+            told = _number(data, at) if kind == _INT else self._other(kind, inner, data, at)
+            if told is None:
+                return self._slowly(data)
+            found = key, member + told
+        if kept.values < _FEW:
+            kept.values += 1
+            self.keep(data, found)
+        return found
 
-    def _short(self, data: bytes, head: _Head, at: int) -> str | None:
+    def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
         """The value begins at `at`; None where it is not in canonical form, or no such value."""
-        kind = head.kind
-        if kind == _STRING:
-            return quoted(data[at + 1 :].decode()) if data[at] == head.text else None
-        if kind == _INT:
-            return _number(data, at)
         if kind == _ARRAY:
-            return self._array(data, at + 1) if data[at] == head.text else None
+            return self._array(data, at + 1) if data[at] == inner else None
         if kind == _BOOL:
             return _BOOLS.get(data[at:])
-        number: float = _double(data[at:])[0]
-        return str(encode(number), "ascii") if -_INFINITE < number < _INFINITE else None
+        if kind == _DOUBLE:
+            number: float = _double(data, at)[0]
+            return encoded(number) if -_INFINITE < number < _INFINITE else None
+        return None
 
     def _array(self, data: bytes, at: int) -> str | None:
         """Items of at most 127 bytes each, for the array is no longer."""
@@ -122,8 +111,8 @@ class Pairs(Memo):
 
     def _slowly(self, data: bytes) -> tuple[str, str]:
         pair = read(KeyValue, data)
-        key = pair.key
-        return self._kept(data, key, f"{quoted(key)}:{encode(_value(pair.value)).decode()}")
+        key = pair.key.encode()
+        return self._kept(data, plain(key), f"{quoted(key)}:{encoded(_value(pair.value))}")
 
     def _kept(self, data: bytes, key: str, member: str) -> tuple[str, str]:
         found = key, member
@@ -135,8 +124,16 @@ class Pairs(Memo):
         return found
 
 
+_Head = tuple[str, str, int, int, int, "_Kept"]
+"""What the first bytes of KeyValues say, up to their value's tag.
+
+The key; the same as JSON, and a colon; bytes of the whole; the tag; bytes of the text or the array
+that the value is; what is kept of the key.
+"""
+
+
 class _Heads(Memo):
-    """By the first bytes of KeyValues: their _Head, None where it says nothing."""
+    """By the first bytes of KeyValues: their _Head, None where they are no short ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,8 +164,9 @@ class _Heads(Memo):
         size, kind = data[at + 1], data[at + 2]
         if size not in _SIZES.get(kind, ()):
             return None
-        key = data[2:at].decode()
-        return _Head(key, f"{quoted(key)}:", at + 2 + size, kind, size - 2, self.kept(key))
+        name = data[2:at]
+        key = plain(name)
+        return key, f"{quoted(name)}:", at + 2 + size, kind, size - 2, self.kept(key)
 
 
 class _Items(Memo):
@@ -176,35 +174,27 @@ class _Items(Memo):
 
     def __missing__(self, data: bytes) -> str:
         if len(data) > 1 and data[0] == _STRING and data[1] == len(data) - 2:
-            text = quoted(data[2:].decode())
+            text = quoted(data[2:])
         else:
             item = read(AnyValue, data)
-            text = encode(_scalar(item, item.WhichOneof("value"))).decode()
+            text = encoded(_scalar(item, item.WhichOneof("value")))
         self.keep(data, text)
         return text
 
 
-def _long(data: bytes) -> tuple[str, str] | None:
-    """A KeyValue of a text of up to 16,380 bytes whose size takes two; None where it is no such."""
+def _long(data: bytes, keep: Callable[[bytes, str, str], tuple[str, str]]) -> Any:
+    """What `keep` returns of a text of up to 2 MiB; None where it is none, or not canonical."""
     at = data[1] + 2
-    if data[0] != _KEY or data[1] > 127 or at + 6 > len(data) or data[at] != _VALUE:
+    if data[0] != _KEY or data[1] > 0x7F or at + 5 > len(data) or data[at] != _VALUE:
         return None
-    low, high, kind = data[at + 1 : at + 4]
-    size = low & 0x7F | high << 7
-    if low < 0x80 or not 0 < high < 0x80 or at + 3 + size != len(data) or kind != _STRING:
+    size, begins = length(data, at + 1)
+    if begins + size != len(data) or data[begins] != _STRING:
         return None
-    low, high = data[at + 4 : at + 6]
-    begins = at + 5
-    if low < 0x80:
-        high = 0
-    elif 0 < high < 0x80:
-        begins += 1
-    else:
+    size, begins = length(data, begins + 1)
+    if begins + size != len(data):
         return None
-    if begins + (low & 0x7F | high << 7) != len(data):
-        return None
-    key = data[2:at].decode()
-    return key, f"{quoted(key)}:{quoted(data[begins:].decode())}"
+    key = data[2:at]
+    return keep(data, plain(key), f"{quoted(key)}:{quoted(data[begins:])}")
 
 
 def _number(data: bytes, at: int) -> str | None:
@@ -234,3 +224,24 @@ def _scalar(value: Any, kind: str | None) -> Any:
     if kind == "double_value" and not -_INFINITE < found < _INFINITE:
         raise SlowError
     return found
+
+
+def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, str], int]:
+    """The members of the attributes that begin at `at`, by key, and where they end.
+
+    Raises SlowError, IndexError, and as Pairs does.
+    """
+    members: dict[str, str] = {}
+    count, size = 0, len(data)
+    while at < size and data[at] == tag:
+        inner = data[at + 1]
+        if inner < 0x80:
+            begins = at + 2
+        else:
+            inner, begins = length(data, at + 1)
+        at = begins + inner
+        key, members[key] = pairs[data[begins:at]]
+        count += 1
+    if at > size or count != len(members):
+        raise SlowError  # it is cut off, or there is a key twice
+    return members, at

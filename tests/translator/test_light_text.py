@@ -8,7 +8,7 @@ import struct
 
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from cirron_otel.translator.light_attributes import Pairs
 from cirron_otel.translator.light_text import Ends, Names, SlowError
@@ -129,7 +129,7 @@ def test_long_texts_are_not_kept() -> None:
         text = f"{number}" * 1100
         assert pairs[pair("k", text)] == ("k", f'"k":"{text}"')
         assert names[text.encode()] == f'"{text}"'
-        told = ends[0, Status(message=text).SerializeToString(), 0]
+        told = ends[0, Span(status=Status(message=text)).SerializeToString()]
         assert json.loads("{" + told[1:] + "}") == {"status": {"message": text}}
     assert not pairs
     assert not names
@@ -140,7 +140,8 @@ def test_names_and_ends_are_bounded() -> None:
     names, ends = Names(), Ends()
     for number in range(5000):
         assert names[b"%d" % number] == f'"{number}"'
-        assert ends[number, None, 1] == (f',"kind":{number},"flags":1' if number else ',"flags":1')
+        told = f',"kind":{number},"flags":1' if number else ',"flags":1'
+        assert ends[number, Span(flags=1).SerializeToString()] == told
     assert max(len(names), len(ends)) <= 2048
-    assert ends[0, None, 0] == ""
-    assert ends[2, b"", 0] == ',"kind":2,"status":{}'
+    assert ends[0, b""] == ""
+    assert ends[2, b"\x7a\x00"] == ',"kind":2,"status":{}'
