@@ -49,7 +49,10 @@ def request(**fields: Any) -> bytes:
     pair.value.string_value = "shop"
     scope = message.scope_spans.add()
     scope.scope.name = "http"
-    defaults = {"trace_id": b"t" * 16, "span_id": b"s" * 8, "name": "GET"}
+    defaults = {
+        "trace_id": b"t" * 16, "span_id": b"s" * 8, "name": "GET", "kind": 2,
+        "start_time_unix_nano": NOW - 5, "end_time_unix_nano": NOW,
+    }  # fmt: skip
     scope.spans.append(Span(**(defaults | fields)))
     return TracesData(resource_spans=[message]).SerializeToString()
 
@@ -60,6 +63,10 @@ def attribute(key: str = "k", **value: Any) -> dict[str, Any]:
 
 SPANS: dict[str, dict[str, Any]] = {
     "plain": {"start_time_unix_nano": 1, "end_time_unix_nano": 2**64 - 1, "kind": 3},
+    "without times": {"start_time_unix_nano": 0, "end_time_unix_nano": 0},
+    "that has not ended": {"end_time_unix_nano": 0},
+    "of no kind": {"kind": 0},
+    "of no name": {"name": ""},
     "with a parent": {"parent_span_id": b"p" * 8, "flags": 0x101, "trace_state": "a=b"},
     "of a status": {"status": {"code": 2, "message": "no"}},
     "of an empty status": {"status": {}},
