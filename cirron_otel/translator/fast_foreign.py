@@ -1,8 +1,8 @@
 """OTLP of any service to the text of a batch: the fast way of `foreign.decode_foreign`.
 
-The proof that nothing is lost is that of light_spans: what is in canonical form holds nothing but
-the fields that are read here. A span with something that JSON cannot say exactly goes the slow way,
-and so does what is written otherwise.
+Nothing is lost, for a request is read as light_spans says, and its spans as light_rows does. A span
+that has something else than is usual goes the slow way, and so does a request that is written
+otherwise.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
 
 from .. import exactjson
-from .. import semconv as sc
 from ..errors import InputError
 from ..model import SCHEMA_VERSION
 from .events import Record
@@ -24,30 +24,40 @@ from .foreign import (
     RECEIVED,
     RESOURCE_SPANS,
     SDK_VERSION,
-    int_attribute,
+    Process,
+    process_of,
     resource_record,
     resource_spans_record,
     scope_record,
-    scope_spans_record,
     span_record,
     with_key,
 )
 from .light_rows import Texts, add_rows
 from .light_spans import is_canonical, read_light
+from .pieces import varint
 
-_MOST_KNOWN = 256
-_LARGEST_KNOWN = 16_384
-"""Of resources and scopes, and bytes of each."""
+_MOST_KNOWN = 128
+_LARGEST_KNOWN = 4096
+"""Of resources and scopes, and bytes of each; as objects they may take twenty times as many."""
+_RESOURCE, _SCOPE, _SPAN = b"\x0a\x0a", b"\x0a\x12\x0a", b"\x12\x12\x0a"
+"""The tags of a message in a TracesData, the innermost first."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Known(Texts):
-    """What is known of the last spans, for the next batch: no more than a few MiB."""
+    """What is known of the last spans, for the next batch, of one thread.
+
+    It is bounded whatever comes: 10 MiB of resources and scopes at most, beside what Texts has.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.bare: dict[tuple[str, bytes, bytes | None], Any] = {}
         """Records of resources and scopes, by their bytes: most requests bring the same."""
+
+
+class _OtherwiseError(Exception):
+    """A resource or a scope that is not in canonical form."""
 
 
 class ForeignText:
@@ -71,7 +81,7 @@ class ForeignText:
             resources = (
                 None if light is None else [self._add(each, rows) for each in light.resource_spans]
             )
-        except (DecodeError, UnicodeDecodeError):
+        except (DecodeError, UnicodeDecodeError, _OtherwiseError):
             resources = None
         if resources is None:
             rows.clear()
@@ -98,71 +108,89 @@ class ForeignText:
 
     def _add(self, light: Any, rows: list[str]) -> Record:
         """The record of a ResourceSpans, and the rows of its spans."""
-        known = self._resource(light)
-        if known is None:
-            return _resource_slowly(ResourceSpans.FromString(light.SerializeToString()), rows)
+        resource = self._resource(light)
         scopes: list[Record] = []
         for each in light.scope_spans:
-            scope = self._scope(each)
-            if scope is None:
-                scopes.append(_scope_slowly(each, known.resource, rows))
-                continue
             spans = each.spans[:]
-            add_rows(spans, known.fixed, self._known, known.row, rows)
-            scopes.append(with_key(dict(scope), "spans", len(spans)))
-        return with_key(dict(known.record), "scope_spans", scopes)
+            add_rows(spans, resource.fixed, self._known, resource.row, rows)
+            scopes.append(with_key(dict(self._scope(each)), "spans", len(spans)))
+        return with_key(dict(resource.record), "scope_spans", scopes)
 
-    def _resource(self, light: Any) -> _Resource | None:
-        found: _Resource | None = self._remembered(light, "resource", ResourceSpans, _known)
+    def _resource(self, light: Any) -> _Resource:
+        def read(data: bytes) -> Resource:
+            return _within(data, _RESOURCE).resource
+
+        found: _Resource = self._remembered(light, "resource", read, ResourceSpans, _resource_of)
         return found
 
-    def _scope(self, light: Any) -> Record | None:
-        found: Record | None = self._remembered(light, "scope", ScopeSpans, scope_record)
+    def _scope(self, light: Any) -> Record:
+        def read(data: bytes) -> InstrumentationScope:
+            return _within(data, _SCOPE).scope_spans[0].scope
+
+        found: Record = self._remembered(light, "scope", read, ScopeSpans, scope_record)
         return found
 
-    def _remembered(self, light: Any, field: str, kind: Any, make: Callable[[Any], Any]) -> Any:
+    def _remembered(
+        self,
+        light: Any,
+        field: str,
+        read: Callable[[bytes], Any],
+        kind: Any,
+        make: Callable[[Any], Any],
+    ) -> Any:
         """What `make` gives of the `field` of `light` and its schema_url, in a message of a `kind`.
 
-        None where it is not in canonical form.
+        Raises _OtherwiseError, DecodeError.
         """
         data = getattr(light, field) if light.HasField(field) else None
         key = field, light.schema_url, data
-        known = self._known.bare
-        if key in known:
-            return known[key]
-        bare = kind(schema_url=light.schema_url.decode())
-        is_plain = True
+        bare = self._known.bare
+        if key in bare:
+            return bare[key]
+        message = kind(schema_url=light.schema_url.decode())
         if data is not None:
-            inner = getattr(bare, field)
-            inner.SetInParent()
-            inner.ParseFromString(data)
-            is_plain = is_canonical(inner, data)
-        made = make(bare) if is_plain else None
+            inner = read(data)
+            if not is_canonical(inner, data):
+                raise _OtherwiseError
+            getattr(message, field).SetInParent()
+            getattr(message, field).MergeFrom(inner)
+        made = make(message)
         if len(light.schema_url) + len(data or b"") <= _LARGEST_KNOWN:
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            known[key] = made
+            if len(bare) >= _MOST_KNOWN:
+                bare.clear()
+            bare[key] = made
         return made
 
 
 class _Resource(NamedTuple):
-    """A resource that came before."""
+    """What is made of a resource."""
 
     record: Record
-    resource: Resource
+    process: Process
     fixed: str
     """What the rows of its spans have between `thread_id` and `attrs`."""
 
     def row(self, data: bytes) -> str:
         """Of a serialised span, the slow way. Raises DecodeError."""
-        return _row(span_record(Span.FromString(data), self.resource))
+        span = _within(data, _SPAN).scope_spans[0].spans[0]
+        return _row(span_record(span, self.process))
 
 
-def _known(bare: ResourceSpans) -> _Resource:
-    pairs = bare.resource.attributes
-    pid, rank = int_attribute(pairs, sc.PROCESS_PID), int_attribute(pairs, sc.RANK)
-    fixed = f',"pid":{_json(pid)},"rank":{rank or 0},"attrs":{{'
-    return _Resource(resource_record(bare), bare.resource, fixed)
+def _resource_of(bare: ResourceSpans) -> _Resource:
+    process = process_of(bare.resource)
+    pid = "null" if process.pid is None else process.pid
+    fixed = f',"pid":{pid},"rank":{process.rank},"attrs":{{'
+    return _Resource(resource_record(bare), process, fixed)
+
+
+def _within(data: bytes, tags: bytes) -> ResourceSpans:
+    """The ResourceSpans that has `data` in fields of these tags, the innermost first.
+
+    By itself `data` might be deeper than protobuf lets a TracesData be. Raises DecodeError.
+    """
+    for tag in tags:
+        data = bytes((tag,)) + varint(len(data)) + data
+    return TracesData.FromString(data).resource_spans[0]
 
 
 def _row(record: Record) -> str:
@@ -192,15 +220,3 @@ def _resource_slowly(message: ResourceSpans, rows: list[str]) -> Record:
     record = resource_spans_record(message, records)
     rows.extend(map(_row, records))
     return record
-
-
-def _scope_slowly(light: Any, resource: Resource, rows: list[str]) -> Record:
-    message = ScopeSpans.FromString(light.SerializeToString())
-    records: list[Record] = []
-    record = scope_spans_record(message, resource, records)
-    rows.extend(map(_row, records))
-    return record
-
-
-def _json(number: int | None) -> str:
-    return "null" if number is None else str(number)

@@ -7,7 +7,7 @@ does not give a message back exactly, the message itself stands beside it (`raw`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -141,8 +141,8 @@ def _bare(message: _M, field: str) -> _M:
 
 def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record:
     """What a batch says of ResourceSpans; the records of their spans are appended to `spans`."""
-    resource = message.resource
-    scopes = [scope_spans_record(item, resource, spans) for item in message.scope_spans]
+    process = process_of(message.resource)
+    scopes = [scope_spans_record(item, process, spans) for item in message.scope_spans]
     return with_key(resource_record(_bare(message, "scope_spans")), "scope_spans", scopes)
 
 
@@ -184,9 +184,9 @@ def _write_schema_url(message: Any, record: Record) -> None:
         message.schema_url = of_type(record["schema_url"], str)
 
 
-def scope_spans_record(message: ScopeSpans, resource: Resource, spans: list[Record]) -> Record:
+def scope_spans_record(message: ScopeSpans, process: Process, spans: list[Record]) -> Record:
     """The record of a ScopeSpans; its spans are added to `spans`."""
-    spans.extend(span_record(span, resource) for span in message.spans)
+    spans.extend(span_record(span, process) for span in message.spans)
     return with_key(scope_record(_bare(message, "spans")), "spans", len(message.spans))
 
 
@@ -233,9 +233,22 @@ def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
 # --- spans --------------------------------------------------------------------------------------
 
 
-def span_record(span: Span, resource: Resource) -> Record:
+class Process(NamedTuple):
+    """What a resource says of the process that its spans are of."""
+
+    pid: int | None
+    rank: int
+
+
+def process_of(resource: Resource) -> Process:
+    """Read once, and not for each span: a resource may have thousands of attributes."""
+    rank = int_attribute(resource.attributes, sc.RANK)
+    return Process(int_attribute(resource.attributes, sc.PROCESS_PID), rank or 0)
+
+
+def span_record(span: Span, process: Process) -> Record:
     """The record of a span, exact whatever is in it."""
-    record = _view(span, resource)
+    record = _view(span, process)
     try:
         exact = is_same(_write_span(record), span)
     except NotOursError:
@@ -245,7 +258,7 @@ def span_record(span: Span, resource: Resource) -> Record:
     return record
 
 
-def _view(span: Span, resource: Resource) -> Record:
+def _view(span: Span, process: Process) -> Record:
     otel: Record = {"trace_id": span.trace_id.hex()}
     record_id = _regular(span.span_id, span.trace_id)
     if record_id is None:
@@ -261,7 +274,6 @@ def _view(span: Span, resource: Resource) -> Record:
     if span.events:
         otel["events"] = [_event(event) for event in span.events]
     thread_id = int_attribute(span.attributes, sc.THREAD_ID)
-    rank = int_attribute(resource.attributes, sc.RANK)
     return {
         "id": record_id,
         "name": span.name,
@@ -273,8 +285,8 @@ def _view(span: Span, resource: Resource) -> Record:
         "gpu_ns": None,
         "memory_peak_bytes": None,
         "thread_id": thread_id,
-        "pid": int_attribute(resource.attributes, sc.PROCESS_PID),
-        "rank": 0 if rank is None else rank,
+        "pid": process.pid,
+        "rank": process.rank,
         "attrs": view_attributes(span.attributes),
         "mark_ids": [],
         "otel": otel,

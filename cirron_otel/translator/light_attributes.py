@@ -7,7 +7,6 @@ few bytes tell their form; what is not goes through a message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -28,17 +27,19 @@ _SIZES = {
 }
 """Of a value, with its tag and its length, bytes."""
 _SHORTEST = 7
-"""A key of a letter and a number of a byte."""
+"""Of what has a head: a key of a letter and a number of a byte."""
 _FEW = 64
 """So many values of a key are kept before they are too many."""
-_LARGEST_KNOWN = 1024
-"""Bytes of what is kept, as a query or where an exception was raised: two MiB in all, at most."""
+_LARGEST_KNOWN = 2048
+"""Bytes of an attribute and its text, as a query or where an exception was raised: 4 MiB in all."""
+_LASTING = 16
+"""So many times what is known is forgotten before keys of many values are, too."""
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 _BOOLS = {b"\0": "false", b"\1": "true"}
 _double = struct.Struct("<d").unpack_from
 
 
-class _Kept(Struct, gc=False):
+class _Count(Struct, gc=False):
     """How many values of a key are kept, or were."""
 
     values: int = 0
@@ -47,19 +48,21 @@ class _Kept(Struct, gc=False):
 class Pairs(Memo):
     """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
 
-    A key whose values are many is not worth keeping. Raises SlowError; DecodeError and
-    UnicodeDecodeError for what is no KeyValue.
+    A key whose values are many is not worth keeping. Raises SlowError; DecodeError,
+    UnicodeDecodeError and IndexError for what is no KeyValue.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._heads = _Heads()
         self._items = _Items()
+        self._cleared = 0
 
     def clear(self) -> None:
-        """Know nothing any more but whose values are many."""
+        """Know nothing any more but, for a while, whose values are many."""
         super().clear()
-        self._heads.forget()
+        self._cleared += 1
+        self._heads.forget(at_all=not self._cleared % _LASTING)
 
     def __missing__(self, data: bytes) -> tuple[str, str]:
         size = len(data)
@@ -68,8 +71,9 @@ class Pairs(Memo):
         at = data[1] + 5
         head = self._heads[data[:at]]
         if head is None:
-            return _long(data, self._kept) or self._slowly(data)
-        key, member, whole, kind, inner, kept = head
+            long = _long(data)
+            return self._found(data, *long) if long else self._slowly(data)
+        key, member, whole, kind, inner, count = head
         if whole != size:
             return self._slowly(data)
         if kind == _STRING and data[at] == inner:
@@ -82,13 +86,16 @@ class Pairs(Memo):
             if told is None:
                 return self._slowly(data)
             found = key, member + told
-        if kept.values < _FEW:
-            kept.values += 1
+        if count.values < _FEW:
+            count.values += 1
             self.keep(data, found)
         return found
 
     def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
-        """The value begins at `at`; None where it is not in canonical form, or no such value."""
+        """A value that is no text and no integer, as JSON; it begins at `at`, behind its tag.
+
+        None where it is not in canonical form, or of a kind that is not read here.
+        """
         if kind == _ARRAY:
             return self._array(data, at + 1) if data[at] == inner else None
         if kind == _BOOL:
@@ -112,23 +119,23 @@ class Pairs(Memo):
     def _slowly(self, data: bytes) -> tuple[str, str]:
         pair = read(KeyValue, data)
         key = pair.key.encode()
-        return self._kept(data, plain(key), f"{quoted(key)}:{encoded(_value(pair.value))}")
+        return self._found(data, plain(key), f"{quoted(key)}:{encoded(_value(pair.value))}")
 
-    def _kept(self, data: bytes, key: str, member: str) -> tuple[str, str]:
+    def _found(self, data: bytes, key: str, member: str) -> tuple[str, str]:
         found = key, member
-        if len(data) <= _LARGEST_KNOWN:
-            kept = self._heads.kept(key)
-            if kept.values < _FEW:
-                kept.values += 1
+        if len(data) + len(member) <= _LARGEST_KNOWN:
+            count = self._heads.count(key)
+            if count.values < _FEW:
+                count.values += 1
                 self.keep(data, found)
         return found
 
 
-_Head = tuple[str, str, int, int, int, "_Kept"]
+_Head = tuple[str, str, int, int, int, _Count]
 """What the first bytes of KeyValues say, up to their value's tag.
 
-The key; the same as JSON, and a colon; bytes of the whole; the tag; bytes of the text or the array
-that the value is; what is kept of the key.
+The key; the same as JSON, and a colon; the bytes of the whole, its value with them; the tag; the
+bytes of the text or the array that the value is; how many values of the key are kept.
 """
 
 
@@ -137,24 +144,25 @@ class _Heads(Memo):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[str, _Kept] = {}
+        self._counts: dict[str, _Count] = {}
 
     def __missing__(self, data: bytes) -> _Head | None:
         head: _Head | None = self.keep(data, self._head(data))
         return head
 
-    def forget(self) -> None:
-        """Nothing is kept any more of keys with few values."""
-        for kept in self._kept.values():
-            kept.values = kept.values if kept.values >= _FEW else 0
+    def forget(self, *, at_all: bool) -> None:
+        """Nothing is kept any more of keys with few values, or of any."""
+        for count in self._counts.values():
+            count.values = 0 if at_all or count.values < _FEW else count.values
 
-    def kept(self, key: str) -> _Kept:
-        """How many are kept of a key."""
-        if key not in self._kept:
-            if len(self._kept) >= MOST_KNOWN:
-                self._kept.clear()
-            self._kept[key] = _Kept()
-        return self._kept[key]
+    def count(self, key: str) -> _Count:
+        """Of what is kept of a key."""
+        if key not in self._counts:
+            if len(self._counts) >= MOST_KNOWN:
+                self._counts.clear()
+                self.clear()
+            self._counts[key] = _Count()
+        return self._counts[key]
 
     def _head(self, data: bytes) -> _Head | None:
         """None where it is no short one of a text or a number: lengths and tags are a byte each."""
@@ -166,7 +174,7 @@ class _Heads(Memo):
             return None
         name = data[2:at]
         key = plain(name)
-        return key, f"{quoted(name)}:", at + 2 + size, kind, size - 2, self.kept(key)
+        return key, f"{quoted(name)}:", at + 2 + size, kind, size - 2, self.count(key)
 
 
 class _Items(Memo):
@@ -182,8 +190,8 @@ class _Items(Memo):
         return text
 
 
-def _long(data: bytes, keep: Callable[[bytes, str, str], tuple[str, str]]) -> Any:
-    """What `keep` returns of a text of up to 2 MiB; None where it is none, or not canonical."""
+def _long(data: bytes) -> tuple[str, str] | None:
+    """The key and the member of a text of up to 2 MiB; None where it is none, or not canonical."""
     at = data[1] + 2
     if data[0] != _KEY or data[1] > 0x7F or at + 5 > len(data) or data[at] != _VALUE:
         return None
@@ -194,7 +202,7 @@ def _long(data: bytes, keep: Callable[[bytes, str, str], tuple[str, str]]) -> An
     if begins + size != len(data):
         return None
     key = data[2:at]
-    return keep(data, plain(key), f"{quoted(key)}:{quoted(data[begins:])}")
+    return plain(key), f"{quoted(key)}:{quoted(data[begins:])}"
 
 
 def _number(data: bytes, at: int) -> str | None:

@@ -2,7 +2,7 @@
 
 Text is UTF-8 here, a byte a character (as Latin-1 reads it): so a character that takes several
 bytes makes no row wider, and a row becomes bytes without being encoded. What JSON cannot say
-exactly, and what is not in canonical form, is for the slow way (SlowError).
+exactly, and what is not in the usual form, is for the slow way (SlowError).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_KNOWN = 2048
 LARGEST_KNOWN = 128
 """Bytes of what is kept, but for attributes."""
 LARGEST = 65_536
-"""Bytes of a message that is read here: a character of four bytes makes all of its text as wide."""
+"""Bytes of a message that is read here: a text of it may take four times as many."""
 _READ: dict[Any, set[str]] = {
     KeyValue: {"key", "value"},
     AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},

@@ -14,7 +14,7 @@ from cirron_otel import exactjson
 from cirron_otel.errors import InputError
 from cirron_otel.ids import uuid4_shaped
 from cirron_otel.spool.canonical import batch_bytes
-from cirron_otel.translator.fast_foreign import ForeignText
+from cirron_otel.translator.fast_foreign import ForeignText, Known
 from cirron_otel.translator.foreign import RECEIVED, decode_foreign, encode_foreign
 
 from .strategies import traces
@@ -23,12 +23,18 @@ BATCH_ID = uuid4_shaped(bytes(range(16)))
 NOW = 1_795_197_734_691_234_492
 
 
+KNOWN = Known()
+"""What is known of all requests of these tests, refused ones among them."""
+
+
 def made(*requests: bytes) -> dict[str, Any]:
-    """The batch of the requests, read again."""
-    text = ForeignText()
+    """The batch of the requests, read again: the same whatever is known of others."""
+    first, second = ForeignText(), ForeignText(KNOWN)
     for data in requests:
-        text.add(data)
-    batch = exactjson.loads(text.text(BATCH_ID, NOW))
+        assert first.add(data) == second.add(data)
+    told = first.text(BATCH_ID, NOW)
+    assert second.text(BATCH_ID, NOW) == told
+    batch = exactjson.loads(told)
     assert isinstance(batch, dict)
     return batch
 
@@ -40,6 +46,12 @@ def slow(*requests: bytes) -> dict[str, Any]:
     batch["batch_id"], batch["created_ns"] = BATCH_ID, NOW
     batch["otel"][RECEIVED] = NOW
     return batch
+
+
+USUAL = Span(
+    trace_id=b"t" * 16, span_id=b"s" * 8, name="n", kind=2, start_time_unix_nano=5,
+    end_time_unix_nano=NOW,
+)  # fmt: skip
 
 
 def request(**fields: Any) -> bytes:
@@ -155,7 +167,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("tail", UNKNOWN.values(), ids=UNKNOWN)
 def test_bytes_that_are_written_otherwise(tail: bytes) -> None:
-    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="n").SerializeToString() + tail
+    span = USUAL.SerializeToString() + tail
     scope = b"\x12" + bytes([len(span)]) + span
     resource = b"\x12" + bytes([len(scope)]) + scope
     data = b"\x0a" + bytes([len(resource)]) + resource
@@ -250,8 +262,7 @@ PAIRS = {
 
 def with_pair(pair: bytes) -> bytes:
     """A request whose span has an attribute of those bytes."""
-    span = Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="GET").SerializeToString()
-    told = span + b"\x4a" + bytes([len(pair)]) + pair
+    told = USUAL.SerializeToString() + b"\x4a" + bytes([len(pair)]) + pair
     for tag in (b"\x12", b"\x12", b"\x0a"):  # ScopeSpans.spans, ResourceSpans.scope_spans, ...
         told = tag + bytes([len(told)]) + told
     return told
@@ -273,6 +284,45 @@ def test_the_bytes_of_an_attribute(pair: bytes) -> None:
     same_or_refused(with_pair(pair))
 
 
+@pytest.mark.parametrize(
+    "name", ["a number of two bytes", "a text", "an empty text", "an empty key"]
+)
+def test_the_bytes_are_read_as_usual(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the slow way: what is said of it here is said of the fast one."""
+    monkeypatch.setattr("cirron_otel.translator.fast_foreign.span_record", None)
+    assert ForeignText().add(with_pair(PAIRS[name])) == 1
+
+
+def nested(levels: int, leaf: bytes) -> bytes:
+    """A KeyValue of an array in an array, and so on: each level is two messages."""
+    value = leaf
+    for _ in range(levels):
+        for tag in (b"\x0a", b"\x2a"):  # ArrayValue.values, AnyValue.array_value
+            value = field(tag, value)
+    return field(b"\x0a", b"k") + field(b"\x12", value)
+
+
+def field(tag: bytes, value: bytes) -> bytes:
+    size = len(value)
+    length = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])
+    return tag + length + value
+
+
+@pytest.mark.parametrize("leaf", [b"", b"\x18\x01", b"\x2a\x00"], ids=["empty", "number", "array"])
+@pytest.mark.parametrize("levels", range(44, 52))
+def test_what_is_too_deep_for_protobuf_is_refused(levels: int, leaf: bytes) -> None:
+    """Counted from the whole request on, wherever it stands, and also where it is known."""
+    pair, span = nested(levels, leaf), USUAL.SerializeToString()
+    event = field(b"\x5a", field(b"\x1a", pair))
+    spans = [field(b"\x12", span + field(b"\x4a", pair)), field(b"\x12", span + event)]
+    scope = field(b"\x0a", field(b"\x1a", pair))  # InstrumentationScope.attributes
+    resource = field(b"\x0a", field(b"\x0a", pair))
+    for told in (*spans, scope):
+        same_or_refused(field(b"\x0a", field(b"\x12", told)))
+    same_or_refused(field(b"\x0a", resource))
+    same_or_refused(field(b"\x0a", resource + field(b"\x12", field(b"\x12", span))))
+
+
 def test_an_attribute_is_in_a_span() -> None:
     batch = made(with_pair(PAIRS["a number of two bytes"]))
     assert [span["attrs"] for span in batch["spans"]] == [{"k": 128}]
@@ -286,3 +336,21 @@ def test_any_bytes(message: TracesData, data: st.DataObject) -> None:
         if told:
             told[data.draw(st.integers(0, len(told) - 1))] = data.draw(st.integers(0, 255))
     same_or_refused(bytes(told))
+
+
+def test_what_is_known_is_bounded_in_bytes() -> None:
+    """Whatever comes: many resources, long ones, and texts that JSON makes six times as long."""
+    known = Known()
+    for number in range(600):
+        message = ResourceSpans(schema_url="u" * (number * 16))
+        message.resource.attributes.add(key="k").value.string_value = str(number)
+        span = message.scope_spans.add().spans.add()
+        span.CopyFrom(USUAL)
+        for key in range(8):
+            text = "\0" * (number * 4) + str(number)
+            span.attributes.add(key=f"{number} {key}").value.string_value = text
+        ForeignText(known).add(TracesData(resource_spans=[message]).SerializeToString())
+    assert 0 < len(known.bare) <= 128
+    assert max(len(url) + len(data or b"") for _, url, data in known.bare) <= 4096
+    assert 0 < len(known.pairs) <= 2048
+    assert max(len(data) + len(member) for data, (_, member) in known.pairs.items()) <= 2048

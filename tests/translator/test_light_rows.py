@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from cirron_otel import exactjson
-from cirron_otel.translator.foreign import span_record
+from cirron_otel.translator.foreign import Process, span_record
 from cirron_otel.translator.light_rows import Texts, add_rows
 
 FIXED = ',"pid":null,"rank":0,"attrs":{'
 SLOW = "the slow way"
+NOBODY = Process(None, 0)
 USUAL: dict[str, Any] = {
     "trace_id": bytes(range(16)), "span_id": b"s" * 8, "name": "GET", "kind": 2, "flags": 257,
     "start_time_unix_nano": 1_795_197_734_691_234_492, "end_time_unix_nano": 2**64 - 1,
@@ -92,7 +92,7 @@ def test_what_usual_spans_have_is_read(fields: dict[str, Any]) -> None:
     found = row(span.SerializeToString())
     assert found != SLOW
     told = exactjson.loads(found.encode("latin-1"))
-    assert exactjson.equal(told, span_record(span, Resource()))
+    assert exactjson.equal(told, span_record(span, NOBODY))
 
 
 @pytest.mark.parametrize("name", READ)
@@ -101,8 +101,53 @@ def test_a_byte_too_many_or_too_few_is_not_overlooked(name: str) -> None:
     data = Span(**(USUAL | READ[name])).SerializeToString()
     step = max(1, len(data) // 300)
     for at in range(0, len(data), step):
-        for other in (data[:at], data[:at] + data[at + 1 :], data[:at] + b"\x01" + data[at:]):
+        before, behind = data[:at], data[at + 1 :]
+        others = [before, before + behind, before + b"\x01" + data[at:]]
+        others += [before + bytes([byte]) + behind for byte in (0, 1, 127, 128, 255)]
+        for other in others:
             is_same_or_slow(other)
+
+
+TIME = (7).to_bytes(8, "little")
+EVENT_OF = b"\x5a\x0c\x09" + TIME + b"\x12\x01e"
+LINK_IDS = b"\x0a\x10" + b"u" * 16 + b"\x12\x08" + b"v" * 8
+FIELDS = {
+    "state": (b"\x1a\x03x=y", b"\x1a\x00"),
+    "parent": (b"\x22\x08" + b"p" * 8, b"\x22\x00"),
+    "name": (b"\x2a\x03GET", b"\x2a\x00"),
+    "kind": (b"\x30\x02", b"\x30\x00"),
+    "start": (b"\x39" + TIME, b"\x39" + bytes(8)),
+    "end": (b"\x41" + TIME, b"\x41" + bytes(8)),
+    "attribute": (b"\x4a\x08\x0a\x01k\x12\x03\x0a\x01v", b"\x4a\x00"),
+    "key": (b"\x4a\x08\x0a\x01q\x12\x03\x0a\x01v", b"\x4a\x07\x0a\x00\x12\x03\x0a\x01v"),
+    "dropped": (b"\x50\x01", b"\x50\x00"),
+    "event": (EVENT_OF, b"\x5a\x00"),
+    "event's name": (EVENT_OF, b"\x5a\x0b\x09" + TIME + b"\x12\x00"),
+    "event's time": (EVENT_OF, b"\x5a\x03\x12\x01e"),
+    "link": (b"\x6a\x1c" + LINK_IDS, b"\x6a\x00"),
+    "link's state": (b"", b"\x6a\x1e" + LINK_IDS + b"\x1a\x00"),
+    "link's flags": (b"", b"\x6a\x21" + LINK_IDS + b"\x35" + bytes(4)),
+    "status": (b"\x7a\x02\x18\x01", b"\x7a\x00"),
+    "flags": (b"\x85\x01\x01\x01\x00\x00", b"\x85\x01" + bytes(4)),
+}  # fmt: skip
+"""What a span may have behind its ids, in order: usual bytes, and those that say nothing."""
+
+
+def assembled(zero: str | None) -> bytes:
+    ids = b"\x0a\x10" + b"t" * 16 + b"\x12\x08" + b"s" * 8
+    return ids + b"".join(pair[name == zero] for name, pair in FIELDS.items())
+
+
+def test_the_fields_are_those_of_a_span() -> None:
+    data = assembled(None)
+    assert Span.FromString(data).SerializeToString() == data
+    assert row(data) != SLOW
+
+
+@pytest.mark.parametrize("zero", FIELDS)
+def test_a_field_that_says_nothing(zero: str) -> None:
+    """As canonical form has none, but for messages."""
+    is_same_or_slow(assembled(zero))
 
 
 def is_same_or_slow(data: bytes) -> None:
@@ -113,7 +158,7 @@ def is_same_or_slow(data: bytes) -> None:
             Span.FromString(data)
         return
     if found != SLOW:
-        record = span_record(Span.FromString(data), Resource())
+        record = span_record(Span.FromString(data), NOBODY)
         assert exactjson.equal(exactjson.loads(found.encode("latin-1")), record), data.hex()
 
 
@@ -148,4 +193,4 @@ def test_the_ids_of_a_trace_are_its_own() -> None:
     add_rows([s.SerializeToString() for s in spans], FIXED, Texts(), lambda _: SLOW, rows)
     for span, found in zip(spans, rows, strict=True):
         told = exactjson.loads(found.encode("latin-1"))
-        assert exactjson.equal(told, span_record(span, Resource()))
+        assert exactjson.equal(told, span_record(span, NOBODY))
