@@ -1,8 +1,8 @@
 """Serialised spans to the text of their rows, read by hand.
 
-A span is read in the order of its fields, from its first byte to its last: what is passed over
-nowhere is lost nowhere. To make a message of it, and to ask that for its fields one by one, takes
-twice as long. What is in another order or form, as canonical as it may be, is for the slow way.
+A span is read in the order of its fields, from its first byte to its last: nothing is passed over,
+so that nothing is lost unseen. A message of it would cost as much where spans are alike, and half
+as much again where they vary (docs/adr/0012). What is in another order or form is for the slow way.
 """
 
 from __future__ import annotations
