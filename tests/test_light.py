@@ -13,7 +13,7 @@ import cirron_otel
 
 HEAVY = {
     "torch", "numpy", "safetensors", "transformers", "lightning", "accelerate", "torchdata",
-    "grpc", "requests", "yaml", "sqlalchemy", "aiohttp", "psycopg", "obstore",
+    "grpc", "requests", "yaml", "sqlalchemy", "aiohttp", "psycopg", "obstore", "uvloop",
 }  # fmt: skip
 OF_TORCH = ("instrumentation", "snapshot")
 """The packages that may import torch, where it is used."""

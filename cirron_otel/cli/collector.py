@@ -79,6 +79,7 @@ def collector(
 def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
     import asyncio
 
+    from ..collector.event_loop import new_event_loop
     from ..collector.logs import Logging
     from ..collector.running import run
     from ..collector.walking import secrets_of
@@ -93,8 +94,11 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
 
     for warning in loaded.warnings:
         output.message(f"warning: {warning}")
-    with Logging(loaded.options.logs, secrets_of(loaded.options)) as logs:
-        return asyncio.run(run(loaded.options, announce, read, logs))
+    with (
+        Logging(loaded.options.logs, secrets_of(loaded.options)) as logs,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        return runner.run(run(loaded.options, announce, read, logs))
 
 
 def _refuse(error: ConfigError) -> NoReturn:
