@@ -169,6 +169,8 @@ def measure(label: str, folder: Path, sizes: Sizes, seed: int) -> Figures:
 
 def section(sizes: Sizes) -> None:
     """Run it and print it."""
+    version = " ".join(sys.version.split())
+    print(f"Python {version}: a plain build, without the compiler's profile, takes a third more")
     report(compared(sizes))
     report(compared(replace(sizes, seconds=min(sizes.seconds, 3.0), traffic="varied")))
     collector_parts.section()

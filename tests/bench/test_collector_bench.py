@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 
 import pytest
@@ -34,6 +35,10 @@ BESIDE = (
 @pytest.fixture(scope="module")
 def printed() -> str:
     return printed_by("collector")
+
+
+def test_says_with_which_python(printed: str) -> None:
+    assert printed.startswith(f"Python {platform.python_version()} ")
 
 
 @pytest.mark.parametrize("row", ROWS)
