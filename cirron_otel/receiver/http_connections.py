@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
@@ -64,10 +64,11 @@ class _Connection(web.RequestHandler):
         self._owner = owner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._owner.is_full and isinstance(transport, asyncio.Transport):
+        if self._owner.is_full:
             self.close()
-            transport.write(_FULL)
-            transport.close()
+            stream = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+            stream.write(_FULL)
+            stream.close()
             return
         super().connection_made(transport)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from cirron_otel.collector.event_loop import new_event_loop
 from cirron_otel.receiver.export import Answer, Reason, RefusalError, Request
 from cirron_otel.receiver.grpc_server import GrpcReceiver
 from cirron_otel.receiver.measure import MalformedError, TooManyElementsError, measure
@@ -49,4 +50,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())

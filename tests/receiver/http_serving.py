@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from cirron_otel.collector.event_loop import new_event_loop
 from cirron_otel.receiver.http_server import HttpReceiver
 
 from .fake_intake import FakeIntake
@@ -183,7 +184,7 @@ def until(holds: Callable[[], object]) -> None:
 def serving(intake: FakeIntake | None = None, **options: Any) -> Iterator[Served]:
     """Run a receiver with these options."""
     intake = intake or FakeIntake()
-    loop = asyncio.new_event_loop()
+    loop = new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     receiver = HttpReceiver(intake, **{"host": "127.0.0.1", "port": 0, **options})

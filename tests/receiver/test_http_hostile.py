@@ -301,6 +301,7 @@ def test_a_connection_is_kept_behind_an_error(server: Served) -> None:
 
 BOMBER = """
 import asyncio, json, resource, sys
+from cirron_otel.collector.event_loop import new_event_loop
 from cirron_otel.receiver.http_server import HttpReceiver
 from tests.receiver.fake_intake import FakeIntake
 
@@ -315,7 +316,7 @@ async def main():
     await receiver.stop(1)
     print(json.dumps([len(intake.requests), intake.in_flight, peak()]), flush=True)
 
-asyncio.run(main())
+asyncio.Runner(loop_factory=new_event_loop).run(main())
 """
 
 
