@@ -78,6 +78,7 @@ def collector(
 
 def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
     import asyncio
+    import os
 
     from ..collector.event_loop import new_event_loop
     from ..collector.logs import Logging
@@ -94,6 +95,9 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
 
     for warning in loaded.warnings:
         output.message(f"warning: {warning}")
+    # uvloop forks to start a process, and gRPC's handlers for that would say on standard error that
+    # they give up. No child goes on with what gRPC has here: each is another program at once.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with (
         Logging(loaded.options.logs, secrets_of(loaded.options)) as logs,
         asyncio.Runner(loop_factory=new_event_loop) as runner,

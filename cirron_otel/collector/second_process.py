@@ -136,7 +136,9 @@ class Translator:
         try:
             await self._run()
         except OSError as error:
-            self.trouble = f"the translation cannot be started: {error.strerror or error}"
+            # uvloop has -1 for what is no number of an error: no more descriptors are to be had.
+            why = "too few descriptors" if error.errno == -1 else error.strerror or error
+            self.trouble = f"the translation cannot be started: {why}"
             return self.trouble
         except Exception as error:
             logger.exception("the translation cannot be listened to")

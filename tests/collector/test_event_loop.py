@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import uvloop
 
 from cirron_otel.collector.event_loop import new_event_loop
 
+from .away import until
 from .serving import serving, spans_of
 from .test_second_process import take
 
@@ -42,3 +46,11 @@ def test_a_collector_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_collector_with_it(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as here:
         assert "uvloop" in Path(f"/proc/{here.process.pid}/maps").read_text()
+        translator = here.translator()
+        assert translator is not None
+        os.kill(translator, signal.SIGKILL)
+        until(lambda: here.translator() not in (None, translator))
+        take(here)
+        assert here.end() == 0
+    for line in here.log.read_text().splitlines():
+        json.loads(line)  # no library says a word of its own, as gRPC does about forks

@@ -257,7 +257,7 @@ class TestStartedAgain:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
             assert translator is not None
             os.kill(translator, signal.SIGKILL)
-            until(lambda: is_logged(here, "the translation cannot be started"))
+            until(lambda: is_logged(here, "the translation cannot be started: too few descriptors"))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
             take(here)
             until(lambda: spans_of(here.folder))
