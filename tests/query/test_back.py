@@ -253,8 +253,8 @@ def test_reports_and_exports_read_backends_too(
         OTEL_EXPORTER_OTLP_ENDPOINT=tempo.otlp_http,
         OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
     )
-    # Jaeger has them twice where another test has sent them, too.
-    assert sent["accepted"] in (len(spans), 2 * len(spans))
+    # Jaeger has them twice where another test has sent them, too, and may still be taking those.
+    assert len(spans) <= sent["accepted"] <= 2 * len(spans)
     there.wait(spans)
     there.back(what, tmp_path / "back")
     assert_same(batches(tmp_path / "back"), batches(spool))
