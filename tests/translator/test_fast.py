@@ -81,7 +81,7 @@ def test_fast_decoder_gives_the_batch(spool: str) -> None:
         assert taken, "a whole batch needs the exact way only where something rests beside it"
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered())
 def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[ResourceSpans]) -> None:
     data = TracesData(resource_spans=messages).SerializeToString()
@@ -133,7 +133,7 @@ def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
     return batch()
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=plain_batches())
 def test_fast_and_exact_agree(batch: dict[str, Any]) -> None:
     data = msgspec.json.encode(batch)

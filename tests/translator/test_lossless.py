@@ -71,7 +71,7 @@ def texts(messages: list[ResourceSpans]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("options", LAYOUTS, ids=lambda o: o.layout)
-@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches, name=st.none() | st.just("odd name.json"))
 def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) -> None:
     before = gen.copy_of(batch)
@@ -127,7 +127,7 @@ def test_part_of_a_batch_is_kept_as_it_is(
     assert again.name == decoded.name
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(message=gen.traces)
 def test_otlp_to_batch_and_back(message: TracesData) -> None:
     messages = list(message.resource_spans)
@@ -200,7 +200,7 @@ def _tamper(draw: st.DrawFn, span: Any, other: ResourceSpans) -> None:
         span.MergeFromString(gen._varint(5000 << 3 | 2) + b"\x03new")
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered())
 def test_tampered_output_gives_its_messages_or_its_records(messages: list[ResourceSpans]) -> None:
     messages = wire(messages)
