@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -78,7 +79,6 @@ def collector(
 
 def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
     import asyncio
-    import os
 
     from ..collector.event_loop import new_event_loop
     from ..collector.logs import Logging
