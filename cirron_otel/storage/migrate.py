@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import resources
 
 from ..errors import InputError
-from ..exporter.batch_target import MisconfiguredError
+from ..exporter.batch_target import MisconfiguredError, RefusedError, UnreachableError
 from .database import Database
 
 _VERSIONS = "TraceStorage"
@@ -45,12 +45,20 @@ def version_of(database: Database) -> int:
 def migrate(database: Database, to: int | None = None) -> int:
     """Bring a database to the version `to`, by default the current one; what version it had.
 
-    All steps are one transaction, and of several processes one does them. Raises
-    MisconfiguredError where a newer release has written the database.
+    All steps are one transaction. If several processes migrate at once, one of them does it and
+    the others wait for it. Raises MisconfiguredError if a newer release wrote the database, and
+    UnreachableError, never RefusedError, if a step fails: no batch is at fault then.
     """
     wanted = current(database.dialect) if to is None else to
     if version_of(database) == wanted:
         return wanted
+    try:
+        return _migrate(database, wanted)
+    except RefusedError as error:
+        raise UnreachableError(f"the tables cannot be made now: {error}") from None
+
+
+def _migrate(database: Database, wanted: int) -> int:
     with database.transaction():
         database.serialize()
         before = version_of(database)

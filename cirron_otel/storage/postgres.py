@@ -40,10 +40,16 @@ _LOCK = 0x6369_7272_6F6E
 _abandoned: list[Any] = []
 
 _NO_ENTRY = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
-"""What a server, or the driver, says to who may not connect; it gives no code then."""
-_WRONG = frozenset({"28", "3D", "3F", "42"})
-_REFUSED = frozenset({"22", "23", "54"})
-"""Classes of SQLSTATE: data, constraints, limits (Appendix A of PostgreSQL's documentation)."""
+"""Parts of the messages of a refused connection; the driver gives no SQLSTATE for those."""
+# SQLSTATEs and their classes: Appendix A of PostgreSQL's documentation.
+_NOT_ALLOWED = ("28", "3D", "3F", "42501")
+"""Authorization, unknown database, unknown schema, insufficient privilege."""
+_EXISTS = ("42P07", "42710", "42723", "42P06")
+"""A table, another object, a function or a schema of that name exists already."""
+_OTHER_TABLES = ("42",)
+"""Any other statement that does not fit the schema: an unknown table or column, for example."""
+_REFUSED = ("22", "23", "54")
+"""Data, constraints, limits."""
 
 
 class PostgresDatabase:
@@ -81,12 +87,17 @@ class PostgresDatabase:
         text = without_secrets(lines[0], list(self._location.secrets))
         if self._is_interrupted:
             return StoppedError(f"stopped while {shown} was written")
-        if state[:2] in _REFUSED:
+        if state.startswith(_REFUSED):
             return RefusedError(f"{shown} does not take that: {text}", status=state)
         if isinstance(error, psycopg.ProgrammingError) and not state:
             return UsageError(f"{shown} is no URL that can be used: {text}")
-        if state[:2] in _WRONG or any(words in str(error) for words in _NO_ENTRY):
+        if state.startswith(_NOT_ALLOWED) or (
+            not state and any(words in str(error) for words in _NO_ENTRY)
+        ):
             what = f"{text}: check the user, the password, the database and its permissions"
+            return MisconfiguredError(f"{shown} cannot be used: {what}", status=state)
+        if state.startswith(_OTHER_TABLES) and state not in _EXISTS:
+            what = f"{text}: check the search path, and that no other program changed the tables"
             return MisconfiguredError(f"{shown} cannot be used: {what}", status=state)
         return UnreachableError(f"{shown} cannot be used now: {text}", status=state or "no answer")
 
@@ -159,7 +170,13 @@ class PostgresDatabase:
 
     def has_table(self, name: str) -> bool:
         """See Database."""
-        return self.rows("SELECT to_regclass(?)", f'"{name}"') != [(None,)]
+        # Not to_regclass: it answers from the catalog cache, which may still hold that there was
+        # no such table, also after `serialize` has waited for the writer that made it.
+        found = (
+            "SELECT 1 FROM pg_catalog.pg_class WHERE relname = ? AND relkind IN ('r', 'p')"
+            " AND pg_catalog.pg_table_is_visible(oid)"
+        )
+        return bool(self.rows(found, name))
 
     def shrink(self) -> None:
         """Nothing is to be done: the server's autovacuum does it."""

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import InputError
-from cirron_otel.exporter.batch_target import MisconfiguredError
+from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
 from cirron_otel.storage import Storage
 from cirron_otel.storage.database import Database, connect
 from cirron_otel.storage.migrate import current, migrate, steps, version_of
+from cirron_otel.storage.target import StorageTarget
 from cirron_otel.storage.url import parse_url
+from tests.exporter.deliveries import until
 from tests.spool.made import made, mark, snapshot, span, span_id
 from tests.spool.recorded import ALL_BATCHES
 
@@ -91,8 +93,10 @@ def test_what_the_current_version_wrote_is_read_by_it_after_each_step(url: str) 
         assert storage.migrate() == current("sqlite")
 
 
-def test_several_that_migrate_at_once(url: str) -> None:
-    of_version_1(url).close()
+@pytest.mark.parametrize("version", [0, 1])
+def test_several_that_migrate_at_once(version: int, url: str) -> None:
+    if version:
+        of_version_1(url).close()
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -112,6 +116,60 @@ def test_several_that_migrate_at_once(url: str) -> None:
         versions = column(storage, 'SELECT "version" FROM "TraceStorage" ORDER BY "version"')
         assert versions == list(steps(storage.database.dialect))
         assert column(storage, 'SELECT COUNT(*) FROM "TraceBatch"') == [6]
+
+
+def test_a_writer_waits_for_the_one_that_makes_the_tables(postgres_url: str) -> None:
+    """The second writer finds an empty database, and then waits for the first one's lock."""
+    first, second = (connect(parse_url(postgres_url), create=True) for _ in range(2))
+    watcher = connect(parse_url(postgres_url), create=True)
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(migrate(second))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    with first.transaction():
+        first.serialize()
+        thread.start()
+        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        until(lambda: watcher.rows(waiting))
+        assert migrate(first) == 0
+    thread.join()
+    assert found == [current("postgresql")]
+    for database in (first, second, watcher):
+        database.close()
+
+
+def test_a_name_that_is_taken_refuses_no_batch(postgres_url: str) -> None:
+    """Neither a duplicate object nor a duplicate key of a step is a batch's fault, or a login's."""
+    target = StorageTarget(postgres_url)
+    for statement, undo in (
+        ('CREATE TYPE "TraceStorage" AS ENUM ()', 'DROP TYPE "TraceStorage"'),
+        ('CREATE TABLE "TraceMark" (x int)', 'DROP TABLE "TraceMark"'),
+        ('CREATE VIEW "TraceStorage" AS SELECT 1', 'DROP VIEW "TraceStorage"'),
+    ):
+        database = connect(parse_url(postgres_url), create=True)
+        database.run(statement)
+        with pytest.raises(UnreachableError) as caught:
+            target.send([sealed(made(1))])
+        assert not isinstance(caught.value, MisconfiguredError)
+        assert "check the user" not in str(caught.value)
+        database.run(undo)
+        database.close()
+    target.send([sealed(made(1))])
+    target.close()
+    with Storage.open(postgres_url) as storage:
+        assert column(storage, 'SELECT COUNT(*) FROM "TraceBatch"') == [1]
+
+
+def test_tables_that_another_program_changed(postgres_url: str) -> None:
+    with Storage.open(postgres_url) as storage:
+        storage.database.run('ALTER TABLE "TraceBatch" RENAME "sdkVersion" TO "x"')
+        with pytest.raises(MisconfiguredError, match="no other program changed the tables"):
+            storage.write([sealed(made(1))])
 
 
 def test_a_newer_version_is_left_alone(url: str) -> None:
