@@ -84,17 +84,27 @@ class S3BlobStore:
         attributes = {_CHECKSUM: content.sha256, "Content-Type": "application/octet-stream"}
         if self._is_same(key, content, self._held(key)):
             return False
+        is_new = True
         try:
             if content.size <= PART_BYTES:
-                return self._put_whole(key, content, attributes)
+                self._put_whole(key, content, attributes)
+                return True
             self._put_parts(key, content, attributes)
-        except FileNotFoundError:  # an upload that somebody else has ended, for example
+        except FileNotFoundError:  # an upload that another client has ended, for example
             raise UnreachableError(
                 f"{self.place.shown}: an upload was not known to the server any more"
             ) from None
-        # Somebody else may have put it at the same time: what counts is what is there now.
-        self._is_same(key, content, self._held(key))
-        return True
+        except self._errors.AlreadyExistsError:
+            is_new = False
+        # A server answers 409 or 412 also to an upload that only collides with another one, which
+        # may fail. Parts replace what another client put at the same time. So the object counts.
+        if not self._is_same(key, content, self._held(key)):
+            raise UnreachableError(
+                f"{self.place.uri(key)} is not there yet, although the server answered as if it"
+                " were: the upload is tried again; if this stays so, allow s3:GetObject and"
+                " s3:ListBucket"
+            )
+        return is_new
 
     def _put_parts(self, key: str, content: Content, attributes: dict[str, str]) -> None:
         part = max(PART_BYTES, -(-content.size // _MOST_PARTS))
@@ -109,14 +119,10 @@ class S3BlobStore:
                 max_concurrency=_PARTS_AT_ONCE,
             )
 
-    def _put_whole(self, key: str, content: Content, attributes: dict[str, str]) -> bool:
+    def _put_whole(self, key: str, content: Content, attributes: dict[str, str]) -> None:
         data = b"".join(content.checked_pieces())
-        try:
-            with self._told():
-                self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
-        except self._errors.AlreadyExistsError:
-            return not self._is_same(key, content, self._held(key))
-        return True
+        with self._told():
+            self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
 
     def _is_same(self, key: str, content: Content, held: Held | None) -> bool:
         """Whether the object is there; DifferentError where another one is."""
