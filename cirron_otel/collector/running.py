@@ -12,9 +12,6 @@ from typing import Any
 
 from .. import __version__
 from ..errors import CirronOtelError
-from ..receiver.auth import Gate, Tokens
-from ..receiver.blob_directory import DirectoryBlobs
-from ..receiver.export import Answer, Exporter, Reason, RefusalError, Request
 from ..receiver.intake import Intake, IntakeLimits, Signals
 from ..receiver.journal import Journal
 from ..receiver.journal_files import intake_directory
@@ -22,9 +19,10 @@ from ..spool.paths import target_spool
 from ..spool.state import make_state
 from . import metrics as m
 from .config_file import Loaded
+from .listeners import Listeners
 from .logs import Logging
 from .metrics import Registry
-from .options import CollectorOptions, ServerTls
+from .options import CollectorOptions
 from .readiness import Readiness, Untranslated
 from .reloading import Reloading
 from .second_process import Translator
@@ -39,48 +37,6 @@ _LATE_S = 10.0
 """What has waited for so long waits for nobody's work."""
 
 
-class Counted:
-    """An exporter that counts what one transport brings."""
-
-    def __init__(
-        self, inner: Exporter, registry: Registry, transport: str, readiness: Readiness
-    ) -> None:
-        self._inner, self._registry, self._transport = inner, registry, transport
-        self._readiness = readiness
-
-    @property
-    def max_body_bytes(self) -> int:
-        """See Exporter."""
-        return self._inner.max_body_bytes
-
-    def reserve(self, size: int) -> bool:
-        """See Exporter."""
-        return self._inner.reserve(size)
-
-    def release(self, size: int) -> None:
-        """See Exporter."""
-        self._inner.release(size)
-
-    async def export(self, request: Request) -> Answer:
-        """See Exporter."""
-        labels = (self._transport, request.signal.value)
-        begun = time.monotonic()
-        try:
-            answer = await self._inner.export(request)
-        except RefusalError as error:
-            self._registry.add(m.REFUSED_REQUESTS, 1, *labels, error.reason.value)
-            if error.reason is Reason.UNAVAILABLE:
-                self._readiness.note(is_kept=False)
-            raise
-        self._readiness.note(is_kept=True)
-        self._registry.add(m.RECEIVED_REQUESTS, 1, *labels)
-        if answer.rejected:
-            self._registry.add(m.REJECTED_RECORDS, answer.rejected, *labels)
-        self._registry.add(m.RECEIVED_BYTES, len(request.body), *labels)
-        self._registry.observe(m.REQUEST_SECONDS, time.monotonic() - begun, *labels)
-        return answer
-
-
 class Collector:
     """One collector: `start`, then `serve` until it is told to end."""
 
@@ -90,17 +46,12 @@ class Collector:
         self._paths = target_spool(options.spool.directory)
         self._is_ending = False
         self._kept = asyncio.Event()
-        self._receivers: list[Any] = []
         self._pusher: Any = None
-        self._gate = Gate(None)
-        self._certificates: list[Callable[[], None]] = []
-        """What reads the certificates of a receiver again."""
         self._untranslated = Untranslated()
         self._wake: asyncio.Task[None] | None = None
         self._journal: Journal
         self._translator: Translator
-        self.addresses: dict[str, str] = {}
-        """Where it listens, by `grpc` and `http`."""
+        self._listeners: Listeners | None = None
 
     async def start(self) -> None:
         """Listen. Raises UsageError and TargetError: what was taken by then is kept."""
@@ -128,7 +79,10 @@ class Collector:
         # A collector that was killed may have left its second process: requests need not wait for
         # that to end, and an address that is taken is to be told at once.
         try:
-            await self._listen()
+            self._listeners = Listeners(
+                options, self._intake, self.registry, self._readiness, self._paths
+            )
+            await self._listeners.start(self._unready)
             await self._translator.start()
         except BaseException:
             await self._break_off()
@@ -137,6 +91,11 @@ class Collector:
         self._pusher = self._pusher_of(options)
         if self._pusher is not None:
             self._pusher.start()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The addresses that it listens on, by `grpc` and `http`."""
+        return {} if self._listeners is None else self._listeners.addresses
 
     @property
     def options(self) -> CollectorOptions:
@@ -149,16 +108,13 @@ class Collector:
         Requests go on meanwhile. Raises UsageError where a file is wrong; nothing is taken then,
         but for certificates of another receiver.
         """
-        tokens = _tokens(options)
         is_pushed_otherwise = options.metrics.otlp != self._options.metrics.otlp
         pusher = self._pusher_of(options) if is_pushed_otherwise else self._pusher
-        for reload in self._certificates:
-            reload()
+        assert self._listeners is not None  # noqa: S101 - it listens before it is reloaded
+        commit = self._listeners.apply(options)
         self._options = options
-        self._gate.tokens = tokens
+        commit()
         self._intake.apply(*_intake(options))
-        for receiver in self._receivers:
-            receiver.pass_on(options.receivers.headers.pass_)
         self._translator.apply(options)
         if pusher is not self._pusher:
             before, self._pusher = self._pusher, pusher
@@ -173,93 +129,6 @@ class Collector:
         from .metrics_push import MetricsPusher  # noqa: PLC0415 - brings its library
 
         return MetricsPusher(self.registry, options.metrics.otlp)
-
-    async def _listen(self) -> None:
-        receivers = self._options.receivers
-        self._gate.tokens = _tokens(self._options)
-        if receivers.grpc.address is not None:
-            await self._add("grpc", self._grpc())
-        if receivers.http.address is not None:
-            await self._add("http", self._http())
-
-    async def _add(self, name: str, receiver: Any) -> None:
-        host, port = await receiver.start()
-        self._receivers.append(receiver)
-        self.addresses[name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def _grpc(self) -> Any:
-        from ..receiver.grpc_server import (  # noqa: PLC0415 - brings its library
-            GrpcLimits,
-            GrpcReceiver,
-        )
-        from ..receiver.grpc_tls import ReloadedTls  # noqa: PLC0415
-
-        own, address = self._options.receivers.grpc, self._options.receivers.grpc.address
-        assert address is not None  # noqa: S101 - see _listen
-        keepalive = own.keepalive
-        tls = None if own.tls is None else ReloadedTls(own.tls.cert, own.tls.key, own.tls.client_ca)
-        if tls is not None:
-            self._certificates.append(tls.reload)
-        return GrpcReceiver(
-            Counted(self._intake, self.registry, "grpc", self._readiness),
-            host=address.host,
-            port=address.port,
-            tls=tls,
-            auth=self._gate,
-            limits=GrpcLimits(
-                streams=own.max_concurrent_streams,
-                read_timeout_s=self._options.limits.request_seconds,
-                ping_interval_s=keepalive.min_time_s,
-                keepalive_s=keepalive.time_s,
-                connection_age_s=keepalive.max_connection_age_s,
-                connection_grace_s=keepalive.max_connection_age_grace_s,
-            ),
-            headers=self._options.receivers.headers.pass_,
-        )
-
-    def _http(self) -> Any:
-        from ..receiver.http_bodies import HttpLimits  # noqa: PLC0415 - brings its library
-        from ..receiver.http_server import Health, HttpReceiver  # noqa: PLC0415
-
-        own, address = self._options.receivers.http, self._options.receivers.http.address
-        assert address is not None  # noqa: S101 - see _listen
-        options = self._options
-        return HttpReceiver(
-            Counted(self._intake, self.registry, "http", self._readiness),
-            host=address.host,
-            port=address.port,
-            tls=self._context(own.tls),
-            auth=self._gate,
-            limits=HttpLimits(
-                request_s=options.limits.request_seconds,
-                idle_s=own.idle_s,
-                connections=own.max_connections,
-                upload_bytes=options.limits.upload_bytes,
-            ),
-            health=Health(
-                live=_alive if options.health.enabled else _untold,
-                ready=self._unready if options.health.enabled else _untold,
-                metrics=self.registry.render if options.metrics.prometheus else None,
-            ),
-            passed_headers=options.receivers.headers.pass_,
-            blobs=DirectoryBlobs(self._paths.snapshots),
-            staging=intake_directory(self._paths.state) / "parts",
-        )
-
-    def _context(self, tls: ServerTls | None) -> Any:
-        from ..receiver.tls import add_client_ca, reload_certificate, server_context  # noqa: PLC0415
-
-        if tls is None:
-            return None
-        context = server_context(tls.cert, tls.key, tls.client_ca)
-
-        def reload() -> None:
-            reload_certificate(context, tls.cert, tls.key)
-            if tls.client_ca is not None:
-                add_client_ca(context, tls.client_ca)
-
-        self._certificates.append(reload)
-        return context
 
     def _unready(self) -> str:
         if self._is_ending:
@@ -316,21 +185,11 @@ class Collector:
 
     async def _close(self, grace_s: float) -> None:
         self._is_ending = True
-        for receiver in self._receivers:
-            await receiver.stop(grace_s)
+        if self._listeners is not None:
+            await self._listeners.stop(grace_s)
         if self._wake is not None:
             self._wake.cancel()
         await self._journal.close()
-
-
-def _alive() -> str:
-    return ""
-
-
-def _untold() -> str:
-    from ..receiver.http_answers import HttpError  # noqa: PLC0415 - brings its library
-
-    raise HttpError(404, "health is not told here")
 
 
 def _intake(options: CollectorOptions) -> tuple[IntakeLimits, Signals]:
@@ -339,13 +198,6 @@ def _intake(options: CollectorOptions) -> tuple[IntakeLimits, Signals]:
         IntakeLimits(limits.request_bytes, limits.request_elements, limits.in_flight_bytes),
         Signals(signals.logs, signals.metrics),
     )
-
-
-def _tokens(options: CollectorOptions) -> Tokens | None:
-    auth = options.receivers.auth
-    if not auth.tokens and auth.tokens_file is None:
-        return None
-    return Tokens([token.reveal() for token in auth.tokens], auth.tokens_file)
 
 
 async def run(

@@ -1,0 +1,52 @@
+"""An exporter that counts what one transport receives."""
+
+from __future__ import annotations
+
+import time
+
+from ..receiver.export import Answer, Exporter, Reason, RefusalError, Request
+from . import metrics as m
+from .metrics import Registry
+from .readiness import Readiness
+
+
+class CountedExporter:
+    """Passes requests on to another exporter, and counts them."""
+
+    def __init__(
+        self, inner: Exporter, registry: Registry, transport: str, readiness: Readiness
+    ) -> None:
+        self._inner, self._registry, self._transport = inner, registry, transport
+        self._readiness = readiness
+
+    @property
+    def max_body_bytes(self) -> int:
+        """See Exporter."""
+        return self._inner.max_body_bytes
+
+    def reserve(self, size: int) -> bool:
+        """See Exporter."""
+        return self._inner.reserve(size)
+
+    def release(self, size: int) -> None:
+        """See Exporter."""
+        self._inner.release(size)
+
+    async def export(self, request: Request) -> Answer:
+        """See Exporter."""
+        labels = (self._transport, request.signal.value)
+        begun = time.monotonic()
+        try:
+            answer = await self._inner.export(request)
+        except RefusalError as error:
+            self._registry.add(m.REFUSED_REQUESTS, 1, *labels, error.reason.value)
+            if error.reason is Reason.UNAVAILABLE:
+                self._readiness.note(is_kept=False)
+            raise
+        self._readiness.note(is_kept=True)
+        self._registry.add(m.RECEIVED_REQUESTS, 1, *labels)
+        if answer.rejected:
+            self._registry.add(m.REJECTED_RECORDS, answer.rejected, *labels)
+        self._registry.add(m.RECEIVED_BYTES, len(request.body), *labels)
+        self._registry.observe(m.REQUEST_SECONDS, time.monotonic() - begun, *labels)
+        return answer

@@ -1,0 +1,174 @@
+"""The receivers of a collector: built from its options, started, reloaded and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..receiver.auth import Gate, Tokens
+from ..receiver.blob_directory import DirectoryBlobs
+from ..receiver.journal_files import intake_directory
+from .counted_exporter import CountedExporter
+from .options import CollectorOptions, ServerTls
+
+if TYPE_CHECKING:
+    from ..receiver.export import Exporter
+    from ..spool.paths import SpoolPaths
+    from .metrics import Registry
+    from .readiness import Readiness
+
+
+class Listeners:
+    """The gRPC and the HTTP receiver, as far as the options have an address for them."""
+
+    def __init__(
+        self,
+        options: CollectorOptions,
+        exporter: Exporter,
+        registry: Registry,
+        readiness: Readiness,
+        paths: SpoolPaths,
+    ) -> None:
+        """Nothing listens yet."""
+        self._options, self._exporter = options, exporter
+        self._registry, self._readiness, self._paths = registry, readiness, paths
+        self._gate = Gate(None)
+        self._receivers: list[Any] = []
+        self._reloads: list[Callable[[], None]] = []
+        """Each reads the certificates of one receiver again."""
+        self.addresses: dict[str, str] = {}
+        """Where the receivers listen, by `grpc` and `http`."""
+
+    async def start(self, unready: Callable[[], str]) -> None:
+        """Listen; `unready` gives the reason why nothing can be taken now, or nothing.
+
+        Raises UsageError and TargetError; receivers that were started by then have to be stopped.
+        """
+        receivers = self._options.receivers
+        self._gate.tokens = _tokens(self._options)
+        if receivers.grpc.address is not None:
+            await self._add("grpc", self._grpc())
+        if receivers.http.address is not None:
+            await self._add("http", self._http(unready))
+
+    def apply(self, options: CollectorOptions) -> Callable[[], None]:
+        """Read tokens and certificates again. The result, when called, takes the new options.
+
+        Raises UsageError where a file is wrong; then tokens stay as they were, and certificates
+        of one receiver may be new.
+        """
+        tokens = _tokens(options)
+        for reload in self._reloads:
+            reload()
+
+        def commit() -> None:
+            self._options = options
+            self._gate.tokens = tokens
+            for receiver in self._receivers:
+                receiver.pass_on(options.receivers.headers.pass_)
+
+        return commit
+
+    async def stop(self, grace_s: float) -> None:
+        """Close all receivers; requests under way have `grace_s` seconds for each of them."""
+        for receiver in self._receivers:
+            await receiver.stop(grace_s)
+
+    async def _add(self, name: str, receiver: Any) -> None:
+        host, port = await receiver.start()
+        self._receivers.append(receiver)
+        self.addresses[name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _counted(self, transport: str) -> CountedExporter:
+        return CountedExporter(self._exporter, self._registry, transport, self._readiness)
+
+    def _grpc(self) -> Any:
+        from ..receiver.grpc_server import (  # noqa: PLC0415 - brings its library
+            GrpcLimits,
+            GrpcReceiver,
+        )
+        from ..receiver.grpc_tls import ReloadedTls  # noqa: PLC0415
+
+        own, address = self._options.receivers.grpc, self._options.receivers.grpc.address
+        assert address is not None  # noqa: S101 - see start
+        keepalive = own.keepalive
+        tls = None if own.tls is None else ReloadedTls(own.tls.cert, own.tls.key, own.tls.client_ca)
+        if tls is not None:
+            self._reloads.append(tls.reload)
+        return GrpcReceiver(
+            self._counted("grpc"),
+            host=address.host,
+            port=address.port,
+            tls=tls,
+            auth=self._gate,
+            limits=GrpcLimits(
+                streams=own.max_concurrent_streams,
+                read_timeout_s=self._options.limits.request_seconds,
+                ping_interval_s=keepalive.min_time_s,
+                keepalive_s=keepalive.time_s,
+                connection_age_s=keepalive.max_connection_age_s,
+                connection_grace_s=keepalive.max_connection_age_grace_s,
+            ),
+            headers=self._options.receivers.headers.pass_,
+        )
+
+    def _http(self, unready: Callable[[], str]) -> Any:
+        from ..receiver.http_bodies import HttpLimits  # noqa: PLC0415 - brings its library
+        from ..receiver.http_server import Health, HttpReceiver  # noqa: PLC0415
+
+        own, address = self._options.receivers.http, self._options.receivers.http.address
+        assert address is not None  # noqa: S101 - see start
+        options = self._options
+        return HttpReceiver(
+            self._counted("http"),
+            host=address.host,
+            port=address.port,
+            tls=self._context(own.tls),
+            auth=self._gate,
+            limits=HttpLimits(
+                request_s=options.limits.request_seconds,
+                idle_s=own.idle_s,
+                connections=own.max_connections,
+                upload_bytes=options.limits.upload_bytes,
+            ),
+            health=Health(
+                live=_alive if options.health.enabled else _untold,
+                ready=unready if options.health.enabled else _untold,
+                metrics=self._registry.render if options.metrics.prometheus else None,
+            ),
+            passed_headers=options.receivers.headers.pass_,
+            blobs=DirectoryBlobs(self._paths.snapshots),
+            staging=intake_directory(self._paths.state) / "parts",
+        )
+
+    def _context(self, tls: ServerTls | None) -> Any:
+        from ..receiver.tls import add_client_ca, reload_certificate, server_context  # noqa: PLC0415
+
+        if tls is None:
+            return None
+        context = server_context(tls.cert, tls.key, tls.client_ca)
+
+        def reload() -> None:
+            reload_certificate(context, tls.cert, tls.key)
+            if tls.client_ca is not None:
+                add_client_ca(context, tls.client_ca)
+
+        self._reloads.append(reload)
+        return context
+
+
+def _alive() -> str:
+    return ""
+
+
+def _untold() -> str:
+    from ..receiver.http_answers import HttpError  # noqa: PLC0415 - brings its library
+
+    raise HttpError(404, "health is not told here")
+
+
+def _tokens(options: CollectorOptions) -> Tokens | None:
+    auth = options.receivers.auth
+    if not auth.tokens and auth.tokens_file is None:
+        return None
+    return Tokens([token.reveal() for token in auth.tokens], auth.tokens_file)
