@@ -48,7 +48,7 @@ _INDEX_KEY, _OVERHEAD_KEY = int_index(0)[2:-3], int_overhead(0)[2:-3]
 
 _SYNTHETIC = ""
 """The tail of a synthetic span."""
-_EVENT_TAG = 0x5A
+_ATTRIBUTE_TAG, _EVENT_TAG = 0x4A, 0x5A
 
 
 def _hex(text: str) -> str:
@@ -208,6 +208,8 @@ class SpanReader:
         if data.startswith(_INDEX_KEY, at + 2):
             index, at = self._int_at(at, len(_INDEX_KEY))
         tail, overhead, events = self._known_tail(at, end) or self._tail(at, end)
+        if events > end:  # a field claims to be longer than the span
+            raise FallbackError
         if tail is _SYNTHETIC:
             self._take_synthetic(first, end)
             return
@@ -298,6 +300,8 @@ class SpanReader:
         size = data[at + 1]
         start = at + 2 + key
         value, end = length_at(data, start + 2)
+        if data[at] != _ATTRIBUTE_TAG:
+            raise FallbackError
         if data[start + 1] != 0x18 or data[start] != end - start - 1 or end != at + 2 + size:
             raise FallbackError
         if value > INT64_MAX:
@@ -309,7 +313,7 @@ class SpanReader:
         data, first = self.data, at
         last, ended = at, USERS_SLOT
         fields: list[int | None] = [None] * len(INT_FIELDS)
-        while at < end and data[at] == 0x4A:
+        while at < end and data[at] == _ATTRIBUTE_TAG:
             size = data[at + 1]
             body = data[at + 2 : at + 2 + size]
             slot, value = (USERS_SLOT, 0) if size > 127 else attributes.get(body) or attribute(body)
@@ -323,8 +327,8 @@ class SpanReader:
             fields[slot] = value
             last, at = at, at + 2 + size
         users = at
-        while at < end and data[at] == 0x4A:
-            _, at = field_at(data, at, 0x4A)
+        while at < end and data[at] == _ATTRIBUTE_TAG:
+            _, at = field_at(data, at, _ATTRIBUTE_TAG)
         attrs = b"{}" if users == at else span_texts(data[users:at])
         thread, cpu, gpu, memory, pid, rank, overhead = fields
         origin = self.origin
@@ -355,7 +359,7 @@ class SpanReader:
         data = self.data
         mark_ids: list[str] = []
         snapshots = False
-        while at < end and data[at] == 0x5A:
+        while at < end and data[at] == _EVENT_TAG:
             size, start = length_at(data, at + 1)
             at = start + size
             body = data[start:at]
