@@ -14,7 +14,7 @@ from typing import Any, Self
 from ..errors import InputError
 from .export import Exporter, Reason, RefusalError
 from .grpc_turns import Turns
-from .inflating import inflater
+from .inflating import finished, inflater, too_large
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FED = 64 * 1024
@@ -92,15 +92,14 @@ async def inflated(body: bytes, limit: int, reservation: Reservation) -> bytes:
             for piece in codec.feed(body[start : start + _FED]):
                 size += len(piece)
                 if size > limit:
-                    raise RefusalError(
-                        Reason.TOO_LARGE, f"more than {limit} bytes when decompressed"
-                    )
+                    raise too_large(limit)
                 reservation.add(len(piece))
                 pieces.append(piece)
                 if size - paused >= _YIELD_EVERY:
                     paused = size
                     await asyncio.sleep(0)
-        codec.finish()
+            await asyncio.sleep(0)
+        pieces.append(await finished(codec, limit - size, limit, reservation.add))
     except InputError as error:
         if coding == "deflate":
             return body  # its two first bytes may be those of an unknown field

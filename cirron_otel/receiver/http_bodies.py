@@ -15,7 +15,7 @@ from ..errors import InputError
 from .export import Exporter, Reason, RefusalError
 from .http_answers import HttpError
 from .http_content import content_coding
-from .inflating import CODINGS, Inflater, inflater
+from .inflating import CODINGS, Inflater, finished, inflater, too_large
 
 _PAUSE_BYTES = 1024 * 1024
 """Decompressed bytes after which other requests have their turn."""
@@ -100,7 +100,7 @@ class Bodies:
         largest = self._exporter.max_body_bytes
         announced = request.content_length or 0
         if announced > largest + (_SLACK if codec else 0):
-            raise self._too_large()
+            raise too_large(largest)
         # Room is held for what came, not for what was announced: a few slow senders would have it
         # all.
         await accept_body(request)
@@ -110,11 +110,13 @@ class Bodies:
         async for piece in pieces(request, limits, limits.request_s, self._is_scarce):
             came += len(piece)
             if came > largest + _SLACK:
-                raise self._too_large()
+                raise too_large(largest)
+            if codec is not None:
+                room.hold(min(came, largest))  # it may keep what it is fed
             for part in _undone(codec, piece):
                 size = len(body) + len(part)
                 if size > largest:
-                    raise self._too_large()
+                    raise too_large(largest)
                 room.hold(size)
                 if body:
                     # No list of parts: those may be so small that their objects outweigh them.
@@ -125,9 +127,16 @@ class Bodies:
                 if size - paused >= _PAUSE_BYTES:
                     paused = size
                     await asyncio.sleep(0)
-        if codec is not None and came:
-            _finish(codec)
-        return bytes(body)
+        if codec is None or not came:
+            return bytes(body)
+        left = largest - len(body)
+        try:
+            rest = await finished(
+                codec, left, largest, lambda size: room.hold(min(came + size, largest))
+            )
+        except InputError as error:
+            raise RefusalError(Reason.INVALID, str(error)) from None
+        return rest if not body else bytes(body) + rest
 
     def _is_scarce(self) -> bool:
         size = min(_SPARE_BYTES, self._exporter.max_body_bytes)
@@ -135,13 +144,6 @@ class Bodies:
             return True
         self._exporter.release(size)
         return False
-
-    def _too_large(self) -> RefusalError:
-        return RefusalError(
-            Reason.TOO_LARGE,
-            f"a body of up to {self._exporter.max_body_bytes} bytes is taken, counted after"
-            " decompression: send less at once",
-        )
 
 
 async def accept_body(request: web.BaseRequest) -> None:
@@ -215,12 +217,5 @@ def _undone(codec: Inflater | None, piece: bytes) -> Iterator[bytes]:
         return
     try:
         yield from codec.feed(piece)
-    except InputError as error:
-        raise RefusalError(Reason.INVALID, str(error)) from None
-
-
-def _finish(codec: Inflater) -> None:
-    try:
-        codec.finish()
     except InputError as error:
         raise RefusalError(Reason.INVALID, str(error)) from None

@@ -1,23 +1,28 @@
-"""Content codings undone piece by piece, so that no piece gives out much more than is wanted.
+"""Decompression of bodies in small steps, so that no step returns much more than is allowed.
 
-Concatenated gzip members and zstd frames read as one body, as RFC 1952 and RFC 8878 say.
+Concatenated gzip members (RFC 1952), zstd frames (RFC 8878) and LZ4 frames count as one body. A
+block of Snappy is the exception: it has no steps. Its length is known before it is decompressed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+import lz4.frame
 import zstandard
 
 from ..errors import InputError
+from .export import Reason, RefusalError
+from .snappy import SnappyAny, SnappyFrames
 
 if TYPE_CHECKING:
     from zlib import _Decompress
 
 STEP = 256 * 1024
-"""The most that one step gives out for gzip and deflate, bytes."""
+"""The most that one step returns for gzip, deflate and lz4, bytes."""
 
 _ZSTD_STEP = 256
 """Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the
@@ -26,21 +31,58 @@ library has no limit on its output: this one keeps a step to 8 MiB."""
 _ZSTD_MAX_WINDOW = 32 * 1024 * 1024
 """What Go's encoder, which the Collector uses, asks for at its best; `zstd` asks for 8 MiB."""
 
+_AT_ONCE = 1024 * 1024
+"""The most that is decompressed in the event loop by `finished`, bytes."""
+
 _MOST_MEMBERS = 10_000
 """Of one body: each costs as much as a small one, and may hold nothing."""
 
 
 class Inflater(Protocol):
-    """Undoes one coding of one body."""
+    """Decompresses one body."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What the next bytes give, in pieces; InputError where they are damaged."""
+        """Return the content of the next bytes in pieces; InputError if they are damaged."""
 
-    def finish(self) -> None:
-        """Raise InputError where the body ends before its coding does."""
+    @property
+    def remaining(self) -> int:
+        """The length of the result of `finish`; InputError if the body is damaged."""
+
+    def finish(self) -> bytes:
+        """Return content that needs the complete body; InputError if the body is cut off."""
 
 
-class _Zlib:
+def too_large(limit: int) -> RefusalError:
+    """Return the refusal of a body with more than `limit` bytes."""
+    return RefusalError(
+        Reason.TOO_LARGE,
+        f"a body of up to {limit} bytes is taken, counted after decompression: send less at once",
+    )
+
+
+async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int], None]) -> bytes:
+    """Return the content that `codec` has kept until the end of the body.
+
+    Up to `room` bytes are allowed, which is what is left of `limit`; `hold` is called with their
+    number before they exist. Raises RefusalError for more, InputError for damaged data, and
+    whatever `hold` raises.
+    """
+    size = codec.remaining
+    if size > room:
+        raise too_large(limit)
+    if not size:
+        return codec.finish()
+    hold(size)
+    return await asyncio.to_thread(codec.finish) if size > _AT_ONCE else codec.finish()
+
+
+class _Stream:
+    """A coding whose content is returned as it is fed."""
+
+    remaining = 0
+
+
+class _Zlib(_Stream):
     """gzip (RFC 1952), of several members perhaps, or zlib (RFC 1950), which HTTP calls deflate."""
 
     def __init__(self, name: str, window_bits: int, *, has_members: bool) -> None:
@@ -68,12 +110,45 @@ class _Zlib:
             else:
                 data = self._stream.unconsumed_tail
 
-    def finish(self) -> None:
+    def finish(self) -> bytes:
         if not self._is_done:
             raise InputError(f"the {self._name} data is cut off")
+        return b""
 
 
-class _Zstd:
+class _Lz4(_Stream):
+    """LZ4 frames (github.com/lz4/lz4, doc/lz4_Frame_format.md)."""
+
+    def __init__(self) -> None:
+        self._frame: lz4.frame.LZ4FrameDecompressor | None = None
+        self._frames = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if self._frame is None:
+                self._frames = _counted(self._frames, "lz4")
+                self._frame = lz4.frame.LZ4FrameDecompressor()
+            frame = self._frame
+            while True:
+                try:
+                    out = frame.decompress(data, max_length=STEP)
+                except RuntimeError:
+                    raise InputError("the lz4 data is damaged, or something else") from None
+                if out:
+                    yield out
+                data = b""
+                if frame.eof or frame.needs_input:
+                    break
+            if frame.eof:
+                data, self._frame = frame.unused_data or b"", None
+
+    def finish(self) -> bytes:
+        if self._frame is not None or not self._frames:
+            raise InputError("the lz4 data is cut off")
+        return b""
+
+
+class _Zstd(_Stream):
     """Frames of RFC 8878."""
 
     def __init__(self) -> None:
@@ -98,9 +173,10 @@ class _Zstd:
                 if self._frame.eof:
                     self._frame = None
 
-    def finish(self) -> None:
+    def finish(self) -> bytes:
         if self._frame is not None or not self._frames:
             raise InputError("the zstd data is cut off")
+        return b""
 
 
 def _counted(members: int, name: str) -> int:
@@ -109,11 +185,11 @@ def _counted(members: int, name: str) -> int:
     return members + 1
 
 
-CODINGS = ("gzip", "zstd", "deflate")
+CODINGS = ("gzip", "zstd", "deflate", "snappy", "x-snappy-framed", "lz4")
 
 
 def inflater(coding: str) -> Inflater | None:
-    """What undoes a content coding of CODINGS; None for any other."""
+    """Return a decompressor for a content coding of CODINGS; None for any other."""
     match coding:
         case "gzip" | "x-gzip":
             return _Zlib("gzip", 31, has_members=True)
@@ -121,5 +197,11 @@ def inflater(coding: str) -> Inflater | None:
             return _Zlib("deflate", 15, has_members=False)
         case "zstd":
             return _Zstd()
+        case "snappy":
+            return SnappyAny()
+        case "x-snappy-framed":
+            return SnappyFrames()
+        case "lz4":
+            return _Lz4()
         case _:
             return None

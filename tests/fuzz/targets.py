@@ -131,7 +131,8 @@ def coded(data: bytes) -> None:
                 if size > MOST_INFLATED:
                     break
             else:
-                codec.finish()
+                if codec.remaining <= MOST_INFLATED - size:
+                    codec.finish()
         except InputError as error:
             told(error)
 
