@@ -29,7 +29,7 @@ _END_S = 45.0
 _ROUND_S, _GONE_ROUNDS, _MOST_ROUNDS = 0.1, 3, 50
 """After a kill: the time between two looks, how many in a row must find its folder gone, and how
 many there are."""
-_MODULES = ("aiohttp", "cramjam", "grpc", "google.rpc", "lz4", "prometheus_client")
+_MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
 """What the extra `collector` brings."""
 _PROGRAM = "from cirron_otel.cli.embedded import serve; serve({})"
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import lz4.frame
 import zstandard
 
 from ..errors import InputError
 from .export import Reason, RefusalError
-from .snappy import SnappyAny, SnappyFrames
 
 if TYPE_CHECKING:
     from zlib import _Decompress
@@ -120,14 +118,17 @@ class _Lz4(_Stream):
     """LZ4 frames (github.com/lz4/lz4, doc/lz4_Frame_format.md)."""
 
     def __init__(self) -> None:
-        self._frame: lz4.frame.LZ4FrameDecompressor | None = None
+        import lz4.frame  # noqa: PLC0415 - few clients use it
+
+        self._new = lz4.frame.LZ4FrameDecompressor
+        self._frame: Any = None
         self._frames = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._frame is None:
                 self._frames = _counted(self._frames, "lz4")
-                self._frame = lz4.frame.LZ4FrameDecompressor()
+                self._frame = self._new()
             frame = self._frame
             while True:
                 try:
@@ -197,10 +198,10 @@ def inflater(coding: str) -> Inflater | None:
             return _Zlib("deflate", 15, has_members=False)
         case "zstd":
             return _Zstd()
-        case "snappy":
-            return SnappyAny()
-        case "x-snappy-framed":
-            return SnappyFrames()
+        case "snappy" | "x-snappy-framed":
+            from .snappy import SnappyAny, SnappyFrames  # noqa: PLC0415 - few clients use it
+
+            return SnappyAny() if coding == "snappy" else SnappyFrames()
         case "lz4":
             return _Lz4()
         case _:
