@@ -4,12 +4,16 @@
 `-0`, more digits than a double holds) or an object that repeats a key becomes a `Raw`, its JSON
 text. `dumps` writes every value that `loads` can return. `equal` compares as JSON values: an int
 is not a float, -0.0 is not 0.0, NaN is NaN, the order of keys does not matter.
+
+`loads` refuses documents that are nested deeper than a fixed limit. Every function here uses one
+stack frame for each level, so a value that `loads` returned can always be written and compared.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -19,15 +23,22 @@ from .errors import InputError
 # an int is no longer a number anybody computes with.
 _MAX_INT_DIGITS = 4000
 
+MAX_DEPTH = 512
+"""The deepest nesting of a document, in levels; Python's recursion limit is 1,000 by default."""
+
 
 class Raw:
-    """A piece of JSON text, in ASCII, that no Python value stands for exactly."""
+    """A piece of JSON text, in ASCII, that no Python value represents exactly."""
 
-    __slots__ = ("text",)
+    __slots__ = ("depth", "text")
 
-    def __init__(self, text: str) -> None:
-        """Keep `text`, which must be valid JSON in ASCII (other characters as escapes)."""
+    def __init__(self, text: str, depth: int = 0) -> None:
+        """Keep `text`, which must be valid JSON in ASCII (other characters as escapes).
+
+        `depth` is the number of levels in it.
+        """
         self.text = text
+        self.depth = depth
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Raw) and other.text == self.text
@@ -49,40 +60,71 @@ def _parse_float(token: str) -> float | Raw:
     value = float(token)
     if token == repr(value):
         return value
-    if math.isinf(value) or Decimal(repr(value)) != Decimal(token):
-        return Raw(token)
-    return value
+    if value == 0.0:
+        # Decimal refuses exponents of 19 digits; a zero needs no look at its exponent.
+        is_exact = not _NONZERO.search(token.lower().partition("e")[0])
+    else:
+        is_exact = not math.isinf(value) and Decimal(repr(value)) == Decimal(token)
+    return value if is_exact else Raw(token)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Raw:
     result = dict(pairs)
     if len(result) == len(pairs):
         return result
-    return Raw("{" + ",".join(f"{dumps_ascii(k)}:{dumps_ascii(v)}" for k, v in pairs) + "}")
+    text = ",".join(f"{dumps_ascii(key)}:{dumps_ascii(value)}" for key, value in pairs)
+    return Raw("{" + text + "}", 1 + depth_of([value for _, value in pairs], MAX_DEPTH))
 
+
+_NONZERO = re.compile("[1-9]")
+_TOO_DEEP = "JSON nested too deep: more than {} levels"
 
 _decoder = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_parse_int, parse_float=_parse_float
 )
 
 
-def loads(data: bytes | str) -> Any:
+def loads(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
     """Parse one JSON document, exactly.
 
-    Raises InputError where it is not UTF-8, not JSON, or nested too deep to be handled.
+    Raises InputError if it is not UTF-8, not JSON, or has more than `max_depth` levels.
     """
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
     try:
-        return _decoder.decode(text)
+        value = _decoder.decode(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         ) from None
     except RecursionError:
-        raise InputError("JSON nested too deep: more levels than can be handled") from None
+        raise InputError(_TOO_DEEP.format(max_depth)) from None
+    # Counting brackets is fast, and most documents have too few of them to be that deep.
+    if text.count("[") + text.count("{") > max_depth and depth_of([value], max_depth) > max_depth:
+        raise InputError(_TOO_DEEP.format(max_depth))
+    return value
+
+
+def depth_of(values: list[Any], at_most: int) -> int:
+    """The deepest nesting among `values`, in levels; a count above `at_most` is not exact."""
+    depth = deepest = 0
+    while values and depth <= at_most:
+        deeper: list[Any] = []
+        for value in values:
+            kind = type(value)
+            if kind is dict:
+                deeper += value.values()
+                deepest = max(deepest, depth + 1)
+            elif kind is list:
+                deeper += value
+                deepest = max(deepest, depth + 1)
+            elif kind is Raw and value.depth:
+                deepest = max(deepest, depth + value.depth)
+        values = deeper
+        depth += 1
+    return deepest
 
 
 def dumps(value: Any) -> bytes:
@@ -113,13 +155,19 @@ _encoders = {
 
 
 def _walk(value: Any, ascii_only: bool) -> str:
+    # Loops rather than comprehensions, which would take a second frame for each level.
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, dict):
-        items = (f"{_walk(k, ascii_only)}:{_walk(v, ascii_only)}" for k, v in value.items())
+        items = []
+        for key, item in value.items():
+            items.append(f"{_encoders[ascii_only].encode(key)}:{_walk(item, ascii_only)}")
         return "{" + ",".join(items) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(_walk(v, ascii_only) for v in value) + "]"
+        texts = []
+        for item in value:
+            texts.append(_walk(item, ascii_only))
+        return "[" + ",".join(texts) + "]"
     return _encoders[ascii_only].encode(value)
 
 
@@ -128,9 +176,20 @@ def equal(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(v, b[k]) for k, v in a.items())
+        if a.keys() != b.keys():
+            return False
+        # Loops rather than all(), which would take a second frame for each level.
+        for key, value in a.items():  # noqa: SIM110
+            if not equal(value, b[key]):
+                return False
+        return True
     if isinstance(a, list):
-        return len(a) == len(b) and all(map(equal, a, b))
+        if len(a) != len(b):
+            return False
+        for left, right in zip(a, b, strict=True):  # noqa: SIM110
+            if not equal(left, right):
+                return False
+        return True
     if isinstance(a, float):
         if a == b:
             return math.copysign(1.0, a) == math.copysign(1.0, b)
@@ -145,7 +204,13 @@ def dumps_sorted(value: Any) -> str:
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
+        result = {}
+        for key in sorted(value):
+            result[key] = _sorted(value[key])
+        return result
     if isinstance(value, list):
-        return [_sorted(item) for item in value]
+        items = []
+        for item in value:
+            items.append(_sorted(item))
+        return items
     return value

@@ -14,6 +14,6 @@ def batch_bytes(batch: dict[str, Any]) -> bytes:
     """A batch of exactjson's values as bytes: the same for the same content, to the byte."""
     try:
         data = msgspec.json.encode(msgspec.convert(batch, Batch, strict=True))
-    except (msgspec.ValidationError, UnicodeError, OverflowError, TypeError):
+    except (msgspec.ValidationError, UnicodeError, OverflowError, TypeError, RecursionError):
         return exactjson.dumps(batch)
     return data if exactjson.equal(exactjson.loads(data), batch) else exactjson.dumps(batch)

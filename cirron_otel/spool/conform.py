@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ..exactjson import MAX_DEPTH, depth_of
+
 Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Time = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -102,6 +104,8 @@ class ConformingBatch(Struct, forbid_unknown_fields=True):
 _TYPES = {"float": float, "int": int, "string": str, "bool": bool}
 # Integers of 20 digits and more (or what looks like one in a text): 64 bits may not hold them.
 _LONG_INTEGER = re.compile(rb"[:,\[]-?\d{20}")
+_MAX_OPEN = MAX_DEPTH - 3
+"""The deepest nesting below a record: the batch, a list and the record itself are three levels."""
 _decoder = msgspec.json.Decoder(ConformingBatch)
 _encoder = msgspec.json.Encoder()
 
@@ -118,6 +122,19 @@ def conforms(data: bytes) -> ConformingBatch | None:
         return None
     if any(each.mode == "stats" and each.blob_uri is not None for each in batch.snapshots):
         return None
-    if _LONG_INTEGER.search(data):
+    if _LONG_INTEGER.search(data) or depth_of(_open_parts(batch), _MAX_OPEN) > _MAX_OPEN:
         return None
-    return batch if _encoder.encode(batch) == data else None
+    try:
+        return batch if _encoder.encode(batch) == data else None
+    except RecursionError:
+        return None
+
+
+def _open_parts(batch: ConformingBatch) -> list[Any]:
+    """The parts of a batch that may be nested to any depth."""
+    records: list[ConformingSpan | ConformingMark | ConformingSnapshot] = []
+    records += batch.spans
+    records += batch.marks
+    records += batch.snapshots
+    others = [record.otel for record in records if record.otel is not UNSET]
+    return [batch.otel, *others, *(record.attrs for record in records if record.attrs)]

@@ -20,6 +20,9 @@ from .values import UnsayableError, add, read_typed
 
 Rest = dict[str, Any]
 
+_MAX_DEPTH = exactjson.MAX_DEPTH + 8
+"""A rest wraps values of a batch in at most three objects of its own."""
+
 NESTED = "otel"
 """The one object of a batch whose difference is kept key by key."""
 
@@ -105,9 +108,9 @@ def parse(text: str, *, of_batch: bool = False) -> Rest:
     if not text:
         return {}
     try:
-        rest = exactjson.loads(text)
+        rest = exactjson.loads(text, max_depth=_MAX_DEPTH)
     except InputError:
-        raise UnsayableError("not JSON") from None
+        raise UnsayableError("not JSON, or nested too deep") from None
     if of_batch and isinstance(rest, dict) and NESTED in rest:
         _check(rest[NESTED])
         _check({key: value for key, value in rest.items() if key != NESTED})

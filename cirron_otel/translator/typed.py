@@ -94,7 +94,7 @@ def decode(data: bytes) -> TypedBatch:
     """The typed form of a batch. Raises FallbackError where it would not be all of it."""
     try:
         batch = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise FallbackError from None
     if encode(batch) != data:
         raise FallbackError

@@ -40,6 +40,7 @@ raws = st.sampled_from(
         Raw(text)
         for text in (
             "1e400",
+            "1e-99999999999999999999",
             "-0",
             "9" * 4100,
             '{"a":1,"a":2}',

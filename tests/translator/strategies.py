@@ -40,9 +40,12 @@ floats = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([-0.0,
 raws = st.sampled_from(
     [
         exactjson.Raw(t)
-        for t in ("1e400", "-0", "1" * 4100, '{"a":1,"a":2}', "0.1000000000000000055511")
+        for t in (
+            "1e400", "-0", "1" * 4100, '{"a":1,"a":2}', "0.1000000000000000055511",
+            "1e-99999999999999999999", "1e99999999999999999999",
+        )
     ]
-)
+)  # fmt: skip
 scalars = st.one_of(st.none(), st.booleans(), integers, floats, texts, raws)
 
 
@@ -57,7 +60,7 @@ json_values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
-) | st.sampled_from([_nested(15), _nested(16), _nested(17), _nested(32)])
+) | st.sampled_from([_nested(15), _nested(16), _nested(17), _nested(500)])
 
 attrs = st.dictionaries(texts, json_values, max_size=4)
 native_ids = st.sampled_from([f"{n:016x}{LOWER}" for n in range(1, 9)])
