@@ -6,6 +6,7 @@ it means, stands beside it.
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +17,7 @@ from ..config.parsing import (
     SIZE,
     TEXT,
     integer,
+    number,
     number_above,
     one_of,
 )
@@ -29,6 +31,7 @@ from .values import (
     FILE,
     FOLDER,
     HEADER_NAMES,
+    MOMENT,
     SECRETS,
     Address,
     between,
@@ -254,6 +257,18 @@ class Storage(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "days",
             at_once=True,
         ),
+    ] = None
+    retention_share: Annotated[
+        float,
+        Key(
+            number(0, 1),
+            "if more than this share of the batches is old, none goes until that is confirmed",
+            at_once=True,
+        ),
+    ] = 0.5
+    retention_confirmed: Annotated[
+        datetime | None,
+        Key(MOMENT, "rows of batches from before may go, however many they are", at_once=True),
     ] = None
     context: Context = msgspec.field(default_factory=Context)
 

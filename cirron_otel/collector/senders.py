@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..errors import CirronOtelError, UsageError
+from ..errors import UsageError
 from ..receiver.whose import Whose
 from ..spool.paths import SpoolPaths
 from ..translator.foreign import SDK_VERSION
@@ -57,8 +57,7 @@ class Senders:
 
         Raises UsageError, and MissingExtraError where a library is not there.
         """
-        self._storage, self._owners, self._registry = options.storage, owners, registry
-        self._retaining = threading.Lock()
+        self._owners, self._registry = owners, registry
         self._rows: OwnedRows | None = None
         if options.storage.url is not None:
             from .owned_rows import OwnedRows  # noqa: PLC0415 - brings drivers
@@ -108,7 +107,6 @@ class Senders:
         old = [sender for each, sender in self._running if each not in wanted]
         self._running = [each for each in self._running if each[0] in wanted]
         self._ready = [each for each in ready if each[0] not in known]
-        self._storage = options.storage
         if self._rows is not None:
             self._rows.context = storage_context(options.storage.context)
         if self._blobs is not None:
@@ -131,31 +129,6 @@ class Senders:
 
     def _all(self) -> list[Sender]:
         return [*self._fixed, *(sender for _, sender in self._running)]
-
-    def retain(self) -> None:
-        """Remove the rows of batches that are older than is wanted, on a thread of its own."""
-        storage = self._storage
-        if storage.url is None or storage.retention_days is None or self._retaining.locked():
-            return
-        before_ns = time.time_ns() - int(storage.retention_days * 86_400e9)
-        threading.Thread(
-            target=self._retain, args=(storage.url.reveal(), before_ns), daemon=True
-        ).start()
-
-    def _retain(self, url: str, before_ns: int) -> None:
-        from ..storage import Storage  # noqa: PLC0415 - brings drivers
-
-        with self._retaining:
-            try:
-                database = Storage.open(url)
-                try:
-                    gone = database.retain(before_ns)
-                finally:
-                    database.close()
-                if gone.batches:
-                    logger.info("%d batches were old: %d rows are gone", gone.batches, gone.rows)
-            except CirronOtelError as error:
-                logger.warning("%s", error, extra={"cause": "retention"})
 
     def finish(self, timeout: float) -> None:
         """Give each a last try, all at the same time, for `timeout` seconds."""

@@ -6,6 +6,7 @@ A Parser takes what YAML, a variable or a flag says, and raises ValueError where
 from __future__ import annotations
 
 import re
+from datetime import UTC, date, datetime
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,24 @@ from urllib.parse import urlsplit
 from ..config.parsing import DIRECTORY, SECRET, TEXT, Parser
 from ..errors import UsageError
 from .secret import Secret, SecretHeader, SecretUrl
+
+
+def _moment(value: object) -> datetime:
+    """A date is its beginning; a time without a zone is UTC. YAML gives both as such."""
+    if isinstance(value, datetime):
+        found = value
+    elif isinstance(value, date):
+        found = datetime(value.year, value.month, value.day)
+    else:
+        found = datetime.fromisoformat(TEXT.parse(value))
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    if not _EARLIEST <= found < _LATEST:
+        raise ValueError
+    return found.astimezone(UTC)
+
+
+_EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+MOMENT = Parser("time", "a date or time as in 2026-08-31 or 2026-08-31T12:00:00Z", _moment)
 
 _OFF = frozenset({"off", "none", "no", "false"})
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")

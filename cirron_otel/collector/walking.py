@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -60,6 +61,8 @@ def _plain(value: Any) -> Any:
         return tree_of(value)
     if isinstance(value, Secret | Path | Address):
         return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, dict):

@@ -33,10 +33,11 @@ from ..receiver.whose import FILE_NAME, Whose
 from ..spool.paths import batch_names, target_spool
 from ..spool.state import has_name, lock_named, make_state
 from ..spool.writer import SpoolWriter
+from . import clock_guard
 from .counting import SpoolCounts
 from .logs import Logging
 from .metrics import Registry
-from .steady import Steadiness
+from .retention import Retention
 from .walking import secrets_of
 from .yielding import Yielding
 
@@ -52,6 +53,8 @@ _TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
 _IDLE_S = 1.0
 _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
+_DISTRUST_S = 60.0
+"""Until the clock is asked again whether it can be trusted."""
 
 
 class Worker:
@@ -87,7 +90,8 @@ class Worker:
         self._is_urgent = False
         self._finish_by: float | None = None
         self._forget_at = 0.0
-        self._steadiness = Steadiness()
+        self._clock = clock_guard.ClockGuard(self._paths.state / clock_guard.FILE_NAME)
+        self._retention = Retention()
         self._yielding = Yielding()
         self._troubles = 0
         """Tries that failed, one behind the other."""
@@ -225,6 +229,7 @@ class Worker:
         return self._is_urgent or self._finish_by is not None or self._is_alone.is_set()
 
     def _figures(self) -> dict[str, Any]:
+        self._clock.look()
         self._counted.count(self._translation.take_counts(), self._writer.drops)
         self._senders.measure()
         return {"figures": self._registry.figures()}
@@ -235,12 +240,15 @@ class Worker:
             self._forget_at = now + _FORGET_EVERY_S
             with contextlib.suppress(FileNotFoundError):
                 self._owners.retain(batch_names(self._paths.spool))
-            if self._steadiness.is_steady():
+            if self._clock.is_trusted():
                 kept_ns = int(self._options.dedup.hours * 3600e9)
                 self._translation.forget(time.time_ns() - kept_ns)
-                self._senders.retain()
+                self._retention.start(self._options.storage)
             else:
-                logger.warning("the clock was set: nothing is removed for its age for an hour")
+                self._forget_at = now + _DISTRUST_S
+                if self._clock.has_jumped:
+                    told = "the clock was set: nothing is removed because of its age for an hour"
+                    logger.warning(told)
         say({"idle": self._until and list(self._until), **self._figures()})
 
     def _end(self) -> None:

@@ -106,9 +106,11 @@ class Eviction:
 
     def _scan(self) -> None:
         self.scans += 1
-        self._scanned_at = time.monotonic()
         self._since_scan = 0
         started_ns = time.time_ns()
+        if self._is_set_back(started_ns):
+            self._indexed_ns = 0
+        self._scanned_at = time.monotonic()
         orphan_ends = self._scan_blobs()
         self.total = sum(self._blobs.values())
         self._limit = None
@@ -131,6 +133,13 @@ class Eviction:
         ends = orphan_ends | self._last_namer
         self._blob_ends = [(end, key) for key, end in ends.items()]
         heapq.heapify(self._blob_ends)
+
+    def _is_set_back(self, now_ns: int) -> bool:
+        """Whether the clock was set back since the last scan: new files then look old."""
+        if self._scanned_at is None:
+            return False
+        passed_ns = int((time.monotonic() - self._scanned_at) * 1e9)
+        return now_ns - self._indexed_ns < passed_ns - _SLACK_NS // 2
 
     def _scan_blobs(self) -> dict[BlobKey, str]:
         """Take stock of the snapshot files; gives their times as names for what none names."""

@@ -39,6 +39,13 @@ _EARLIEST_NS = 946_684_800 * 10**9
 """The year 2000: no batch was made before, and a time in µs, ms or s is."""
 
 
+_IS_EXPIRED = (
+    '(("createdNs" >= ? AND "createdNs" < ?)'
+    ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?))'
+)
+"""A condition on batches; its parameters are those of `_expiry`."""
+
+
 class Written(NamedTuple):
     """What became of batches."""
 
@@ -47,6 +54,14 @@ class Written(NamedTuple):
     """Of these, the storage had the same name and content already."""
     rows: int
     """Spans, marks and snapshots that were added."""
+
+
+class Expired(NamedTuple):
+    """Batches that `Storage.retain` would remove."""
+
+    old: int
+    batches: int
+    """All that are stored."""
 
 
 class Retained(NamedTuple):
@@ -134,6 +149,15 @@ class Storage:
         with closing(connect(self._location, create=False)) as database:
             yield from stored_batches(database, select)
 
+    def expired(self, older_than_ns: int) -> Expired:
+        """How many batches `retain` would remove, and of how many."""
+        counted = (
+            f'SELECT COUNT(*), (SELECT COUNT(*) FROM "TraceBatch")'  # noqa: S608
+            f' FROM "TraceBatch" WHERE {_IS_EXPIRED}'
+        )
+        with self._database.snapshot():
+            return Expired(*self._database.rows(counted, *_expiry(older_than_ns))[0])
+
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
@@ -142,20 +166,14 @@ class Storage:
         """
         batches = rows = 0
         database = self._database
-        latest_ns = time.time_ns() + _DAY_NS
+        times = _expiry(older_than_ns)
         while True:
             with database.transaction():
                 database.serialize()
                 found = database.rows(
-                    'SELECT "batchKey" FROM "TraceBatch"'  # noqa: S608
-                    ' WHERE ("createdNs" >= ? AND "createdNs" < ?)'
-                    ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?)'
+                    f'SELECT "batchKey" FROM "TraceBatch" WHERE {_IS_EXPIRED}'  # noqa: S608
                     f' ORDER BY "createdNs" LIMIT {_EXPIRED_AT_ONCE}',
-                    _EARLIEST_NS,
-                    older_than_ns,
-                    _EARLIEST_NS,
-                    latest_ns,
-                    older_than_ns,
+                    *times,
                 )
                 keys = database.many(row[0] for row in found)
                 among = database.among('"batchKey"')
@@ -249,3 +267,8 @@ class Storage:
             ' (SELECT 1 FROM "TraceSpan" s WHERE s."traceId" = "TraceUnresolved"."id")'
         )
         forget_processes(self._database)
+
+
+def _expiry(older_than_ns: int) -> tuple[int, int, int, int, int]:
+    latest_ns = time.time_ns() + _DAY_NS
+    return _EARLIEST_NS, older_than_ns, _EARLIEST_NS, latest_ns, older_than_ns

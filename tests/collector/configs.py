@@ -43,6 +43,8 @@ GOOD: dict[str, tuple[Any, str]] = {
     "dedup.hours": (48, "48.0"),
     "storage.url": ("postgresql://u:sesame@h/db", "postgresql://h/db"),
     "storage.retention_days": (0.5, "0.5"),
+    "storage.retention_share": (1, "1.0"),
+    "storage.retention_confirmed": ("2026-08-31", "2026-08-31T00:00:00+00:00"),
     "storage.context.workspace": ("w", "w"),
     "storage.context.run": (12, "12"),
     "storage.context.pipeline": ("p", "p"),

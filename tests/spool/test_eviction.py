@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,25 @@ class TestBlobs:
         writer.write(sized(8))
         assert name(2) not in kept(tmp_path)
         assert not shared.exists()
+
+    def test_a_clock_that_is_set_back_hides_no_batch_that_names_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The writer took stock while the clock was ahead; then another one wrote a batch."""
+        now_ns = time.time_ns
+        monkeypatch.setattr(eviction, "_SLACK_NS", 0)  # all happens within two seconds here
+        for ahead_s in (3600, 30):  # the clock passes again what was seen, or not
+            root = tmp_path / str(ahead_s)
+            path = blob(root, 1)
+            writer = SpoolWriter(root, max_bytes=12 * SIZE)
+            with monkeypatch.context() as clock:
+                clock.setattr(eviction.time, "time_ns", lambda a=ahead_s: now_ns() + a * 10**9)
+                writer.write(sized(2))
+            SpoolWriter(root, max_bytes=None).write(with_blob(20, 1))
+            for number in range(3, 13):
+                writer.write(sized(number))
+            assert writer.drops.batches
+            assert path.exists()
 
     def test_a_new_writer_knows_who_names_them(self, tmp_path: Path) -> None:
         shared = blob(tmp_path, 1, size=1000)

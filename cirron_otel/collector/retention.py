@@ -1,0 +1,80 @@
+"""Removing the rows of old batches, unless that would remove more than is plausible."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ..errors import CirronOtelError
+
+if TYPE_CHECKING:
+    from ..storage import Storage
+    from .options import Storage as Options
+
+logger = logging.getLogger(__name__)
+
+_DAY_NS = 86_400 * 10**9
+
+
+class Retention:
+    """Removes old rows on a thread of its own, one removal at a time."""
+
+    def __init__(self) -> None:
+        """Nothing is removed yet."""
+        self._thread: threading.Thread | None = None
+
+    def start(self, options: Options) -> None:
+        """Begin a removal, if one is configured and none is under way; the clock is trusted."""
+        if options.url is None or options.retention_days is None or self.is_running:
+            return
+        before_ns = time.time_ns() - int(options.retention_days * _DAY_NS)
+        self._thread = threading.Thread(target=_run, args=(options, before_ns), daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a removal is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+
+def _run(options: Options, before_ns: int) -> None:
+    from ..storage import Storage  # noqa: PLC0415 - brings drivers
+
+    assert options.url is not None  # noqa: S101 - see `start`
+    try:
+        with Storage.open(options.url.reveal()) as storage:
+            remove(storage, options, before_ns)
+    except CirronOtelError as error:
+        logger.warning("%s", error, extra={"cause": "retention"})
+
+
+def remove(storage: Storage, options: Options, before_ns: int) -> None:
+    """Remove the batches from before a time, Unix ns, if they are not too many or are confirmed."""
+    if options.retention_confirmed is not None:
+        _retain(storage, min(before_ns, int(options.retention_confirmed.timestamp() * 10**9)))
+    old, batches = storage.expired(before_ns)
+    if old <= options.retention_share * batches:
+        _retain(storage, before_ns)
+        return
+    before = datetime.fromtimestamp(before_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
+    logger.warning(
+        "%d of %d batches in the database are from before %s: storage.retention_days would remove"
+        " more than storage.retention_share (%g) of them at once. None is removed until that is"
+        " confirmed: check the clock of this machine, then set storage.retention_confirmed to %s"
+        " and reload",
+        old,
+        batches,
+        before,
+        options.retention_share,
+        before,
+        extra={"cause": "retention share"},
+    )
+
+
+def _retain(storage: Storage, before_ns: int) -> None:
+    gone = storage.retain(before_ns)
+    if gone.batches:
+        logger.info("%d batches were old: %d rows are removed", gone.batches, gone.rows)
