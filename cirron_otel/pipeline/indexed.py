@@ -11,15 +11,25 @@ from ..otlp.split import count_spans
 from ..translator.encode import Options
 from .codec import NoBatchError, encode, pushable
 from .export_report import ExportReport
-from .light import LightBatch
+from .light import LightBatch, LightSpan
 from .sessions import SessionIndex
+from .standing import chain_of
+
+MOST_PENDING = 50_000
+"""Scopes that are waited for. Where there are more, the older half is not waited for any longer."""
+MOST_SESSIONS = 20_000
+"""Sessions whose records are counted into segments. Where there are more, the half that was counted
+longest ago is forgotten."""
+MOST_NODES = 500_000
+"""Recorded scopes that later batches may refer to. Where there are more, the older half goes."""
 
 
 class FollowIndex(SessionIndex):
     """The index of a spool as it grows, which remembers what it has seen and counted.
 
     So a batch is counted into segments once, whatever becomes of it: sent or not, now or after a
-    restart, it stands in the same trace.
+    restart, it stands in the same trace. Spans that came in OTLP have traces of their own: they are
+    not counted, and their parents are not waited for. What an endless export keeps is bounded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,22 +41,68 @@ class FollowIndex(SessionIndex):
         )
         rows = self._db.execute("SELECT name, counted FROM followed").fetchall()
         self._counted = {name: bool(counted) for name, counted in rows}
+        self._nodes: int = self._db.execute("SELECT COUNT(*) FROM node").fetchone()[0]
+        self._forget_pending()
 
     def __contains__(self, name: str) -> bool:
         return name in self._counted
 
     def observe_once(self, name: str, batch: LightBatch) -> None:
         """Take a batch that was not there yet."""
-        self.observe(batch)
+        if batch.is_foreign:
+            self._find_pending(batch)
+        else:
+            self.observe(batch)
         self._counted[name] = False
         self._db.execute("INSERT OR IGNORE INTO followed VALUES (?, 0)", (name,))
 
     def count_once(self, name: str, batch: LightBatch) -> None:
         """Count a batch's records into segments, if that was not done yet."""
         if not self._counted.get(name):
-            self.count(batch)
+            if not batch.is_foreign:
+                self.count(batch)
             self._counted[name] = True
             self._db.execute("REPLACE INTO followed VALUES (?, 1)", (name,))
+
+    def _find_pending(self, batch: LightBatch) -> None:
+        """Note the scopes that earlier batches refer to, and nothing else."""
+        by_id = {span.id: span for span in batch.spans}
+        found = by_id.keys() & self._pending.keys()
+        self._add_nodes(batch, found)
+        for some_id in found:
+            top = chain_of(by_id[some_id], by_id)[-1]
+            if top.parent_id is not None:
+                self._refer(top.parent_id, top)
+
+    def _add_node(self, span: LightSpan, index: dict[str, LightSpan]) -> None:
+        super()._add_node(span, index)
+        self._nodes += 1
+
+    def commit(self) -> None:
+        """Make what was added visible, and keep what is known within its bounds."""
+        self._forget_pending()
+        self._forget_nodes()
+        self._segments.keep_latest(MOST_SESSIONS)
+        super().commit()
+
+    def _forget_pending(self) -> None:
+        if len(self._pending) > MOST_PENDING:
+            gone = list(self._pending)[: len(self._pending) - MOST_PENDING // 2]
+            for some_id in gone:
+                del self._pending[some_id]
+            self._unplaced.difference_update(gone)
+            rows = [(some_id,) for some_id in gone]
+            self._db.executemany("DELETE FROM referred WHERE id = ?", rows)
+            self._db.executemany("DELETE FROM evidence WHERE id = ?", rows)
+
+    def _forget_nodes(self) -> None:
+        if self._nodes > MOST_NODES:
+            self._db.execute(
+                "DELETE FROM node WHERE id IN"
+                " (SELECT id FROM node ORDER BY CAST(top_start AS INTEGER) LIMIT ?)",
+                (self._nodes - MOST_NODES // 2,),
+            )
+            self._nodes = MOST_NODES // 2
 
     def forget(self, present: set[str]) -> None:
         """Drop the names of batches that are not in the spool any more."""

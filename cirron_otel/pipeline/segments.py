@@ -42,11 +42,36 @@ class Segmenter:
             self.by_session.setdefault(session, []).append(Segment(int(start), *others))
         self._weights: dict[str, int] = dict(db.execute("SELECT session, records FROM weight"))
         """Records in the last segment, by session."""
+        self._counted: dict[str, None] = {}
+        """The sessions that were counted since the last `save`; the last one counted comes last."""
 
     def save(self) -> None:
         """Write to the index, before a commit, what was only counted."""
-        for session, weight in self._weights.items():
-            self._db.execute("REPLACE INTO weight VALUES (?, ?)", (session, weight))
+        rows = [(session, self._weights[session]) for session in self._counted]
+        self._db.executemany("REPLACE INTO weight VALUES (?, ?)", rows)
+        self._counted = {}
+
+    def keep_latest(self, most: int) -> None:
+        """Forget the sessions that were counted longest ago where there are more than `most`.
+
+        Half of `most` are kept. Records that come later for a forgotten session are counted from
+        zero, and stand in the first trace of their session.
+        """
+        if len(self._weights) <= most:
+            return
+        self.save()
+        gone = list(self._weights)[: len(self._weights) - most // 2]
+        for session in gone:
+            del self._weights[session]
+            self.by_session.pop(session, None)
+        rows = [(session,) for session in gone]
+        self._db.executemany("DELETE FROM weight WHERE session = ?", rows)
+        self._db.executemany("DELETE FROM segment WHERE session = ?", rows)
+
+    def _touch(self, session: str) -> None:
+        """Put a session that is counted behind all others, and have it saved."""
+        self._weights[session] = self._weights.pop(session, 0)
+        self._counted[session] = None
 
     def count(
         self, batch: LightBatch, standings: list[Standing], resolve: Callable[[str], Standing]
@@ -60,22 +85,28 @@ class Segmenter:
         riders: dict[str, int] = {}
         for ref in filter(is_users, (*batch.marks, *batch.snapshots)):
             riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
+        last: str | None = None
         for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
             span, standing = batch.spans[number], standings[number]
             session = standing.session
+            if session != last:
+                self._touch(session)
+                last = session
             weight = self._weights.get(session, 0)
             if weight >= SEGMENT_RECORDS and standing.depth in (1, 2):
                 weight = self._open(span, standing, weight)
             self._weights[session] = weight + 1 + riders.pop(span.id, 0)
         for some_id, number in riders.items():
             session = resolve(some_id).session if some_id not in ("", "root") else ""
-            self._weights[session] = self._weights.get(session, 0) + number
+            self._touch(session)
+            self._weights[session] += number
 
     def count_at_once(self, session: str, records: int) -> bool:
         """Count the records of a whole batch; False, uncounted, where a segment may open in it."""
         weight = self._weights.get(session, 0) + records
         if weight > SEGMENT_RECORDS:
             return False
+        self._touch(session)
         self._weights[session] = weight
         return True
 

@@ -49,7 +49,8 @@ class SessionIndex:
         self._db = sqlite3.connect(self.path, isolation_level=None)
         journal = "PRAGMA journal_mode=WAL;" if durable else "PRAGMA journal_mode=OFF;"
         self._db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA + SEGMENT_SCHEMA)
-        self._pending = {row[0] for row in self._db.execute("SELECT id FROM referred")}
+        self._pending = dict.fromkeys(row[0] for row in self._db.execute("SELECT id FROM referred"))
+        """Scopes that batches refer to and that are not recorded yet, the oldest first."""
         self._unplaced: set[str] = set()
         """Of these, those that no scope of a known process has referred to yet."""
         self._db.execute("BEGIN")
@@ -98,7 +99,11 @@ class SessionIndex:
         if name and batch.session is None:
             self._note(name, batch, (outside | refs))
         # Epochs are kept unasked: a batch that comes after its epoch's is decided at once.
-        found = {span.id for span in batch.spans if span.name == _EPOCH} | ids & self._pending
+        found = {span.id for span in batch.spans if span.name == _EPOCH}
+        self._add_nodes(batch, found | ids & self._pending.keys())
+
+    def _add_nodes(self, batch: LightBatch, found: set[str]) -> None:
+        """Note where the scopes `found` of a batch are."""
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:
@@ -134,7 +139,7 @@ class SessionIndex:
             return
         if self._db.execute("SELECT 1 FROM node WHERE id = ?", (some_id,)).fetchone():
             return
-        self._pending.add(some_id)
+        self._pending[some_id] = None
         if child is None:
             self._unplaced.add(some_id)
         pid, start = (str(child.pid), str(child.start_ns)) if child is not None else (None, None)
@@ -167,7 +172,8 @@ class SessionIndex:
                 path,
             ),
         )
-        self._pending.discard(span.id)
+        self._pending.pop(span.id, None)
+        self._unplaced.discard(span.id)
         self._db.execute("DELETE FROM referred WHERE id = ?", (span.id,))
 
     # --- second reading: segments ---------------------------------------------------------------
