@@ -39,7 +39,6 @@ class CountedExporter:
         try:
             answer = await self._inner.export(request)
         except RefusalError as error:
-            self._registry.add(m.REFUSED_REQUESTS, 1, *labels, error.reason.value)
             if error.reason is Reason.UNAVAILABLE:
                 self._readiness.note(is_kept=False)
             raise

@@ -10,6 +10,7 @@ from ..receiver.blob_directory import DirectoryBlobs
 from ..receiver.journal_files import intake_directory
 from .counted_exporter import CountedExporter
 from .options import CollectorOptions, ServerTls
+from .refusal_counts import RefusalCounts
 
 if TYPE_CHECKING:
     from ..receiver.export import Exporter
@@ -110,6 +111,7 @@ class Listeners:
                 connection_grace_s=keepalive.max_connection_age_grace_s,
             ),
             headers=self._options.receivers.headers.pass_,
+            refused=RefusalCounts(self._registry, "grpc"),
         )
 
     def _http(self, unready: Callable[[], str]) -> Any:
@@ -137,6 +139,7 @@ class Listeners:
                 metrics=self._registry.render if options.metrics.prometheus else None,
             ),
             passed_headers=options.receivers.headers.pass_,
+            refused=RefusalCounts(self._registry, "http"),
             blobs=DirectoryBlobs(self._paths.snapshots),
             staging=intake_directory(self._paths.state) / "parts",
         )

@@ -66,7 +66,7 @@ RECEIVED_BYTES = _counter(
 REFUSED_REQUESTS = _counter(
     "refused_requests",
     labels="transport signal reason",
-    meaning="Requests of which nothing was taken",
+    meaning="Requests and connections that were refused, by the reasons below",
 )
 REJECTED_RECORDS = _counter(
     "rejected_records",

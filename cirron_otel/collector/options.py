@@ -21,6 +21,7 @@ from ..config.parsing import (
     number_above,
     one_of,
 )
+from ..receiver.headers import KEPT_HEADERS
 from .exporter_options import CirronExporter, MetricsPush, OtlpExporter
 from .secret import Secret, SecretUrl
 from .section import SECONDS, Key, Section
@@ -41,17 +42,8 @@ from .values import (
 _MESSAGE = between(SIZE, 1024, 2**31 - 1)
 
 TENANT: Final = "x-scope-orgid"
-"""The header that Tempo, Mimir and Loki tell tenants by."""
-PASSED: Final = (
-    TENANT,
-    "x-cirron-sdk-version",
-    "x-cirron-batch-id",
-    "x-cirron-workspace-id",
-    "x-cirron-run-id",
-    "x-cirron-pipeline-id",
-    "x-cirron-deployment-id",
-    "x-cirron-model-id",
-)
+"""The header by which Tempo, Mimir and Loki identify tenants."""
+PASSED: Final = KEPT_HEADERS
 
 
 class Spool(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -68,6 +68,12 @@ class Reason(Enum):
     """Nothing can be kept now (disk full, going down): 503, UNAVAILABLE with RetryInfo."""
     UNSUPPORTED = "unsupported"
     """A signal that is not taken here: 404, UNIMPLEMENTED."""
+    HEADERS = "headers"
+    """A header that is kept is repeated, or no valid value: 400, INVALID_ARGUMENT."""
+    UNAUTHENTICATED = "unauthenticated"
+    """No accepted token, or several headers with one: 401, UNAUTHENTICATED."""
+    ENCODING = "encoding"
+    """A compression that is not taken: 415, UNIMPLEMENTED."""
 
 
 class RefusalError(Exception):

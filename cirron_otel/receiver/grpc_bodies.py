@@ -19,6 +19,7 @@ from .inflating import finished, inflater, too_large
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FED = 64 * 1024
 """Compressed bytes that are fed at a time."""
+_CANCELLED_WITHIN_S = 0.05
 _YIELD_EVERY = 1024 * 1024
 """Bytes that are inflated before other calls have their turn."""
 
@@ -65,15 +66,32 @@ async def receive(context: Any, turns: Turns, timeout_s: float, reservation: Res
     try:
         async with turns.turn(context.peer(), timeout_s):
             body = await context.read()
-            if not isinstance(body, bytes):  # the call ended
-                raise RefusalError(Reason.INVALID, "a call without a request")
-            reservation.add(len(body))
+            if isinstance(body, bytes):
+                reservation.add(len(body))
     except TimeoutError:
         raise RefusalError(
             Reason.UNAVAILABLE,
             f"the request was not there within {timeout_s:g} s, or when others waited",
         ) from None
+    if not isinstance(body, bytes):
+        raise await _without_message()
     return body
+
+
+async def _without_message() -> RefusalError:
+    """Return why a call ended without a message.
+
+    gRPC itself answers a message that is too large. All that it does here is to cancel the call
+    a moment after its end was read.
+    """
+    try:
+        await asyncio.sleep(_CANCELLED_WITHIN_S)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        return RefusalError(Reason.TOO_LARGE, "a message that is too large before decompression")
+    return RefusalError(Reason.INVALID, "a call without a request")
 
 
 async def inflated(body: bytes, limit: int, reservation: Reservation) -> bytes:

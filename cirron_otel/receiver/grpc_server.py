@@ -25,6 +25,8 @@ from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
 from .grpc_bodies import Reservation, inflated, receive
 from .grpc_status import answer_bytes, status_of
 from .grpc_turns import Turns
+from .headers import KEPT_HEADERS, KeptHeaders, only_value
+from .refusals import NO_SIGNAL, Observer, Refused, ignore
 from .tls import server_context
 
 _log = logging.getLogger(__name__)
@@ -44,8 +46,7 @@ _METHODS = {
 _LOOKAHEAD_BYTES = 256 * 1024
 _FEWEST_READS = 4
 
-TENANT_HEADERS = ("x-scope-orgid", "x-cirron-*")
-"""What says whose a request is."""
+_LONGEST_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,14 @@ class GrpcReceiver:
         tls: GrpcTls | None = None,
         auth: Auth | None = None,
         limits: GrpcLimits | None = None,
-        headers: Collection[str] = TENANT_HEADERS,
+        headers: Collection[str] = KEPT_HEADERS,
+        refused: Observer = ignore,
     ) -> None:
         """Nothing listens yet. `port` 0 takes a free one.
 
-        `headers` are those that are handed on, by lower-case name; `x-*` is all that begin so.
+        `headers` are kept with a request (see KeptHeaders); `refused` observes what is refused.
         """
+        self._refused = refused
         self._exporter, self._auth, self._tls = exporter, auth, tls
         self._host, self._port = host, port
         self._limits = limits or GrpcLimits()
@@ -119,8 +122,7 @@ class GrpcReceiver:
 
     def pass_on(self, names: Collection[str]) -> None:
         """Take other headers on, from now on."""
-        self._names = frozenset(names)
-        self._prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
+        self._kept = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
         """Listen; the address that it listens on.
@@ -129,7 +131,7 @@ class GrpcReceiver:
         """
         credentials = None if self._tls is None else self._tls.credentials()
         server = grpc.aio.server(options=self._options())
-        server.add_generic_rpc_handlers((_Services(self._export),))
+        server.add_generic_rpc_handlers((_Services(self._export, self._unknown),))
         host = f"[{self._host}]" if ":" in self._host else self._host
         address = f"{host}:{self._port}"
         try:
@@ -175,40 +177,45 @@ class GrpcReceiver:
         return options
 
     async def _export(self, signal: Signal, context: Any) -> bytes:
-        metadata = dict(context.invocation_metadata() or ())
-        header = metadata.get("authorization")
-        header = header if isinstance(header, str) else None  # bytes, where it is no text
-        if self._auth is not None and not self._auth.allows(header):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _UNAUTHENTICATED)
+        metadata = tuple(context.invocation_metadata() or ())
         try:
+            self._authenticate(metadata)
+            kept = self._kept.select(metadata)
             with Reservation(self._exporter) as reservation:
                 answer = await self._exporter.export(
-                    await self._request(signal, metadata, context, reservation)
+                    await self._request(signal, kept, context, reservation)
                 )
         except RefusalError as error:
-            status = status_of(error)
+            status, reason = status_of(error), error.reason.value
         except Exception:
             _log.exception("an OTLP/gRPC request failed")
-            status = status_of(RefusalError(Reason.UNAVAILABLE, _FAILED))
+            status, reason = status_of(RefusalError(Reason.UNAVAILABLE, _FAILED)), "internal"
         else:
             return answer_bytes(answer)
         # Behind the handlers: an error that is being handled holds on to the body.
+        self._refused(Refused(signal.value, reason, status[0].name, status[1]))
         await context.abort(*status)
         raise AssertionError("abort raises")
 
+    def _authenticate(self, metadata: tuple[tuple[str, Any], ...]) -> None:
+        if self._auth is None:
+            return
+        values = [value for name, value in metadata if name == "authorization"]
+        if not self._auth.allows(only_value(values)):
+            raise RefusalError(Reason.UNAUTHENTICATED, _UNAUTHENTICATED)
+
     async def _request(
-        self, signal: Signal, metadata: dict[str, Any], context: Any, reservation: Reservation
+        self, signal: Signal, kept: dict[str, str], context: Any, reservation: Reservation
     ) -> Request:
         timeout_s = self._limits.read_timeout_s
         body = await receive(context, self._turns, timeout_s, reservation)
         received_ns = time.time_ns()
         body = await inflated(body, self._exporter.max_body_bytes, reservation)
-        headers = {
-            name: value
-            for name, value in metadata.items()
-            if (name in self._names or name.startswith(self._prefixes)) and isinstance(value, str)
-        }
-        return Request(signal, Encoding.PROTOBUF, body, received_ns, headers)
+        return Request(signal, Encoding.PROTOBUF, body, received_ns, kept)
+
+    def _unknown(self, method: str) -> None:
+        message = f"no method {method[:_LONGEST_SHOWN]!a} is served"
+        self._refused(Refused(NO_SIGNAL, "path", grpc.StatusCode.UNIMPLEMENTED.name, message))
 
 
 class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -217,7 +224,13 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     As methods that take a stream, since gRPC calls them before it has read a message.
     """
 
-    def __init__(self, export: Callable[[Signal, Any], Awaitable[bytes]]) -> None:
+    def __init__(
+        self,
+        export: Callable[[Signal, Any], Awaitable[bytes]],
+        unknown: Callable[[str], None],
+    ) -> None:
+        """`unknown` is called with the name of a method that is not served."""
+        self._unknown = unknown
         self._handlers = {
             method: grpc.stream_unary_rpc_method_handler(_bound(export, signal))
             for method, signal in _METHODS.items()
@@ -225,7 +238,10 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of a method; None where there is none."""
-        return self._handlers.get(details.method)
+        handler = self._handlers.get(details.method)
+        if handler is None:
+            self._unknown(details.method)
+        return handler
 
 
 def _bound(export: Callable[[Signal, Any], Awaitable[bytes]], signal: Signal) -> Any:

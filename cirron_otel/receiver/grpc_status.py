@@ -17,6 +17,9 @@ _CODES = {
     Reason.BUSY: grpc.StatusCode.UNAVAILABLE,
     Reason.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Reason.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.HEADERS: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.ENCODING: grpc.StatusCode.UNIMPLEMENTED,
 }
 
 _RETRY_AFTER_S = 1.0

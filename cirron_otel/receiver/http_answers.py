@@ -25,7 +25,27 @@ _STATUSES = {
     Reason.BUSY: 429,
     Reason.UNAVAILABLE: 503,
     Reason.UNSUPPORTED: 404,
+    Reason.HEADERS: 400,
+    Reason.UNAUTHENTICATED: 401,
+    Reason.ENCODING: 415,
 }
+
+_REASONS = {
+    400: "invalid",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "path",
+    405: "method",
+    408: "slow",
+    411: "length",
+    413: "too_large",
+    415: "media_type",
+    417: "expectation",
+    429: "busy",
+    431: "header_size",
+    503: "unavailable",
+}
+"""What refusals are counted by, unless they have a reason of their own."""
 
 _CODES = {
     400: 3,
@@ -72,20 +92,29 @@ class Reply:
 class HttpError(Exception):
     """A request ends with an error of HTTP's own, before anything is handed to the intake."""
 
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        """`message` is for the client."""
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """`message` is for the client; `reason` is what it is counted by."""
         super().__init__(message)
         self.status, self.message, self.headers = status, message, headers or {}
+        self.reason = reason or _REASONS.get(status, "invalid")
 
 
 def of_refusal(error: RefusalError) -> HttpError:
     """The status, and the Retry-After in whole seconds, that a refusal has in HTTP."""
-    headers = {}
+    headers = {"WWW-Authenticate": "Bearer"} if error.reason is Reason.UNAUTHENTICATED else {}
     if error.reason in (Reason.BUSY, Reason.UNAVAILABLE):
         asked = error.retry_after_s
         seconds = _RETRY_AFTER_S if asked is None else max(math.ceil(asked), _RETRY_AFTER_S)
         headers["Retry-After"] = str(seconds)
-    return HttpError(_STATUSES[error.reason], error.message, headers)
+    status = _STATUSES[error.reason]
+    return HttpError(status, error.message, headers, reason=error.reason.value)
 
 
 def error_reply(error: HttpError, encoding: Encoding) -> Reply:

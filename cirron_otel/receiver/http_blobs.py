@@ -66,7 +66,8 @@ class Uploads:
     async def put(self, request: web.BaseRequest, span_id: str, file: str) -> Reply:
         """Take the file, or a part of it."""
         if content_coding(request.headers.getall("Content-Encoding", [])) != "identity":
-            raise HttpError(415, "snapshot files are taken without a Content-Encoding")
+            message = "snapshot files are taken without a Content-Encoding"
+            raise HttpError(415, message, reason=Reason.ENCODING.value)
         part = _part(request)
         total = part.total if part else request.content_length or 0
         if total > self._limits.upload_bytes:

@@ -206,7 +206,10 @@ def _codec(request: web.BaseRequest) -> Inflater | None:
     if codec is None:
         known = ", ".join(CODINGS)
         raise HttpError(
-            415, f"expected one of {known} as Content-Encoding", {"Accept-Encoding": known}
+            415,
+            f"expected one of {known} as Content-Encoding",
+            {"Accept-Encoding": known},
+            reason=Reason.ENCODING.value,
         )
     return codec
 

@@ -19,8 +19,13 @@ from aiohttp.http_parser import RawRequestMessage
 from .export import Encoding
 from .http_answers import HttpError, Reply, error_reply
 from .http_bodies import HttpLimits
+from .refusals import NO_SIGNAL, Refused
 
 _logger = logging.getLogger(__name__)
+
+_CONNECTIONS = Refused(
+    NO_SIGNAL, "connections", "503", "there are as many connections as there may be"
+)
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
@@ -65,6 +70,7 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self._owner.is_full:
+            self._owner.refused(_CONNECTIONS)
             self.close()
             stream = cast("asyncio.Transport", transport)  # uvloop's is no subclass
             stream.write(_FULL)
@@ -84,12 +90,19 @@ class _Connection(web.RequestHandler):
             raise ConnectionError("an answer has begun already")
         if status >= 500:
             _logger.error("an HTTP request failed", exc_info=exc)
-            error = HttpError(503, "an internal error: try again later", {"Retry-After": "5"})
+            error = HttpError(
+                503,
+                "an internal error: try again later",
+                {"Retry-After": "5"},
+                reason="internal",
+            )
         elif isinstance(exc, LineTooLong):
             error = HttpError(431, "the request line or a header is too long")
         else:
-            error = HttpError(400, "expected an HTTP/1.1 request, found something else")
-        self._owner.count_garbage(error.status)
+            error = HttpError(
+                400, "expected an HTTP/1.1 request, found something else", reason="malformed"
+            )
+        self._owner.refused(Refused(NO_SIGNAL, error.reason, str(error.status), error.message))
         response = response_of(error_reply(error, Encoding.JSON))
         response.force_close()
         return response
@@ -99,11 +112,11 @@ class Connections(web.Server):
     """Makes a connection for each client; `loop.create_server` calls it."""
 
     def __init__(
-        self, handler: Handler, limits: HttpLimits, count_garbage: Callable[[int], None]
+        self, handler: Handler, limits: HttpLimits, refused: Callable[[Refused], None]
     ) -> None:
-        """`count_garbage` is told the status of each answer to what is no HTTP."""
+        """`refused` is called for a connection too many, and for what is no HTTP request."""
         super().__init__(self._watched, request_factory=_request)
-        self._handler, self._limits, self.count_garbage = handler, limits, count_garbage
+        self._handler, self._limits, self.refused = handler, limits, refused
         self._busy: set[web.RequestHandler] = set()
         self._none_is_busy = asyncio.Event()
         self._none_is_busy.set()

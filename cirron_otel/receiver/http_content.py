@@ -47,7 +47,8 @@ def content_coding(values: list[str]) -> str:
     named = [part.strip().lower() for value in values for part in value.split(",")]
     codings = [name for name in named if name not in ("", "identity")]
     if len(codings) > 1:
-        raise HttpError(415, "expected one Content-Encoding at most, found several")
+        message = "expected one Content-Encoding at most, found several"
+        raise HttpError(415, message, reason=Reason.ENCODING.value)
     return codings[0] if codings else "identity"
 
 

@@ -20,7 +20,8 @@ from aiohttp import web
 
 from ..errors import UsageError
 from .auth import Auth
-from .export import Encoding, Exporter, RefusalError, Request, Signal
+from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
+from .headers import KEPT_HEADERS, KeptHeaders, only_value
 from .http_answers import (
     HttpError,
     Reply,
@@ -33,20 +34,7 @@ from .http_blobs import BlobStore, Uploads, blob_names
 from .http_bodies import Bodies, HttpLimits, Room
 from .http_connections import Connections, response_of
 from .http_content import encoding_of, json_signal
-
-PASSED_HEADERS = frozenset(
-    (
-        "x-scope-orgid",
-        "x-cirron-sdk-version",
-        "x-cirron-batch-id",
-        "x-cirron-workspace-id",
-        "x-cirron-run-id",
-        "x-cirron-pipeline-id",
-        "x-cirron-deployment-id",
-        "x-cirron-model-id",
-    )
-)
-"""What a request says of whose it is, unless told otherwise."""
+from .refusals import NO_SIGNAL, Observer, Refused, ignore
 
 _OTLP = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS, "/v1/logs": Signal.LOGS}
 _CIRRON = "/api/traces"
@@ -54,10 +42,11 @@ _INGESTS = ("/v1/traces", _CIRRON)
 _BLOBS = tuple(f"{ingest}/blobs/" for ingest in _INGESTS)
 _OPERATION = frozenset(("/health", "/ready", "/metrics"))
 _READING = ("GET", "HEAD")
-
-_NEVER_PASSED = frozenset(("authorization", "proxy-authorization", "cookie"))
-
-_LONGEST_PASSED = 1024
+_SIGNALS = {
+    **{path: signal.value for path, signal in _OTLP.items()},
+    _CIRRON: Signal.CIRRON.value,
+    "blobs": "blobs",
+}
 
 _HANG_UP = frozenset((401, 408, 413, 431))
 """Behind these the rest of a body is not worth a connection that is kept."""
@@ -92,19 +81,21 @@ class HttpReceiver:
         health: Health | None = None,
         blobs: BlobStore | None = None,
         staging: Path | None = None,
-        passed_headers: Collection[str] = PASSED_HEADERS,
+        passed_headers: Collection[str] = KEPT_HEADERS,
+        refused: Observer = ignore,
     ) -> None:
         """Nothing listens yet. Port 0 takes a free one.
 
         Without `auth` everybody is let in; with it, everybody still reads /health and /ready.
         Snapshot files are taken where there is a store for them, `blobs`; in parts where there is
         a directory `staging` to keep those in. `passed_headers` go to the exporter, credentials
-        never. Raises UsageError where `staging` cannot be made.
+        never. `refused` observes what is refused. Raises UsageError where `staging` cannot be made.
         """
         self._exporter, self._host, self._port = exporter, host, port
         self._tls, self._auth = tls, auth
         self._limits = limits or HttpLimits()
         self._health = health or Health()
+        self._refused = refused
         self._bodies = Bodies(exporter, self._limits)
         self.pass_on(passed_headers)
         try:
@@ -120,11 +111,11 @@ class HttpReceiver:
 
     def pass_on(self, names: Collection[str]) -> None:
         """Take other headers on, from now on."""
-        self._passed = frozenset(name.lower() for name in names) - _NEVER_PASSED
+        self._kept = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
         """Listen; gives the address. Raises UsageError where that is not possible."""
-        connections = Connections(self._answer, self._limits, self._count_garbage)
+        connections = Connections(self._answer, self._limits, self._refused_garbage)
         loop = asyncio.get_running_loop()
         handshake_s = self._limits.grace_s if self._tls is not None else None
         try:
@@ -178,7 +169,9 @@ class HttpReceiver:
         except Exception:
             # 503 and not 500, which clients take for final: nothing must be lost by a fault here.
             _logger.exception("a request to %s failed", route)
-            failure = HttpError(503, "an internal error: try again later", {"Retry-After": "5"})
+            message = "an internal error: try again later"
+            failure = HttpError(503, message, {"Retry-After": "5"}, reason="internal")
+        self._observe(route, failure)
         return error_reply(failure, _answered_in(request))
 
     async def _routed(self, request: web.BaseRequest, route: str, path: str) -> Reply:
@@ -203,12 +196,10 @@ class HttpReceiver:
             raise HttpError(405, f"expected {allowed}", {"Allow": allowed})
         if self._auth is None or is_open:
             return
-        told = request.headers.getall("Authorization", [])
-        if len(told) > 1 or not self._auth.allows(told[0] if told else None):
-            raise HttpError(
-                401,
+        if not self._auth.allows(only_value(request.headers.getall("Authorization", []))):
+            raise RefusalError(
+                Reason.UNAUTHENTICATED,
                 "expected `Authorization: Bearer <token>` with a token that is accepted here",
-                {"WWW-Authenticate": "Bearer"},
             )
 
     async def _export(self, request: web.BaseRequest, route: str) -> Reply:
@@ -217,33 +208,15 @@ class HttpReceiver:
         signal = _OTLP.get(route, Signal.CIRRON)
         if signal is Signal.CIRRON and encoding is not Encoding.JSON:
             raise HttpError(415, "Cirron batches are taken as application/json")
-        whose = self._whose(request)
+        kept = self._kept.select(request.headers.items())
         with Room(self._exporter) as room:
             body = await self._bodies.read(request, room)
             if encoding is Encoding.JSON and signal is Signal.TRACES:
                 signal = json_signal(body)
-            answer = await self._exporter.export(
-                Request(signal, encoding, body, received_ns, whose)
-            )
+            answer = await self._exporter.export(Request(signal, encoding, body, received_ns, kept))
         if signal is Signal.CIRRON:
             return cirron_reply(answer)
         return otlp_reply(answer, signal, encoding)
-
-    def _whose(self, request: web.BaseRequest) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for key, value in request.headers.items():
-            name = key.lower()
-            if name not in self._passed or not value:
-                continue
-            # What is stored under a name must be that of one tenant, and nothing made up of two.
-            if name in found or not value.isascii() or len(value) > _LONGEST_PASSED:
-                raise HttpError(
-                    400,
-                    f"expected one {name} of up to {_LONGEST_PASSED} ASCII letters,"
-                    " found several, or another",
-                )
-            found[name] = value
-        return found
 
     def _operation(self, request: web.BaseRequest, route: str) -> Reply:
         self._check(request, _READING, is_open=route != "/metrics")
@@ -257,8 +230,16 @@ class HttpReceiver:
             raise HttpError(503, why, {"Retry-After": "1"})
         return Reply(200, b'{"status": "ok"}')
 
-    def _count_garbage(self, status: int) -> None:
-        self.answered["-", status] += 1
+    def _observe(self, route: str, failure: HttpError) -> None:
+        """Report a refusal; that the collector is not ready is an answer of /ready, and none."""
+        if route in _OPERATION and failure.status in (404, 503):
+            return
+        signal = _SIGNALS.get(route, NO_SIGNAL)
+        self._refused(Refused(signal, failure.reason, str(failure.status), failure.message))
+
+    def _refused_garbage(self, refused: Refused) -> None:
+        self.answered[NO_SIGNAL, int(refused.status)] += 1
+        self._refused(refused)
 
 
 async def _first_address(host: str) -> str:

@@ -6,7 +6,7 @@ is in it. What it says is the translation's business, behind the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
@@ -93,7 +93,6 @@ class Intake:
         """See Exporter."""
         if self._is_over():
             raise RefusalError(Reason.UNAVAILABLE, "the collector is going down", _FULL_S)
-        _check_headers(request.headers)
         if request.signal is Signal.CIRRON:
             return await self._take_batch(request)
         if request.signal is Signal.LOGS and self._signals.logs == _MARKS:
@@ -168,13 +167,6 @@ class Intake:
                 Reason.UNAVAILABLE, "nothing can be kept now: the disk is full or away", _FULL_S
             ) from None
         self._kept()
-
-
-def _check_headers(headers: Mapping[str, str]) -> None:
-    """What is kept with a request is to be sent on: it must be what any protocol can carry."""
-    for name, value in headers.items():
-        if not (value.isascii() and value.isprintable()):
-            raise RefusalError(Reason.INVALID, f"{name} is not of printable ASCII letters")
 
 
 def _from_json(body: bytes, most: int) -> tuple[bytes, Content, str]:

@@ -35,9 +35,12 @@ LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue":
 Samples = dict[tuple[str, ...], float]
 
 
-def samples(here: Serving) -> Samples:
+def samples(here: Serving, authorization: str = "") -> Samples:
     """By name, and the values of the labels in the order of their names."""
-    with urllib.request.urlopen(f"{here.http}/metrics", timeout=30) as answer:
+    asked = urllib.request.Request(f"{here.http}/metrics")
+    if authorization:
+        asked.add_header("Authorization", authorization)
+    with urllib.request.urlopen(asked, timeout=30) as answer:
         text = answer.read().decode()
     found: Samples = {}
     for family in text_string_to_metric_families(text):

@@ -251,13 +251,13 @@ def test_tokens(header: str | None, taken: bool) -> None:
 
 def test_headers_that_say_whose_it_is_are_handed_on() -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
-        sent = {"x-scope-orgid": "a", "x-cirron-run": "r 1", "x-cirronic": "no", "x-run": "no"}
-        metadata: list[tuple[str, str | bytes]] = [*sent.items(), ("x-cirron-bin", b"\xff")]
+        sent = {"x-scope-orgid": "a", "x-cirron-run-id": "r 1", "x-cirronic": "no", "x-run": "no"}
+        metadata: list[tuple[str, str | bytes]] = [*sent.items(), ("x-other-bin", b"\xff")]
         metadata.append(("authorization", "Bearer s3cret"))
         await server.send(b"", metadata=metadata)
 
     (request,) = against_server(test).requests
-    assert request.headers == {"x-scope-orgid": "a", "x-cirron-run": "r 1"}
+    assert request.headers == {"x-scope-orgid": "a", "x-cirron-run-id": "r 1"}
 
 
 def test_no_room_for_bytes_in_flight() -> None:

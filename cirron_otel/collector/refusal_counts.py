@@ -1,0 +1,35 @@
+"""Refusals of one transport: each is counted, and one of each kind a minute is logged."""
+
+from __future__ import annotations
+
+import logging
+
+from ..receiver.refusals import Refused
+from . import metrics as m
+from .metrics import Registry
+
+logger = logging.getLogger(__name__)
+
+
+class RefusalCounts:
+    """Observes the refusals of one receiver."""
+
+    def __init__(self, registry: Registry, transport: str) -> None:
+        self._registry, self._transport = registry, transport
+
+    def __call__(self, refused: Refused) -> None:
+        """Count it, and log it unless one like it was logged within the last minute."""
+        transport, signal, reason = self._transport, refused.signal, refused.reason
+        self._registry.add(m.REFUSED_REQUESTS, 1, transport, signal, reason)
+        fields = {
+            "transport": transport,
+            "signal": signal,
+            "reason": reason,
+            "status": refused.status,
+        }
+        # The logs hold back what has the same cause within a minute, and say how often it came.
+        logger.warning(
+            "a request was refused: %s",
+            refused.message,
+            extra={"fields": fields, "cause": f"refused {transport} {signal} {reason}"},
+        )
