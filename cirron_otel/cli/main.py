@@ -114,18 +114,27 @@ def _is_after_interrupt(error: BaseException) -> bool:
 
 
 def _unwritable(error: Exception) -> int:
-    """The exit code of a full disk that nobody caught, temporary files included; else 0."""
+    """The exit code of a failure to write that no caller handled; 0 for other errors.
+
+    Temporary files count as well.
+    """
     import sqlite3  # noqa: PLC0415 - only where something went wrong
 
     code = TargetError.exit_code
     if isinstance(error, BrokenPipeError):
         output.give_up()
-    elif isinstance(error, OSError) and error.errno in _FULL:
-        output.give_up()
-        where = f" {error.filename}" if error.filename else ""
-        output.error(f"cannot write{where}: {error.strerror}; free some space")
-    elif isinstance(error, sqlite3.OperationalError) and "full" in str(error):
-        output.error("cannot write temporary files: disk is full; set TMPDIR to another place")
+    elif isinstance(error, OSError) and error.errno is not None:
+        is_full = error.errno in _FULL
+        if is_full:
+            output.give_up()
+        where = f" {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        what = f"write{where}" if is_full else f"use{where}" if where else "continue"
+        output.error(f"cannot {what}: {error.strerror}" + "; free some space" * is_full)
+    elif isinstance(error, sqlite3.OperationalError):
+        output.error(
+            f"cannot use a temporary database: {error}; free some space, or set TMPDIR to"
+            " another directory"
+        )
     else:
         code = 0
     return code

@@ -32,10 +32,20 @@ _PREFIX = "cirron-otel: "
 _MAX_LISTED = 20
 _REDRAW_SECONDS = 0.1
 _PIPE_WIDTH = 100_000
+_LAST_STANDARD = 2
+"""The descriptor of standard error."""
 
 
 def prepare() -> None:
-    """Let stdout and stderr take every character, whatever the locale can encode."""
+    """Let stdout and stderr take every character, whatever the locale can encode.
+
+    A standard descriptor that is closed is opened on /dev/null: otherwise the next file that is
+    opened gets its number, and everything that writes to stderr writes into that file.
+    """
+    with contextlib.suppress(OSError):
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+            pass
+        os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

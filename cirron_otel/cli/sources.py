@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import output
@@ -61,17 +59,19 @@ def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
     """
     from ..pipeline.convert import Request, convert
     from ..pipeline.formats import Kind, source_place
+    from ..pipeline.temporary import temporary_folder, writing_temporary_files
     from ..query.address import is_query_address
 
     is_path = "://" not in source and not is_query_address(source)
     if is_path and source_place(source, source_format).kind is Kind.SPOOL:
         yield SpoolOf(source)
         return
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
+    with temporary_folder() as folder:
         request = Request(
-            source=source, target=folder, source_format=source_format, target_format="spool"
+            source=source, target=str(folder), source_format=source_format, target_format="spool"
         )
         with output.progress("reading") as progress:
             made = convert(request, progress=progress)
-        (Path(folder) / "spool").mkdir(exist_ok=True)
-        yield SpoolOf(folder, made)
+        with writing_temporary_files():
+            (folder / "spool").mkdir(exist_ok=True)
+        yield SpoolOf(str(folder), made)

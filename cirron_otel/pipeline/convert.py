@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-
-from ..errors import InputError, TargetError, UsageError
-from ..ids import digest
-from ..otlp.files import Message, read_messages
-from ..query.address import is_query_address, parse_address
+from ..errors import InputError, UsageError
+from ..otlp.files import Message
 from ..spool.canonical import batch_bytes
-from ..spool.findings import Finding
-from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
-from ..spool.writer import name_of
+from ..spool.reader import SpoolReader
 from ..translator.decode import Decoded
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from ..translator.translate import FromOtlp
-from .formats import STANDARD, Kind, Place, source_place, target_place
-from .light import LightBatch, light
+from .formats import STANDARD, Kind, Place, target_place
+from .indexing import read_sessions, temporary_index
 from .report import Report
 from .select import Selection
-from .sessions import SessionIndex
+from .sources import (
+    Progress,
+    as_spool_if_batch,
+    messages_of,
+    open_source,
+    parsed,
+    size_of,
+)
 from .targets import BatchTarget, open_batches, open_traces
+from .temporary import temporary_folder, writing_temporary_files
 from .workers import CIRRON, OTLP_JSON, OTLP_PROTO, Chunk, Job, default_jobs, encode_all
-
-Progress = Callable[[int, int | None], None]
-"""(bytes done, bytes in all if known)."""
 
 
 def default_service_name() -> str:
@@ -86,81 +81,7 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
     return report
 
 
-def open_source(
-    source: str,
-    told: str | None,
-    stack: contextlib.ExitStack,
-    report: Report,
-    progress: Progress | None = None,
-) -> Place:
-    """The source, as files: what a storage or a backend for traces holds is brought into some.
-
-    They are there until `stack` is left. What a backend lacks is in `report`.
-    """
-    if is_query_address(source):
-        if told is not None:
-            raise UsageError("--from says what a file holds: leave it out for jaeger: and tempo:")
-        return _from_backend(source, stack, report, progress)
-    if "://" in source:
-        from ..storage.source import copy_to_spool  # noqa: PLC0415 - brings drivers
-        from ..storage.url import is_storage_url  # noqa: PLC0415
-
-        if is_storage_url(source):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
-            copy_to_spool(source, folder)
-            (Path(folder) / "spool").mkdir(exist_ok=True)
-            return Place(folder, Kind.SPOOL)
-    return source_place(source, told)
-
-
-def _from_backend(
-    source: str, stack: contextlib.ExitStack, report: Report, progress: Progress | None
-) -> Place:
-    """What Jaeger or Tempo has, as a temporary OTLP file."""
-    from ..query.fetch import fetch  # noqa: PLC0415 - needs an extra
-
-    address = parse_address(source, os.environ)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
-    path = Path(folder) / "traces.binpb"
-    with path.open("wb") as file:
-        report.backend = fetch(address, file, progress)
-    return Place(str(path), Kind.OTLP_PROTO)
-
-
-def _standard_input() -> BinaryIO:
-    if sys.stdin is None:
-        raise InputError("standard input is closed: name a file instead of -")
-    return sys.stdin.buffer
-
-
 # --- from Cirron --------------------------------------------------------------------------------
-
-
-def as_spool_if_batch(source: Place, stack: contextlib.ExitStack) -> Place:
-    """A spool that holds nothing but the one batch file of `source`."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-")))
-    if source.path == STANDARD:
-        name, data = "", _standard_input().read(MAX_BATCH_BYTES + 1)
-    else:
-        name = Path(source.path).name
-        try:
-            with Path(source.path).open("rb") as file:
-                data = file.read(MAX_BATCH_BYTES + 1)
-        except OSError as error:
-            what = error.strerror or error
-            raise InputError(f"{source.path} cannot be read: {what}") from None
-    if not name.endswith(".json"):
-        try:
-            name = name_of(data)
-        except TargetError:
-            name = f"{digest(data).hex()}.json"
-    (folder / "spool").mkdir()
-    (folder / "spool" / name).write_bytes(data)
-    reader = SpoolReader(folder)
-    if reader.read(name) is None:
-        found = reader.findings[0].message if reader.findings else "not named *.json"
-        raise InputError(f"{source.path} is no batch: {found}")
-    return Place(str(folder), Kind.SPOOL)
 
 
 def _from_spool(
@@ -170,19 +91,18 @@ def _from_spool(
     output = CIRRON
     if target.is_otlp:
         output = OTLP_JSON if target.kind is Kind.OTLP_JSON else OTLP_PROTO
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
-        index = SessionIndex(Path(folder) / "sessions.sqlite")
+    with temporary_index() as index:
         options = Options(request.layout, request.service_name)
         if output != CIRRON or request.select:
             total = read_sessions(reader, index, request.layout)
         else:
-            total = sum(_size(reader.paths.spool / name) for name in reader.names())
+            total = sum(size_of(reader.paths.spool / name) for name in reader.names())
         report.skipped.clear()
         report.skipped_count = 0
         job = Job(source.path, index.path, options, output, request.select)
         jobs = request.jobs or default_jobs()
         made = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
-        with contextlib.closing(index), contextlib.closing(made):
+        with contextlib.closing(made):
             if output == CIRRON:
                 with open_batches(target, report) as batches:
                     for item_name, data in _chunks(made, report, progress, total):
@@ -194,13 +114,6 @@ def _from_spool(
                         report.written += 1
                         report.messages += 1
                         report.bytes_written += len(data)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _chunks(
@@ -220,77 +133,7 @@ def _chunks(
                 progress(report.bytes_read, total)
 
 
-def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
-    """Fill the index from a spool; returns the bytes of its batches."""
-    total = records = 0
-
-    def read(name: str) -> LightBatch | None:
-        nonlocal total
-        file = reader.read(name, check=False)  # what is no batch is found when it is encoded
-        if file is None:
-            return None
-        total += len(file.data)
-        with contextlib.suppress(InputError):
-            return light(file.data)
-        return None
-
-    for name in reader.names():
-        batch = read(name)
-        if batch is None:
-            continue
-        records += len(batch.spans) + len(batch.marks) + len(batch.snapshots)
-        index.observe(batch, name)
-    size = total
-    index.look_again(lambda: filter(None, map(read, reader.names())))
-    if layout == SEGMENTED and records > SEGMENT_FROM:
-        index.count_all(read)
-    index.commit()
-    return size
-
-
-SEGMENT_FROM = 4000
-"""A spool with fewer records is one trace a session, whatever the layout."""
-
-
 # --- from OTLP ----------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _open_source(place: Place) -> Iterator[BinaryIO]:
-    if place.path == STANDARD:
-        yield _standard_input()
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(Path(place.path).open("rb"))
-        except OSError as error:
-            what = error.strerror or error
-            raise InputError(f"{place.path} cannot be read: {what}") from None
-        yield file
-
-
-def messages_of(source: Place, report: Report, progress: Progress | None) -> Iterator[Message]:
-    """The messages of an OTLP source, counted; what is skipped is reported.
-
-    Raises InputError where the source cannot be read on.
-    """
-
-    def on_error(position: int, problem: str) -> None:
-        report.skip(Finding(source.path, "unreadable", problem, path=str(position)))
-
-    total = None if source.path == STANDARD else _size(Path(source.path))
-    with _open_source(source) as stream:
-        try:
-            for message in read_messages(stream, source.form, on_error=on_error, validate=False):
-                report.lose(message.warnings)
-                report.messages += 1
-                report.bytes_read += len(message.data)
-                yield message
-                if progress is not None:
-                    done = stream.tell() if total is not None else report.bytes_read
-                    progress(done, total)
-        except InputError as error:
-            raise InputError(f"{source.path}: {error}") from None
 
 
 def _from_otlp(
@@ -332,16 +175,6 @@ def _take(
             _store(decoded, batches, report)
 
 
-def parsed(message: Message, report: Report, source: Place) -> TracesData | None:
-    """The message as an object; None where it is none, which is reported."""
-    try:
-        return TracesData.FromString(message.data)
-    except DecodeError:
-        what = "no TracesData in protobuf"
-        report.skip(Finding(source.path, "unreadable", what, path=str(message.position)))
-        return None
-
-
 def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
     if not decoded.complete:
         found, whole = decoded.found, decoded.expected
@@ -359,8 +192,8 @@ def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
 
 def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report) -> Place:
     """A temporary spool with what an OTLP source holds, so that it can be selected from."""
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-"))
-    place = Place(folder, Kind.SPOOL)
+    folder = stack.enter_context(temporary_folder())
+    place = Place(str(folder), Kind.SPOOL)
     passing = Report()
     with open_batches(place, passing) as batches:
         _from_otlp(source, batches, passing, None)
@@ -368,7 +201,8 @@ def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report) -> Pla
         before.skip(finding)
     before.incomplete += passing.incomplete
     before.duplicates += passing.duplicates
-    (Path(folder) / "spool").mkdir(exist_ok=True)
+    with writing_temporary_files():
+        (folder / "spool").mkdir(exist_ok=True)
     return place
 
 
@@ -382,4 +216,4 @@ def _transcode(source: Place, target: Place, report: Report, progress: Progress 
             report.spans += sum(len(s.spans) for r in traces.resource_spans for s in r.scope_spans)
             report.written += 1
     if target.path != STANDARD:
-        report.bytes_written = _size(Path(target.path))
+        report.bytes_written = size_of(Path(target.path))

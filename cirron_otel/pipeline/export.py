@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
@@ -17,18 +15,11 @@ from ..query.address import is_query_address
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
-from .convert import (
-    Progress,
-    as_spool_if_batch,
-    messages_of,
-    open_source,
-    parsed,
-    read_sessions,
-)
 from .export_report import ExportReport
 from .follow import Follower
 from .formats import Kind, Place, source_place
-from .sessions import SessionIndex
+from .indexing import read_sessions, temporary_index
+from .sources import Progress, as_spool_if_batch, messages_of, open_source, parsed
 from .workers import MESSAGE, Job, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
@@ -145,15 +136,14 @@ def _push_spool(
     stop: threading.Event,
 ) -> None:
     reader = SpoolReader(source.path, on_finding=report.skip)
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
-        index = SessionIndex(Path(folder) / "sessions.sqlite")
+    with temporary_index() as index:
         total = read_sessions(reader, index, options.layout)
         report.skipped.clear()
         report.skipped_count = 0
         job = Job(source.path, index.path, options, MESSAGE)
         names = reader.names()
         made = encode_all(job, reader.paths.spool, names, index, default_jobs(), total)
-        with contextlib.closing(index), contextlib.closing(made):
+        with contextlib.closing(made):
             for chunk in made:
                 for finding in chunk.findings:
                     report.skip(finding)

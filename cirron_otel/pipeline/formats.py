@@ -73,7 +73,9 @@ def source_place(path: str, told: str | None) -> Place:
         raise UsageError(f"{path} has no known suffix: expected {_SUFFIXES}, or say --from")
     if form.encoding is Encoding.PROTO:
         return Place(path, Kind.OTLP_PROTO, form.compression)
-    if path.lower().endswith(".json") and _is_batch(Path(path)):
+    # A pipe is read once, so nothing of it can be looked at beforehand.
+    may_be_batch = path.lower().endswith(".json") and not stat.S_ISFIFO(mode)
+    if may_be_batch and _is_batch(Path(path)):
         return Place(path, Kind.BATCH)
     return Place(path, Kind.OTLP_JSON, form.compression)
 

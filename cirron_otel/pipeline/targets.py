@@ -74,8 +74,13 @@ class FileTarget:
 def open_stream(place: Place) -> Iterator[BinaryIO]:
     """The file to write; it appears whole when the block ends, or not at all."""
     if place.path == STANDARD:
+        if sys.stdout is None:
+            raise TargetError("standard output is closed: expected a file, a pipe or a terminal")
         yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            raise TargetError(f"cannot write: {error.strerror or error}") from error
         return
     with replacing(place.path) as file:
         yield file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -10,13 +11,14 @@ import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from .. import exactjson
-from ..errors import CirronOtelError
+from ..errors import CirronOtelError, TargetError
 from ..otlp.json_codec import json_losses, traces_to_json
 from ..otlp.wire import encode_varint
 from ..spool.canonical import batch_bytes
@@ -28,6 +30,7 @@ from .codec import Encoded, NoBatchError, encode, pushable
 from .light import light
 from .select import Selection
 from .sessions import SessionIndex
+from .sources import size_of
 
 CHUNK_BYTES = 2_000_000
 """Batch bytes that a worker takes at once."""
@@ -136,10 +139,7 @@ def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
     part: list[str] = []
     size = 0
     for name in names:
-        try:
-            size += (spool / name).stat().st_size
-        except OSError:
-            continue
+        size += size_of(spool / name)  # 0 for a file that the reader reports as unreadable
         part.append(name)
         if size >= CHUNK_BYTES:
             yield part
@@ -151,26 +151,49 @@ def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
 def encode_all(
     job: Job, spool: Path, names: Iterable[str], index: SessionIndex, jobs: int, total_bytes: int
 ) -> Generator[Chunk, None, None]:
-    """Encode files in the order of `names`; in worker processes if there is enough to do."""
+    """Encode files in the order of `names`; in worker processes if there is enough to do.
+
+    If no process can be started, this one does the work. Raises TargetError if one is killed.
+    """
     parts = chunks(spool, names)
-    if jobs <= 1 or total_bytes < _POOL_FROM_BYTES:
-        encoder = Encoder(job, index)
-        for part in parts:
-            yield encoder.chunk(part)
-        return
+    if jobs > 1 and total_bytes >= _POOL_FROM_BYTES:
+        unsubmitted = yield from _encode_in_pool(job, parts, jobs)
+        parts = itertools.chain(unsubmitted, parts)
+    encoder = Encoder(job, index)
+    for part in parts:
+        yield encoder.chunk(part)
+
+
+def _encode_in_pool(
+    job: Job, parts: Iterator[list[str]], jobs: int
+) -> Generator[Chunk, None, list[list[str]]]:
+    """Encode `parts` until a process cannot be started.
+
+    Returns the part that was taken from `parts` then and is not encoded, if there is one.
+    """
     # Not fork: the caller may have threads. The workers import this package, nothing of the user's.
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(job,))
     waiting: deque[Future[Chunk]] = deque()
+    unsubmitted: list[list[str]] = []
     try:
         for part in parts:
-            waiting.append(pool.submit(_work, part))
+            try:
+                waiting.append(pool.submit(_work, part))
+            except OSError:  # no process, no descriptor, or no place for the socket of the server
+                unsubmitted.append(part)
+                break
             if len(waiting) >= jobs * _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise TargetError(
+            "a worker process was killed, probably for lack of memory: use a smaller --jobs"
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+    return unsubmitted
 
 
 def default_jobs() -> int:

@@ -83,13 +83,15 @@ class SpoolReader:
         try:
             data = read_limited(path, self.max_batch_bytes)
         except FileNotFoundError:
+            if path.is_symlink():
+                problem = Problem("unreadable", "cannot be read: it links to a missing file")
+                self._report(name, problem)
             return None
         except _RefusedError as error:
             self._report(name, error.problem)
             return None
-        problem = check_batch(data) if check else None
-        if problem is not None:
-            self._report(name, problem)
+        if check and (found := check_batch(data)) is not None:
+            self._report(name, found)
             return None
         return BatchFile(name, path, data)
 

@@ -26,6 +26,8 @@ DEFAULT_MAX_BYTES = 1_000_000_000
 _LOCK_SECONDS = 30.0
 # Locks are not to be had there (some network and FUSE file systems): names are unique anyway.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+# One name that the file system does not take, or that something other than a file has.
+_NAME_REFUSED = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP, errno.EISDIR})
 
 
 class Written(NamedTuple):
@@ -91,6 +93,10 @@ class SpoolWriter:
                     self._eviction.make_room(name, data)
                 is_new = _seal(path, data, self._durable)
             except OSError as error:
+                if error.errno in _NAME_REFUSED:
+                    raise RefusedNameError(
+                        f"{path} cannot be written under this name: {error.strerror}"
+                    ) from None
                 raise _unwritable(path, error) from None
             if self._eviction is not None and is_new:
                 self._eviction.added(name, len(data))
@@ -219,6 +225,9 @@ def _holds_already(path: Path, data: bytes) -> bool:
     except FileNotFoundError:
         if not path.is_symlink():
             return False
+    except PermissionError:
+        if not os.path.lexists(path):
+            raise
     raise RefusedNameError(
         f"{path} exists with other content: nothing was overwritten;"
         " choose another directory, or remove that file"

@@ -1,0 +1,153 @@
+"""What a conversion reads: opened, and brought into files if it is none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ..errors import InputError, TargetError, UsageError
+from ..ids import digest
+from ..otlp.files import Message, read_messages
+from ..query.address import is_query_address, parse_address
+from ..spool.findings import Finding
+from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
+from ..spool.writer import name_of
+from .formats import STANDARD, Kind, Place, source_place
+from .report import Report
+from .temporary import temporary_folder, writing_temporary_files
+
+Progress = Callable[[int, int | None], None]
+"""(bytes done, bytes in all if known)."""
+
+
+def open_source(
+    source: str,
+    told: str | None,
+    stack: contextlib.ExitStack,
+    report: Report,
+    progress: Progress | None = None,
+) -> Place:
+    """The source, as files: what a storage or a backend for traces holds is brought into some.
+
+    They are there until `stack` is left. What a backend lacks is in `report`.
+    """
+    if is_query_address(source):
+        if told is not None:
+            raise UsageError("--from says what a file holds: leave it out for jaeger: and tempo:")
+        return _from_backend(source, stack, report, progress)
+    if "://" in source:
+        from ..storage.source import copy_to_spool  # noqa: PLC0415 - brings drivers
+        from ..storage.url import is_storage_url  # noqa: PLC0415
+
+        if is_storage_url(source):
+            folder = stack.enter_context(temporary_folder())
+            copy_to_spool(source, folder)
+            return Place(str(folder), Kind.SPOOL)
+    return source_place(source, told)
+
+
+def _from_backend(
+    source: str, stack: contextlib.ExitStack, report: Report, progress: Progress | None
+) -> Place:
+    """What Jaeger or Tempo has, as a temporary OTLP file."""
+    from ..query.fetch import fetch  # noqa: PLC0415 - needs an extra
+
+    address = parse_address(source, os.environ)
+    path = stack.enter_context(temporary_folder()) / "traces.binpb"
+    with writing_temporary_files(), path.open("wb") as file:
+        report.backend = fetch(address, file, progress)
+    return Place(str(path), Kind.OTLP_PROTO)
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise InputError("standard input is closed: name a file instead of -")
+    return sys.stdin.buffer
+
+
+def as_spool_if_batch(source: Place, stack: contextlib.ExitStack) -> Place:
+    """A spool that holds nothing but the one batch file of `source`."""
+    folder = stack.enter_context(temporary_folder())
+    name = "" if source.path == STANDARD else Path(source.path).name
+    with _open_source(source) as file:
+        try:
+            data = file.read(MAX_BATCH_BYTES + 1)
+        except OSError as error:
+            what = error.strerror or error
+            raise InputError(f"{source.path} cannot be read: {what}") from None
+    if not name.endswith(".json"):
+        try:
+            name = name_of(data)
+        except TargetError:
+            name = f"{digest(data).hex()}.json"
+    with writing_temporary_files():
+        (folder / "spool").mkdir()
+        (folder / "spool" / name).write_bytes(data)
+    reader = SpoolReader(folder)
+    if reader.read(name) is None:
+        found = reader.findings[0].message if reader.findings else "not named *.json"
+        raise InputError(f"{source.path} is no batch: {found}")
+    return Place(str(folder), Kind.SPOOL)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 if it cannot be found out."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def _open_source(place: Place) -> Iterator[BinaryIO]:
+    if place.path == STANDARD:
+        yield _standard_input()
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(place.path).open("rb"))
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or error
+            raise InputError(f"{place.path} cannot be read: {what}") from None
+        yield file
+
+
+def messages_of(source: Place, report: Report, progress: Progress | None) -> Iterator[Message]:
+    """The messages of an OTLP source, counted; what is skipped is reported.
+
+    Raises InputError where the source cannot be read on.
+    """
+
+    def on_error(position: int, problem: str) -> None:
+        report.skip(Finding(source.path, "unreadable", problem, path=str(position)))
+
+    total = None if source.path == STANDARD else size_of(Path(source.path))
+    with _open_source(source) as stream:
+        try:
+            for message in read_messages(stream, source.form, on_error=on_error, validate=False):
+                report.lose(message.warnings)
+                report.messages += 1
+                report.bytes_read += len(message.data)
+                yield message
+                if progress is not None:
+                    done = stream.tell() if total is not None else report.bytes_read
+                    progress(done, total)
+        except InputError as error:
+            raise InputError(f"{source.path}: {error}") from None
+
+
+def parsed(message: Message, report: Report, source: Place) -> TracesData | None:
+    """The message as an object; None where it is none, which is reported."""
+    try:
+        return TracesData.FromString(message.data)
+    except DecodeError:
+        what = "no TracesData in protobuf"
+        report.skip(Finding(source.path, "unreadable", what, path=str(message.position)))
+        return None
