@@ -127,11 +127,11 @@ def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_by
 
 
 def _json_message(text: bytes, number: int) -> Message:
-    document = parse(text)
+    document, replaced = parse(text)
     if isinstance(document, dict) and document:
         _check_keys(document)
     traces, warnings = traces_from_value(document)
-    return Message(traces.SerializeToString(), number, warnings)
+    return Message(traces.SerializeToString(), number, [*replaced, *warnings])
 
 
 def _check_keys(document: dict[str, Any]) -> None:

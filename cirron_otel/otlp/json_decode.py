@@ -69,13 +69,17 @@ class Unknown:
 
 
 def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
-    """One document of OTLP/JSON, and a line for each kind of key that was ignored.
+    """Return one document of OTLP/JSON, and a line for each kind of loss.
+
+    Losses are keys that no field has, and halves of surrogate pairs.
 
     Raises InputError, naming the place by its JSON path, where `data` is not JSON, a value has a
     wrong type or range, hex or base64 is malformed, or values are nested deeper than protobuf
     parsers accept.
     """
-    return traces_from_value(parse(data))
+    document, replaced = parse(data)
+    message, ignored = traces_from_value(document)
+    return message, [*replaced, *ignored]
 
 
 def traces_from_value(document: Any) -> tuple[TracesData, list[str]]:

@@ -45,10 +45,11 @@ _LOGS_DATA = Kind("LogsData", {}, {"resource_logs": many(_RESOURCE_LOGS)})
 
 
 def logs_from_json(data: bytes) -> tuple[LogsData, list[str]]:
-    """One document of OTLP/JSON, and a line for each kind of key that was ignored.
+    """Return one document of OTLP/JSON, and a line for each kind of loss.
 
     Raises InputError as `traces_from_json` does.
     """
     message, unknown = LogsData(), Unknown()
-    read_document(_LOGS_DATA, parse(data), message, unknown)
-    return message, unknown.report()
+    document, replaced = parse(data)
+    read_document(_LOGS_DATA, document, message, unknown)
+    return message, [*replaced, *unknown.report()]

@@ -4,6 +4,10 @@ orjson refuses the bare tokens `NaN` and `Infinity`, reads `-0` as the integer 0
 integers beyond 64 bits into doubles. Documents with the first two go through Python's own parser;
 the third is left to the converters (`json_scalars`), which take no double that large for an
 integer.
+
+JSON can escape half of a surrogate pair, as JavaScript writes a text that was cut within a
+character. That is not Unicode text, and protobuf refuses it: U+FFFD takes its place, as in Go's
+decoder, and the replacement is reported.
 """
 
 from __future__ import annotations
@@ -21,25 +25,56 @@ _BARE_TOKEN = re.compile(rb"[:,\[]\s*(NaN|-?Infinity)\b")
 _LONGEST_INT = 20
 _TOO_DEEP = "JSON nested deeper than OTLP can say: flatten the attribute values"
 
+# A pair, or one half of a pair (the group), or any other escape.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
 
-def parse(data: bytes) -> Any:
-    """The document `data`. Raises InputError where it is no JSON, with line and column."""
+
+def parse(data: bytes) -> tuple[Any, list[str]]:
+    """Return the document `data`, and a line that reports what was replaced in it, if anything.
+
+    Raises InputError if it is not JSON, with line and column.
+    """
     if b"-0" in data and _MINUS_ZERO.search(data):
         return _parse_slowly(data)
     try:
-        return orjson.loads(data)
+        return orjson.loads(data), []
     except orjson.JSONDecodeError as error:
         if _BARE_TOKEN.search(data):
             return _parse_slowly(data)
         reason = str(error)
-        if "depth limit" in reason or "recursion" in reason.lower():
-            raise InputError(_TOO_DEEP) from None
-        raise InputError(f"not JSON: {reason}") from None
+    if "depth limit" in reason or "recursion" in reason.lower():
+        raise InputError(_TOO_DEEP)
+    if "surrogate" in reason:
+        well_formed, replaced = _without_halves(data)
+        if replaced:
+            return parse(well_formed)[0], replaced
+    raise InputError(f"not JSON: {reason}")
 
 
-def _parse_slowly(data: bytes) -> Any:
+def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
+    """Return `data` with each escape of half a surrogate pair replaced, and a line about it."""
+    count = 0
+
+    def replacement(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if match[1] is None:
+            return match[0]
+        count += 1
+        return rb"\ufffd"
+
+    data = _ESCAPE.sub(replacement, data)
+    told = f"{count} halves of surrogate pairs in texts replaced by U+FFFD"
+    return data, [told] if count else []
+
+
+def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:
+    data, replaced = _without_halves(data)
     try:
-        return _decoder.decode(data.decode("utf-8"))
+        return _decoder.decode(data.decode("utf-8")), replaced
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:

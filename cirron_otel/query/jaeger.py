@@ -129,7 +129,7 @@ class Jaeger:
 
 def _documents(content: bytes, address: Address) -> list[Any]:
     try:
-        return [parse(content)]
+        return [parse(content)[0]]
     except InputError:
         pieces = _cut(content)
         if pieces is None:
@@ -139,7 +139,7 @@ def _documents(content: bytes, address: Address) -> list[Any]:
 
 def _document(content: bytes, address: Address) -> Any:
     try:
-        return parse(content)
+        return parse(content)[0]
     except InputError as error:
         raise InputError(
             f"{address.shown} gave an answer that is cut off, or no JSON: {error}"

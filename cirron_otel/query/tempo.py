@@ -99,7 +99,7 @@ class Tempo:
 
     def _ids(self, answer: Answer) -> set[bytes]:
         try:
-            document = parse(answer.content)
+            document, _ = parse(answer.content)
             traces = document.get("traces") or []
             return {bytes.fromhex(trace["traceID"].rjust(32, "0")) for trace in traces}
         except (InputError, AttributeError, KeyError, TypeError, ValueError):

@@ -163,3 +163,16 @@ def test_what_is_wrong_is_named_by_its_path(collector: Serving, span: dict[str, 
 def test_a_byte_order_mark_is_no_json(collector: Serving) -> None:
     """RFC 8259, section 8.1, lets receivers refuse it; they must not guess."""
     assert post(collector, b"\xef\xbb\xbf" + document({}), JSON).status == 400
+
+
+def test_half_of_a_surrogate_pair_is_replaced_and_reported(tmp_path: Path) -> None:
+    """One such text costs neither its span nor the others in the request."""
+    scope = {"spans": [{"name": "good"}, {"name": "a\ud800b", **valued(stringValue="\udc00")}]}
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [scope]}]}).encode()
+    with storing(tmp_path / "data") as (here, found):
+        said = post(here, body, JSON)
+    assert said.status == 200
+    assert "2 halves of surrogate pairs" in json.loads(said.body)["partialSuccess"]["errorMessage"]
+    good, replaced = found[0].scope_spans[0].spans
+    assert (good.name, replaced.name) == ("good", "a\ufffdb")
+    assert replaced.attributes[0].value.string_value == "\ufffd"

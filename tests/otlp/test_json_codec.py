@@ -201,6 +201,31 @@ def test_the_report_of_unknown_keys_is_bounded() -> None:
     assert max(map(len, warnings)) < 120
 
 
+@pytest.mark.parametrize(
+    ("text", "expected", "count"),
+    [
+        (r"\ud800", "\ufffd", 1),
+        (r"a\uD800b\udc00", "a\ufffdb\ufffd", 2),
+        (r"\ud800\ud83d\ude00", "\ufffd\U0001f600", 1),
+        (r"\ude00\ud83d", "\ufffd\ufffd", 2),
+        (r"\\ud800 \u0041\ud83d\ude00", "\\ud800 A\U0001f600", 0),
+        (r"\\\ud800", "\\\ufffd", 1),
+        (r"\ud800\\udc00", "\ufffd\\udc00", 1),
+    ],
+)
+@pytest.mark.parametrize("more", ["", ',"x":-0', ',"x":NaN'])
+def test_half_of_a_surrogate_pair_is_replaced_and_reported(
+    text: str, expected: str, count: int, more: str
+) -> None:
+    """As in Go's decoder. With -0 or NaN in it a document goes through another parser."""
+    written = '{"stringValue":"' + text + '"' + more + "}"
+    message, losses = traces_from_json(value_document(written))
+    assert only_value(message).string_value == expected
+    reported = [line for line in losses if "surrogate" in line]
+    line = f"{count} halves of surrogate pairs in texts replaced by U+FFFD"
+    assert reported == ([line] if count else [])
+
+
 def test_null_is_an_absent_field() -> None:
     text = document({"name": None, "status": None, "events": None, "traceId": "ab"})
     message, warnings = traces_from_json(text)
