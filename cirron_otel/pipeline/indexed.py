@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..exporter.batch_target import Receipt, RefusedError, SealedBatch
@@ -9,6 +10,7 @@ from ..exporter.config import OtlpConfig
 from ..exporter.otlp_target import OtlpTarget
 from ..otlp.split import count_spans
 from ..translator.encode import Options
+from ..translator.values import sayable
 from .codec import NoBatchError, encode, pushable
 from .export_report import ExportReport
 from .light import LightBatch, LightSpan
@@ -40,7 +42,10 @@ class FollowIndex(SessionIndex):
             " WITHOUT ROWID"
         )
         rows = self._db.execute("SELECT name, counted FROM followed").fetchall()
-        self._counted = {name: bool(counted) for name, counted in rows}
+        self._counted = {
+            name if isinstance(name, str) else os.fsdecode(name): bool(counted)
+            for name, counted in rows
+        }
         self._nodes: int = self._db.execute("SELECT COUNT(*) FROM node").fetchone()[0]
         self._forget_pending()
 
@@ -54,7 +59,7 @@ class FollowIndex(SessionIndex):
         else:
             self.observe(batch)
         self._counted[name] = False
-        self._db.execute("INSERT OR IGNORE INTO followed VALUES (?, 0)", (name,))
+        self._db.execute("INSERT OR IGNORE INTO followed VALUES (?, 0)", (_column(name),))
 
     def count_once(self, name: str, batch: LightBatch) -> None:
         """Count a batch's records into segments, if that was not done yet."""
@@ -62,7 +67,7 @@ class FollowIndex(SessionIndex):
             if not batch.is_foreign:
                 self.count(batch)
             self._counted[name] = True
-            self._db.execute("REPLACE INTO followed VALUES (?, 1)", (name,))
+            self._db.execute("REPLACE INTO followed VALUES (?, 1)", (_column(name),))
 
     def _find_pending(self, batch: LightBatch) -> None:
         """Note the scopes that earlier batches refer to, and nothing else."""
@@ -108,7 +113,12 @@ class FollowIndex(SessionIndex):
         """Drop the names of batches that are not in the spool any more."""
         for name in self._counted.keys() - present:
             del self._counted[name]
-            self._db.execute("DELETE FROM followed WHERE name = ?", (name,))
+            self._db.execute("DELETE FROM followed WHERE name = ?", (_column(name),))
+
+
+def _column(name: str) -> str | bytes:
+    """A file's name as SQLite can hold it: as bytes if it is no UTF-8."""
+    return name if sayable(name) else os.fsencode(name)
 
 
 class IndexedTarget(OtlpTarget):

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS node (
 CREATE TABLE IF NOT EXISTS referred (id TEXT PRIMARY KEY, pid TEXT, start TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS evidence (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS session (id TEXT PRIMARY KEY, pid TEXT, start TEXT, end TEXT);
-CREATE TABLE IF NOT EXISTS batch (name TEXT PRIMARY KEY, outside TEXT, records INTEGER)
+CREATE TABLE IF NOT EXISTS batch (name BLOB PRIMARY KEY, outside TEXT, records INTEGER)
   WITHOUT ROWID;
 """
 
@@ -113,7 +113,8 @@ class SessionIndex:
         alone = outside and not outside & {None, "", "root"}
         told = json.dumps(sorted(str(some_id) for some_id in outside)) if alone else ""
         records = len(batch.spans) + len(batch.snapshots) + sum(map(is_users, batch.marks))
-        self._db.execute("REPLACE INTO batch VALUES (?, ?, ?)", (name, told, records))
+        row = (_sortable(name), told, records)
+        self._db.execute("REPLACE INTO batch VALUES (?, ?, ?)", row)
 
     def look_again(self, batches: Callable[[], Iterable[LightBatch]]) -> None:
         """Find scopes that were recorded before the batches that refer to them."""
@@ -201,7 +202,7 @@ class SessionIndex:
 
     def _observed(self) -> Iterator[tuple[str, str, int]]:
         """The batches in order, a page at a time: counting writes between them."""
-        last = ""
+        last = b""
         while True:
             page = self._db.execute(
                 "SELECT name, outside, records FROM batch WHERE name > ? ORDER BY name LIMIT 1000",
@@ -209,7 +210,8 @@ class SessionIndex:
             ).fetchall()
             if not page:
                 return
-            yield from page
+            for name, outside, records in page:
+                yield name.decode("utf-8", "surrogatepass"), outside, records
             last = page[-1][0]
 
     def _counted_at_once(self, outside: list[str], records: int) -> bool:
@@ -366,3 +368,8 @@ class SessionIndex:
             result += [Ancestor(*entry) for entry in json.loads(row[10])]
             current = row[1]
         return result
+
+
+def _sortable(name: str) -> bytes:
+    """A file's name, UTF-8 or not, as bytes that have the order of Python's strings."""
+    return name.encode("utf-8", "surrogatepass")

@@ -20,7 +20,7 @@ from ..errors import InputError, OverCapError, RefusedNameError, TargetError
 from ..ids import digest, uuid4_shaped
 from ..spool.canonical import batch_bytes
 from ..spool.directories import sync_directory
-from ..spool.paths import file_name
+from ..spool.paths import checked_name, file_name
 from ..spool.records import records_of
 from ..spool.writer import SpoolWriter, name_of
 from ..translator.decode import Decoded
@@ -28,6 +28,7 @@ from ..translator.fast_foreign import ForeignText, Known
 from ..translator.header import LISTS
 from ..translator.log_marks import LogMarks
 from ..translator.translate import FromOtlp
+from ..translator.values import sayable
 from .export import Signal
 from .journal_files import REFUSED_PREFIX, Frame, write_synced
 from .seen import Part, Seen
@@ -214,6 +215,8 @@ class Storing:
         raise TargetError(f"{self._writer.paths.spool} has other content under all names of {name}")
 
     def _claimed(self, data: bytes, name: str, headers: Headers) -> str:
+        if not sayable(checked_name(name)):
+            raise RefusedNameError(f"the file name {name!a} is no UTF-8")
         is_there = (self._writer.paths.spool / name).exists()
         if not self._owners.claim(name, headers, is_there=is_there):
             raise RefusedNameError(f"{name} is another's")

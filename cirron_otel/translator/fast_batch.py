@@ -10,7 +10,7 @@ from .. import semconv as sc
 from ..ids import is_id
 from .encode import SESSION_LAYOUT, Options
 from .fast_events import NO_RIDERS, SMALL, Riders, fits, record_of, rider_fields, sequence, with_seq
-from .header import Header
+from .header import Header, file_of
 from .pieces import (
     int_cpu,
     int_gpu,
@@ -30,7 +30,7 @@ from .placement import Place, Plan
 from .spans import natural_parent
 from .synthetic import Carrier, write_carrier
 from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan
-from .values import INT64_MAX, sayable
+from .values import INT64_MAX
 
 ZERO = bytes(8)
 
@@ -49,7 +49,7 @@ class FastEncoder:
         self.service_name = options.service_name
         self.segmented = options.layout != SESSION_LAYOUT
         own_name = f"{batch.created_ns:020d}-{batch.batch_id}.json"
-        self.file = name if name not in (None, own_name) and sayable(name or "") else None
+        self.file = file_of(name) if name != own_name else None
         self.spans = {span.id: span for span in batch.spans}
         self.riders: dict[str, Riders] = {}
         self.seqs = self.arrange()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -112,7 +112,7 @@ def write_scope(scope: InstrumentationScope, header: Header) -> None:
     ):
         add(attributes, key, count)
     if header.file is not None:
-        add(attributes, sc.BATCH_FILE, header.file)
+        _write_file(attributes, header.file)
     if header.session is not None:
         add(attributes, sc.BATCH_SESSION, header.session)
     if header.session_trace_id:
@@ -148,7 +148,7 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
         created_ns=read_typed(ours, sc.BATCH_CREATED, "int_value"),
         schema_version=read_typed(ours, sc.SCHEMA, "int_value"),
         counts=Counts(*counts),
-        file=read_typed(ours, sc.BATCH_FILE, "string_value"),
+        file=_read_file(ours),
         session=session if is_id(session) else None,
         session_trace_id=_trace(ours, sc.BATCH_SESSION_TRACE_ID),
         trace_id=unhex(read_typed(ours, sc.BATCH_TRACE_ID, "string_value")) or b"",
@@ -159,6 +159,34 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
     again = InstrumentationScope()
     write_scope(again, header)
     return header if same_scope(again, scope) else None
+
+
+def file_of(name: str | None) -> str | None:
+    """The name of a batch's file as a header holds it; None if no file has that name.
+
+    The operating system's names are bytes. Those that are no UTF-8 are in Python strings as lone
+    surrogates (PEP 383).
+    """
+    try:
+        encoded = (name or "").encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return None
+    return name if encoded.decode("utf-8", "surrogateescape") == name else None
+
+
+def _write_file(attributes: Any, name: str) -> None:
+    if sayable(name):
+        add(attributes, sc.BATCH_FILE, name)
+    else:
+        value = name.encode("utf-8", "surrogateescape")
+        attributes.add(key=sc.BATCH_FILE).value.bytes_value = value
+
+
+def _read_file(ours: dict[str, AnyValue]) -> str | None:
+    value = read_typed(ours, sc.BATCH_FILE, "bytes_value")
+    if value is not None:
+        return bytes(value).decode("utf-8", "surrogateescape")
+    return cast("str | None", read_typed(ours, sc.BATCH_FILE, "string_value"))
 
 
 def _trace(ours: dict[str, AnyValue], key: str) -> bytes:

@@ -10,7 +10,7 @@ from .. import semconv as sc
 from ..ids import is_id
 from . import rest as rests
 from .events import Record
-from .header import LISTS, Counts, Header, said, split_resource, write_others
+from .header import LISTS, Counts, Header, file_of, said, split_resource, write_others
 from .placement import stated_trace
 from .values import sayable
 
@@ -32,7 +32,7 @@ class Top:
         records carry a trace id of their own.
         """
         self._fields, self._lists = fields, lists
-        self._file = file if file is None or sayable(file) else None
+        self._file = file_of(file)
         self._own_trace_ids = own_trace_ids
         otel = fields.get("otel")
         self.otel: Record = otel if isinstance(otel, dict) else {}
