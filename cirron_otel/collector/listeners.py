@@ -116,6 +116,7 @@ class Listeners:
 
     def _http(self, unready: Callable[[], str]) -> Any:
         from ..receiver.http_bodies import HttpLimits  # noqa: PLC0415 - brings its library
+        from ..receiver.http_cors import Cors  # noqa: PLC0415
         from ..receiver.http_server import Health, HttpReceiver  # noqa: PLC0415
 
         own, address = self._options.receivers.http, self._options.receivers.http.address
@@ -140,6 +141,7 @@ class Listeners:
             ),
             passed_headers=options.receivers.headers.pass_,
             refused=RefusalCounts(self._registry, "http"),
+            cors=Cors(own.cors.allowed_origins, own.cors.allowed_headers, own.cors.max_age),
             blobs=DirectoryBlobs(self._paths.snapshots),
             staging=intake_directory(self._paths.state) / "parts",
         )

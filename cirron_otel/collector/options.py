@@ -28,11 +28,13 @@ from .section import SECONDS, Key, Section
 from .values import (
     ADDRESS,
     BLOBS,
+    CORS_HEADERS,
     DATABASE,
     FILE,
     FOLDER,
     HEADER_NAMES,
     MOMENT,
+    ORIGINS,
     SECRETS,
     Address,
     between,
@@ -106,6 +108,30 @@ class Grpc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keepalive: Keepalive = msgspec.field(default_factory=Keepalive)
 
 
+class CorsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which pages of browsers may send (CORS). Without an origin none may."""
+
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Key(
+            ORIGINS,
+            "their origins, as `https://app.example`; one `*` in each stands for any text",
+        ),
+    ] = ()
+    allowed_headers: Annotated[
+        tuple[str, ...],
+        Key(
+            CORS_HEADERS,
+            "headers that they may send beside those that OTLP needs, as `authorization`;"
+            " `*` allows all",
+        ),
+    ] = ()
+    max_age: Annotated[
+        int | None,
+        Key(integer(0), "how long a browser may keep the answer to its preflight request", "s"),
+    ] = None
+
+
 class Http(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """OTLP over HTTP, Cirron's batches and snapshot files, health and metrics."""
 
@@ -120,6 +146,7 @@ class Http(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_s: Annotated[float, Key(SECONDS, "a connection that is idle this long is closed", "s")] = (
         75.0
     )
+    cors: CorsOptions = msgspec.field(default_factory=CorsOptions)
 
 
 class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

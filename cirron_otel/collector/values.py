@@ -40,6 +40,8 @@ _PORT = re.compile(r"[0-9]{1,5}")
 # RFC 9110, "Tokens" and "Field Values".
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,8000}[\x21-\x7e])?")
+# fetch.spec.whatwg.org, "Origin header": a scheme, a host and a port that is not the default.
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[A-Za-z0-9.*_:\[\]-]{1,253}")
 _CREDENTIALS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"}
 )
@@ -121,6 +123,29 @@ def _header_names(value: object) -> tuple[str, ...]:
 
 HEADER_NAMES = Parser(
     "list[str]", "names of headers, none of which carries credentials", _header_names
+)
+
+
+def _cors_headers(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_header_name, _items(value) if value else [])))
+
+
+CORS_HEADERS = Parser("list[str]", "names of headers, or *", _cors_headers)
+
+
+def _origin(value: object) -> str:
+    text: str = TEXT.parse(value)
+    if not _ORIGIN.fullmatch(text) or text.count("*") > 1:
+        raise ValueError
+    return text
+
+
+def _origins(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_origin, _items(value) if value else [])))
+
+
+ORIGINS = Parser(
+    "list[str]", "origins as in https://app.example, without a path, with one * at most", _origins
 )
 
 

@@ -34,6 +34,7 @@ from .http_blobs import BlobStore, Uploads, blob_names
 from .http_bodies import Bodies, HttpLimits, Room
 from .http_connections import Connections, response_of
 from .http_content import encoding_of, json_signal
+from .http_cors import Cors, is_preflight
 from .refusals import NO_SIGNAL, Observer, Refused, ignore
 
 _OTLP = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS, "/v1/logs": Signal.LOGS}
@@ -41,7 +42,7 @@ _CIRRON = "/api/traces"
 _INGESTS = ("/v1/traces", _CIRRON)
 _BLOBS = tuple(f"{ingest}/blobs/" for ingest in _INGESTS)
 _OPERATION = frozenset(("/health", "/ready", "/metrics"))
-_READING = ("GET", "HEAD")
+_READING, _POST, _BLOB_METHODS = ("GET", "HEAD"), ("POST",), ("PUT", "HEAD")
 _SIGNALS = {
     **{path: signal.value for path, signal in _OTLP.items()},
     _CIRRON: Signal.CIRRON.value,
@@ -83,19 +84,21 @@ class HttpReceiver:
         staging: Path | None = None,
         passed_headers: Collection[str] = KEPT_HEADERS,
         refused: Observer = ignore,
+        cors: Cors | None = None,
     ) -> None:
         """Nothing listens yet. Port 0 takes a free one.
 
         Without `auth` everybody is let in; with it, everybody still reads /health and /ready.
         Snapshot files are taken where there is a store for them, `blobs`; in parts where there is
         a directory `staging` to keep those in. `passed_headers` go to the exporter, credentials
-        never. `refused` observes what is refused. Raises UsageError where `staging` cannot be made.
+        never. `refused` observes what is refused; without `cors` no page of a browser
+        may send. Raises UsageError where `staging` cannot be made.
         """
         self._exporter, self._host, self._port = exporter, host, port
         self._tls, self._auth = tls, auth
         self._limits = limits or HttpLimits()
         self._health = health or Health()
-        self._refused = refused
+        self._refused, self._cors = refused, cors or Cors()
         self._bodies = Bodies(exporter, self._limits)
         self.pass_on(passed_headers)
         try:
@@ -155,6 +158,8 @@ class HttpReceiver:
         reply = await self._reply(request, route, path)
         self.answered[route, reply.status] += 1
         response = response_of(reply)
+        if route in _SIGNALS:
+            response.headers.update(self._cors.answer_headers(request.headers.get("Origin")))
         if self._is_stopping or (reply.status in _HANG_UP and request.can_read_body):
             response.force_close()
         return response
@@ -175,11 +180,16 @@ class HttpReceiver:
         return error_reply(failure, _answered_in(request))
 
     async def _routed(self, request: web.BaseRequest, route: str, path: str) -> Reply:
+        if self._cors.origins and is_preflight(request.method, request.headers):
+            if route not in _SIGNALS:
+                raise HttpError(404, "nothing is taken at this path")
+            methods = _BLOB_METHODS if route == "blobs" else _POST
+            return self._cors.preflight(request.headers, methods)
         if route in _OTLP or route == _CIRRON:
-            self._check(request, ("POST",))
+            self._check(request, _POST)
             return await self._export(request, route)
         if route == "blobs" and self._uploads is not None:
-            self._check(request, ("PUT", "HEAD"))
+            self._check(request, _BLOB_METHODS)
             span_id, file = blob_names(path.partition("/blobs/")[2])
             if request.method == "HEAD":
                 return await self._uploads.head(span_id, file)

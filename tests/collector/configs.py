@@ -29,6 +29,12 @@ GOOD: dict[str, tuple[Any, str]] = {
     "receivers.http.tls.client_ca": ("FILE", "FILE"),
     "receivers.http.max_connections": (5, "5"),
     "receivers.http.idle_s": (5, "5.0"),
+    "receivers.http.cors.allowed_origins": (
+        "https://a.example,http://*.b:3000",
+        "['https://a.example', 'http://*.b:3000']",
+    ),
+    "receivers.http.cors.allowed_headers": ("X-A,*", "['x-a', '*']"),
+    "receivers.http.cors.max_age": (600, "600"),
     "receivers.auth.tokens": (["sesame1", "sesame2"], "['****', '****']"),
     "receivers.auth.tokens_file": ("FILE", "FILE"),
     "receivers.headers.pass": ("X-Scope-OrgID,x-b", "['x-scope-orgid', 'x-b']"),
