@@ -28,6 +28,8 @@ BATCH_TRACE_ID = "cirron.batch.trace_id"
 TRACE_IDS = "cirron.batch.trace_ids"
 SERVICE_NAME_ADDED = "cirron.service_name_added"
 SCHEMA = "cirron.schema_version"
+FOREIGN_BATCH = "cirron.otlp.batch"
+"""In the resource of the header of a batch born in OTLP."""
 
 # Span
 ID = "cirron.id"

@@ -12,6 +12,7 @@ from ..spool.check import Problem, check_batch
 from ..translator.encode import SEGMENTED, Options
 from ..translator.fast_encode import fast_encode, typed_batch
 from ..translator.foreign import regular
+from ..translator.foreign_header import drop_headers
 from ..translator.own import plan_of, plan_of_typed
 from ..translator.translate import to_otlp
 from ..translator.typed import FallbackError, TypedBatch
@@ -66,6 +67,11 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
 
 
 def pushable(message: bytes) -> bytes:
-    """A message as backends take it: ids of a wrong length, or zero, replaced by derived ones."""
+    """A message as backends take it: ids of a wrong length, or zero, replaced by derived ones.
+
+    It has no headers of batches born in OTLP, which would be content to a collector.
+    """
     traces = TracesData.FromString(message)
-    return traces.SerializeToString() if regular(traces.resource_spans) else message
+    changed = drop_headers(traces.resource_spans)
+    changed |= regular(traces.resource_spans)
+    return traces.SerializeToString() if changed else message

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from ..errors import InputError, UsageError
 from ..otlp.files import Message
 from ..spool.canonical import batch_bytes
@@ -73,10 +75,7 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         else:
             with open_batches(target, report) as batches:
                 _from_otlp(source, batches, report, progress)
-    for finding in before.skipped:
-        report.skip(finding)
-    report.incomplete += before.incomplete
-    report.duplicates += before.duplicates
+    report.add_problems(before)
     report.backend = before.backend
     return report
 
@@ -135,6 +134,9 @@ def _chunks(
 
 # --- from OTLP ----------------------------------------------------------------------------------
 
+_HEADER_ALONE = "the id and time of a batch born in OTLP, whose messages came changed or apart"
+_UNKNOWN_FIELDS = "unknown protobuf fields of TracesData itself"
+
 
 def _from_otlp(
     source: Place, batches: BatchTarget, report: Report, progress: Progress | None
@@ -151,6 +153,7 @@ def _from_otlp(
     for decoded in reader.finish():
         _store(decoded, batches, report)
     report.duplicates = reader.regrouper.duplicates
+    report.lose([_HEADER_ALONE] * reader.headers_alone)
     if failure is not None:
         raise InputError(
             f"{failure}; the {report.batches} batches before it were converted"
@@ -171,6 +174,8 @@ def _take(
         return
     traces = parsed(message, report, source)
     if traces is not None:
+        if len(UnknownFieldSet(traces)):
+            report.lose([_UNKNOWN_FIELDS])
         for decoded in reader.feed(traces.resource_spans):
             _store(decoded, batches, report)
 
@@ -197,10 +202,7 @@ def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report) -> Pla
     passing = Report()
     with open_batches(place, passing) as batches:
         _from_otlp(source, batches, passing, None)
-    for finding in passing.skipped:
-        before.skip(finding)
-    before.incomplete += passing.incomplete
-    before.duplicates += passing.duplicates
+    before.add_problems(passing)
     with writing_temporary_files():
         (folder / "spool").mkdir(exist_ok=True)
     return place

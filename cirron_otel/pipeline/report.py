@@ -51,6 +51,16 @@ class Report:
         for warning in warnings:
             self.losses[warning] = self.losses.get(warning, 0) + 1
 
+    def add_problems(self, other: Report) -> None:
+        """Note what another run skipped, got in part, got twice or could not say."""
+        for finding in other.skipped:
+            self.skip(finding)
+        self.skipped_count += other.skipped_count - len(other.skipped)
+        self.incomplete += other.incomplete
+        self.duplicates += other.duplicates
+        for text, count in other.losses.items():
+            self.losses[text] = self.losses.get(text, 0) + count
+
     @property
     def exit_code(self) -> int:
         """0 if everything came through; 1 if something was skipped, incomplete or missing."""

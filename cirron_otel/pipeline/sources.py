@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import InputError, TargetError, UsageError
 from ..ids import digest
+from ..otlp.density import dense_problem
 from ..otlp.files import Message, read_messages
 from ..query.address import is_query_address, parse_address
 from ..spool.findings import Finding
@@ -144,10 +145,14 @@ def messages_of(source: Place, report: Report, progress: Progress | None) -> Ite
 
 
 def parsed(message: Message, report: Report, source: Place) -> TracesData | None:
-    """The message as an object; None where it is none, which is reported."""
+    """The message as an object; None if it is none, or one that is too dense: that is reported."""
+    problem: str | None
     try:
-        return TracesData.FromString(message.data)
+        traces = TracesData.FromString(message.data)
+        problem = dense_problem(traces, len(message.data))
     except DecodeError:
-        what = "no TracesData in protobuf"
-        report.skip(Finding(source.path, "unreadable", what, path=str(message.position)))
-        return None
+        problem = "no TracesData in protobuf"
+    if problem is None:
+        return traces
+    report.skip(Finding(source.path, "unreadable", problem, path=str(message.position)))
+    return None

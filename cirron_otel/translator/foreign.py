@@ -66,37 +66,37 @@ def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
         "snapshots": [],
         "otel": otel,
     }
-    content = {key: batch[key] for key in ("spans", "otel")}
-    batch["batch_id"] = uuid4_shaped(digest("otlp", exactjson.dumps_sorted(content)))
+    batch["batch_id"] = _hash({"spans": spans, "otel": otel})
     return batch
 
 
-def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
-    """The messages that a batch holds if it was born in OTLP, else None.
+def content_id(batch: Record) -> str:
+    """The `batch_id` that decoding gives the messages of a batch born in OTLP, copies aside."""
+    return _hash({"spans": batch["spans"], "otel": {RESOURCE_SPANS: batch["otel"][RESOURCE_SPANS]}})
 
-    It was if decoding what it says gives it back; its names alone prove nothing.
+
+def _hash(content: Record) -> str:
+    return uuid4_shaped(digest("otlp", exactjson.dumps_sorted(content)))
+
+
+def messages_of(batch: Record) -> list[ResourceSpans] | None:
+    """The messages that a batch claims to hold if it looks like one born in OTLP, else None.
+
+    Names prove nothing: the caller decodes the messages, and compares.
     """
     otel = batch.get("otel")
     resources = otel.get(RESOURCE_SPANS) if isinstance(otel, dict) else None
     spans = batch.get("spans")
-    if not isinstance(otel, dict) or not isinstance(resources, list) or not isinstance(spans, list):
+    if not isinstance(resources, list) or not resources or not isinstance(spans, list):
         return None
-    copy = otel.get(COPY, 0)
-    if not is_int(copy, 0) or not all(isinstance(span, dict) for span in spans):
+    if not all(isinstance(span, dict) for span in spans):
         return None
     try:
         left = iter(spans)
         messages = [_write_resource_spans(record, left) for record in resources]
-        again = decode_foreign(messages, copy)
     except (NotOursError, StopIteration, DecodeError):
         return None
-    again["sdk_version"] = batch.get("sdk_version")
-    received = otel.get(RECEIVED)
-    if is_int(received, 0, INT64_MAX) and isinstance(batch.get("batch_id"), str):
-        # Its id says when and where it arrived, too; the messages do not depend on that.
-        again["otel"][RECEIVED] = again["created_ns"] = received
-        again["batch_id"] = batch["batch_id"]
-    return messages if exactjson.equal(again, batch) else None
+    return messages if next(left, None) is None else None
 
 
 def regular(messages: Iterable[ResourceSpans]) -> bool:

@@ -9,13 +9,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from .. import exactjson
 from ..errors import InputError
+from ..ids import digest
 from ..model import SCHEMA_VERSION
 from .decode import Decoded, Known, Regrouper, nothing_known
 from .encode import DEFAULT, Options, encode_batch, file_name
 from .events import Record
 from .fast_decode import Whole, fast_decode
 from .fast_encode import fast_encode, typed_batch
-from .foreign import decode_foreign, encode_foreign
+from .foreign import RESOURCE_SPANS, decode_foreign, messages_of
+from .foreign_header import Headed, header_of, take_headed
 from .header import LISTS, Counts
 from .own import plan_of, plan_of_typed
 from .placement import Plan
@@ -25,12 +27,36 @@ from .typed import FallbackError
 def to_otlp(
     batch: Record, plan: Plan, name: str | None = None, options: Options = DEFAULT
 ) -> list[ResourceSpans]:
-    """The ResourceSpans of a batch: the very ones it came from if it was born in OTLP."""
+    """The ResourceSpans of a batch: the very ones it came from if it was born in OTLP.
+
+    A header is ahead of those if they alone do not give the batch back.
+    """
     if name in (None, file_name(batch)):
         foreign = encode_foreign(batch)
         if foreign is not None:
             return foreign
     return encode_batch(batch, plan, name, options)
+
+
+def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
+    """The messages of a batch that was born in OTLP, else None: those that decoding gives back."""
+    messages = messages_of(batch)
+    if messages is None:
+        return None
+    otel = batch["otel"]
+    if otel.keys() == {RESOURCE_SPANS} and _comes_back(messages, batch):
+        return messages
+    header = header_of(batch, len(messages))
+    if header is None or not _comes_back([header, *messages], batch):
+        return None
+    return [header, *messages]
+
+
+def _comes_back(messages: list[ResourceSpans], batch: Record) -> bool:
+    """Whether decoding the messages gives this batch and nothing else."""
+    reader = FromOtlp()
+    found = reader.feed(messages) + reader.finish()
+    return len(found) == 1 and exactjson.equal(found[0].batch, batch)
 
 
 def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT) -> bytes:
@@ -74,10 +100,17 @@ class FromOtlp:
         """Start with nothing; of batches of Cirron's, what is `known` is left out."""
         self.regrouper = Regrouper(known)
         self._copies: Counter[str] = Counter()
+        self._headed: set[bytes] = set()
+        """Digests of the headers that came with their batches."""
+        self.headers_alone = 0
+        """Headers of batches born in OTLP that came without the messages of the batch."""
 
     def feed(self, messages: Iterable[ResourceSpans]) -> list[Decoded]:
         """Take the ResourceSpans of one TracesData; returns the batches that are complete now."""
-        batches, foreign = self.regrouper.feed(messages)
+        headed = take_headed(messages)
+        self.headers_alone += headed.alone
+        batches, foreign = self.regrouper.feed(headed.others)
+        batches += self._new(headed)
         if foreign:
             batches.append(self._foreign(foreign))
         return batches
@@ -110,6 +143,22 @@ class FromOtlp:
         self._copies[batch["batch_id"]] += 1
         if copy:
             batch = decode_foreign(messages, copy)
-        name = file_name(batch)
-        counts = Counts(len(batch["spans"]), 0, 0, 0)
-        return Decoded(batch, name or "", counts, counts)
+        return _decoded(batch)
+
+    def _new(self, headed: Headed) -> list[Decoded]:
+        """The batches with a header that did not come before; the others are duplicates."""
+        self.regrouper.duplicates += headed.duplicates
+        new = []
+        for header, batch in headed.batches.items():
+            key = digest(header)
+            if key in self._headed:
+                self.regrouper.duplicates += len(batch["spans"])
+            else:
+                self._headed.add(key)
+                new.append(_decoded(batch))
+        return new
+
+
+def _decoded(batch: Record) -> Decoded:
+    counts = Counts(len(batch["spans"]), 0, 0, 0)
+    return Decoded(batch, file_name(batch) or "", counts, counts)

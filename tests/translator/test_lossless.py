@@ -12,10 +12,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.foreign import encode_foreign
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Plan
-from cirron_otel.translator.translate import FromOtlp, to_otlp
+from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
 
 from . import strategies as gen
 

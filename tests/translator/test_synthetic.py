@@ -16,10 +16,9 @@ from cirron_otel import exactjson
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.fast_decode import fast_decode
 from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.foreign import encode_foreign
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.synthetic import is_synthetic
-from cirron_otel.translator.translate import FromOtlp, to_otlp
+from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
 
 from .test_lossless import LAYOUTS, wire
 from .test_own import EPOCH, LOWER, SEGMENT, SESSION, STEP, batch, exactly, span, spans_of

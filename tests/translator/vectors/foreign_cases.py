@@ -106,6 +106,21 @@ def register() -> None:
         "The same message a second time in one input: `copy` tells them apart.",
         otlp=copy.deepcopy(empty),
         fed=2,
+        one_way=True,
+    )
+    header = (
+        '{"batch_id":"d0d0d0d0d0d04d0d80d0d0d0d0d0d0d0","content":'
+        '"a1670f02b7044ba19ab02a1bbe52f80e","created_ns":1700000000000000100,'
+        '"messages":1,"received_ns":1700000000000000100,'
+        '"sdk_version":"0.3.0+cirron-otel.0.0.9"}'
+    )
+    headed = request(otlp_span())
+    attributes = [attribute("cirron.otlp.batch", {"stringValue": header})]
+    headed["resourceSpans"].insert(0, {"resource": {"attributes": attributes}})
+    case(
+        "foreign-header",
+        "A batch that an older release received: its id, time and version are in a header.",
+        otlp=headed,
     )
     case(
         "lookalike",

@@ -1,0 +1,145 @@
+"""The header of a batch born in OTLP: the fields that its messages alone do not give back.
+
+A batch that a collector received has an id and a time of its own, one of an older release has
+another `sdk_version`, and one of two equal batches is numbered as a copy. The header is a
+ResourceSpans without spans ahead of the batch's messages: backends store nothing for it, and the
+messages stay the ones that came. It names the content that it belongs to, so that it is applied to
+that content alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
+
+from .. import exactjson
+from .. import semconv as sc
+from ..errors import InputError
+from .events import Record
+from .foreign import COPY, RECEIVED, content_id, decode_foreign
+from .values import INT64_MAX, is_int
+
+_FIELDS = ("sdk_version", "batch_id", "created_ns")
+_OTEL_FIELDS = (COPY, RECEIVED)
+_CONTENT, _MESSAGES = "content", "messages"
+
+
+class Header(NamedTuple):
+    """The fields of a batch, and the messages that they belong to."""
+
+    fields: Record
+    """By name; those of `_OTEL_FIELDS` belong to the batch's `otel`."""
+    content: str
+    """The id that decoding derives from the messages."""
+    messages: int
+
+    def applied(self, batch: Record) -> Record:
+        """The batch that the header and its decoded messages make."""
+        otel = dict(batch["otel"])
+        otel.pop(COPY, None)
+        otel |= {key: self.fields[key] for key in _OTEL_FIELDS if key in self.fields}
+        return batch | {key: self.fields[key] for key in _FIELDS} | {"otel": otel}
+
+
+def header_of(batch: Record, messages: int) -> ResourceSpans | None:
+    """The header of a batch born in OTLP that has so many messages; None if it cannot have one."""
+    otel = batch["otel"]
+    if not all(key in batch for key in _FIELDS):
+        return None
+    fields = {key: batch[key] for key in _FIELDS}
+    fields |= {key: otel[key] for key in _OTEL_FIELDS if key in otel}
+    return _written(Header(fields, content_id(batch), messages)) if _is_valid(fields) else None
+
+
+def _is_valid(fields: Record) -> bool:
+    return (
+        isinstance(fields["batch_id"], str)
+        and is_int(fields["created_ns"], 0)
+        and is_int(fields.get(COPY, 1), 1)
+        and is_int(fields.get(RECEIVED, 0), 0, INT64_MAX)
+    )
+
+
+def _written(header: Header) -> ResourceSpans | None:
+    """None if the text is too long for one attribute."""
+    told = header.fields | {_CONTENT: header.content, _MESSAGES: header.messages}
+    text = exactjson.dumps_sorted(told)
+    if len(text) > sc.REST_PIECE:
+        return None
+    message = ResourceSpans()
+    message.resource.attributes.add(key=sc.FOREIGN_BATCH).value.string_value = text
+    return message
+
+
+def read_header(message: ResourceSpans) -> Header | None:
+    """The header that a message is; None if it is not exactly one as `header_of` writes it."""
+    attributes = message.resource.attributes
+    if message.scope_spans or len(attributes) != 1 or attributes[0].key != sc.FOREIGN_BATCH:
+        return None
+    try:
+        told = exactjson.loads(attributes[0].value.string_value)
+    except InputError:
+        return None
+    names = {_CONTENT, _MESSAGES, *_FIELDS}
+    if not isinstance(told, dict) or not names <= told.keys() <= names.union(_OTEL_FIELDS):
+        return None
+    content, messages = told.pop(_CONTENT), told.pop(_MESSAGES)
+    if not isinstance(content, str) or not is_int(messages, 1) or not _is_valid(told):
+        return None
+    header = Header(told, content, messages)
+    again = _written(header)
+    is_exact = again is not None and again.SerializeToString() == message.SerializeToString()
+    return header if is_exact else None
+
+
+class Headed(NamedTuple):
+    """The batches of one TracesData that have a header, and its other messages."""
+
+    batches: dict[bytes, Record]
+    """By the bytes of their headers; the same ones a second time are a duplicate."""
+    others: list[ResourceSpans]
+    alone: int
+    """Headers whose messages do not follow: they are among the others."""
+    duplicates: int
+    """Spans of batches that came twice."""
+
+
+def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
+    """Take each header with the messages that it belongs to."""
+    given = list(messages)
+    batches: dict[bytes, Record] = {}
+    others: list[ResourceSpans] = []
+    at = alone = duplicates = 0
+    while at < len(given):
+        message = given[at]
+        at += 1
+        header = read_header(message)
+        batch = None if header is None else _headed(header, given[at : at + header.messages])
+        if header is None or batch is None:
+            others.append(message)
+            alone += header is not None
+            continue
+        at += header.messages
+        key = message.SerializeToString()
+        duplicates += len(batch["spans"]) if key in batches else 0
+        batches[key] = batch
+    return Headed(batches, others, alone, duplicates)
+
+
+def _headed(header: Header, messages: list[ResourceSpans]) -> Record | None:
+    if len(messages) < header.messages:
+        return None
+    batch = decode_foreign(messages)
+    return header.applied(batch) if batch["batch_id"] == header.content else None
+
+
+def drop_headers(messages: Any) -> bool:
+    """Remove the headers from a message's repeated field; whether there was any."""
+    kept = [message for message in messages if read_header(message) is None]
+    if len(kept) == len(messages):
+        return False
+    del messages[:]
+    messages.extend(kept)
+    return True
