@@ -18,7 +18,7 @@ from ..exporter.batch_target import RefusedError, StoppedError, UnreachableError
 from ..exporter.blobs import open_blob
 from ..exporter.pace import Gate, Pace
 from ..exporter.tally import Tally
-from ..spool.blobs import blob_key
+from ..spool.blobs import BlobKey, blob_key
 from ..spool.paths import SpoolPaths
 from .content import Content
 from .keys import tensor_key
@@ -43,6 +43,10 @@ class Whose(Protocol):
         """
 
 
+FileOf = Callable[[str, BlobKey], BlobKey]
+"""(batch, file that it names) → the file as it is stored for the batch's tenant."""
+
+
 class Rows(Protocol):
     """Where snapshots are rows. Raises UnreachableError, and RefusedError for good."""
 
@@ -64,9 +68,16 @@ class Uploader:
     """
 
     def __init__(
-        self, paths: SpoolPaths, pending: Pending, store: BlobStore, whose: Whose, rows: Rows | None
+        self,
+        paths: SpoolPaths,
+        pending: Pending,
+        store: BlobStore,
+        whose: Whose,
+        rows: Rows | None,
+        file_of: FileOf = lambda _, key: key,
     ) -> None:
         """Nothing is uploaded yet. `rows` is None where no rows are written."""
+        self._file_of = file_of
         self._paths, self._pending, self._store = paths, pending, store
         self._whose, self._rows = whose, rows
         self._changed = threading.Condition()
@@ -179,7 +190,8 @@ class Uploader:
 
     def _upload(self, upload: Upload) -> None:
         try:
-            with open_blob(self._paths.snapshots, upload.key) as file:
+            key = self._file_of(upload.batch, upload.key)
+            with open_blob(self._paths.snapshots, key) as file:
                 data = self._data(upload)
                 if data is None:
                     raise InputError("its batch has left the spool")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError, TargetError
-from ..spool.blobs import BlobKey, blob_keys
+from ..spool.blobs import BlobKey, blob_keys, key_of_span
 from ..spool.paths import SpoolPaths, batch_names, parse_name
 
 
@@ -111,10 +111,10 @@ def _steps(paths: SpoolPaths) -> list[Removal]:
         time_ns = status.st_mtime_ns if stated is None else stated[0]
         steps.append((name, Removal(name, time_ns, status.st_size)))
         for key in blob_keys(data):
-            last_namer[key] = max(name, last_namer.get(key, ""))
+            last_namer[key_of_span(key)] = max(name, last_namer.get(key_of_span(key), ""))
     by_name = dict(steps)
     for key, (size, mtime_ns) in blobs.items():
-        step = by_name.get(last_namer.get(key, ""))
+        step = by_name.get(last_namer.get(key_of_span(key), ""))
         if step is None:
             step = Removal(None, mtime_ns, 0)
             steps.append((f"{mtime_ns:020d}", step))

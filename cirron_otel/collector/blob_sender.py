@@ -13,6 +13,8 @@ from ..blob.target import BlobTarget
 from ..blob.uploader import Uploader
 from ..exporter.blobs import local_blobs
 from ..ids import digest
+from ..receiver.whose import tenant_of
+from ..spool.blobs import BlobKey, tenant_key
 from ..spool.paths import SpoolPaths, batch_names
 from ..spool.state import make_state
 
@@ -33,6 +35,7 @@ class BlobSender:
         from .blob_rows import SnapshotRows  # noqa: PLC0415 - brings drivers
 
         self._store, self._storage = open_store(url), storage
+        self._headers_of = headers_of
         self._rows = SnapshotRows(storage, context, headers_of)
 
     def start(self, paths: SpoolPaths) -> BlobTarget:
@@ -47,9 +50,14 @@ class BlobSender:
         if self._pending.was_damaged:
             self._pending.add(_named(paths))
         rows = None if url is None else self._rows
-        self._uploader = Uploader(paths, self._pending, self._store, self._rows.whose, rows)
+        self._uploader = Uploader(
+            paths, self._pending, self._store, self._rows.whose, rows, self._file_of
+        )
         self._uploader.start()
         return BlobTarget(self._pending, place, f"uploads {key}", self._uploader.wake)
+
+    def _file_of(self, batch: str, key: BlobKey) -> BlobKey:
+        return tenant_key(key, tenant_of(self._headers_of(batch)))
 
     def finish(self, timeout: float) -> None:
         """Upload what is there, for so many seconds at most."""

@@ -77,8 +77,10 @@ class Counting:
 class SpoolCounts:
     """What is counted of the spool."""
 
-    def __init__(self, registry: Registry, paths: SpoolPaths) -> None:
+    def __init__(self, registry: Registry, paths: SpoolPaths, parts: Path) -> None:
+        """`parts` is the directory of unfinished uploads."""
         self._registry, self._paths = registry, paths
+        self._folders = (paths.spool, paths.snapshots, parts)
         self._look_at = 0.0
 
     def stored(self, names: Sequence[str]) -> None:
@@ -99,12 +101,12 @@ class SpoolCounts:
         registry.set(m.DROPPED_BATCHES, drops.batches, SPOOL, "evicted")
         begun = time.monotonic()
         if begun >= self._look_at:
-            registry.set(m.SPOOL_BYTES, _size(self._paths.spool) + _size(self._paths.snapshots))
+            registry.set(m.SPOOL_BYTES, sum(map(folder_bytes, self._folders)))
             now = time.monotonic()
             self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
 
 
-def _size(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
     """The bytes of all files in a folder and below it."""
     size = 0
     for above, _, names in os.walk(folder):

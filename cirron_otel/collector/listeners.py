@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..receiver.auth import Gate, Tokens
 from ..receiver.blob_directory import DirectoryBlobs
-from ..receiver.journal_files import intake_directory
+from ..receiver.journal_files import PARTS, intake_directory
 from .counted_exporter import CountedExporter
 from .options import CollectorOptions, ServerTls
 from .refusal_counts import RefusalCounts
@@ -133,6 +133,7 @@ class Listeners:
                 idle_s=own.idle_s,
                 connections=own.max_connections,
                 upload_bytes=options.limits.upload_bytes,
+                unfinished_bytes=options.spool.max_bytes // 2,
             ),
             health=Health(
                 live=_alive if options.health.enabled else _untold,
@@ -143,7 +144,7 @@ class Listeners:
             refused=RefusalCounts(self._registry, "http"),
             cors=Cors(own.cors.allowed_origins, own.cors.allowed_headers, own.cors.max_age),
             blobs=DirectoryBlobs(self._paths.snapshots),
-            staging=intake_directory(self._paths.state) / "parts",
+            staging=intake_directory(self._paths.state) / PARTS,
         )
 
     def _context(self, tls: ServerTls | None) -> Any:

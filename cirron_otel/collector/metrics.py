@@ -145,7 +145,7 @@ LAG_SECONDS = _gauge(
     unit="s",
 )
 SPOOL_BYTES = _gauge(
-    "spool_bytes", labels="", meaning="Batches and snapshot files in the spool", unit="By"
+    "spool_bytes", labels="", meaning="Batches, snapshot files and unfinished uploads", unit="By"
 )
 INFO = _gauge("info", labels="version", meaning="Always 1; the label says which version runs")
 START_TIME = _gauge(

@@ -6,11 +6,14 @@ What came with different ones goes out in requests of its own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from ..exporter.batch_target import Receipt, SealedBatch
+from ..exporter.batch_target import BlobSink, Receipt, SealedBatch
+from ..exporter.blobs import local_blobs
 from ..exporter.cirron_http import CirronTarget
 from ..exporter.config import OtlpConfig
 from ..exporter.http_client import HttpAnswer
@@ -18,7 +21,8 @@ from ..exporter.otlp import Pusher
 from ..pipeline.export_report import ExportReport
 from ..pipeline.indexed import IndexedTarget
 from ..pipeline.sessions import SessionIndex
-from ..receiver.whose import Headers
+from ..receiver.whose import Headers, tenant_of
+from ..spool.blobs import BlobKey, tenant_key, tenant_of_directory
 from ..translator.encode import Options
 
 _MOST_PUSHERS = 32
@@ -80,16 +84,32 @@ class PassingCirron(CirronTarget):
     names: Collection[str] = ()
     """The headers that are sent on."""
     headers_of: HeadersOf = staticmethod(lambda _: ())
+    tenants: Callable[[], Mapping[str, Headers]] = staticmethod(dict)
+    """The headers of each tenant that is known; see `Whose.tenants`."""
     _passed: Mapping[str, str] = {}
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See CirronTarget."""
+        super().__init__(*arguments, **options)
+        self.blobs = PassingBlobs(self, self.blobs)
+
+    def with_headers(self, headers: Headers) -> AbstractContextManager[None]:
+        """Send these with each request, as far as they are sent on."""
+        return self._with(dict(_named(headers, self.names)))
+
+    @contextmanager
+    def _with(self, passed: Mapping[str, str]) -> Iterator[None]:
+        self._passed = passed
+        try:
+            yield
+        finally:
+            self._passed = {}
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """POST a batch; see BatchTarget."""
         (batch,) = batches
-        self._passed = dict(_named(self.headers_of(batch.name), self.names))
-        try:
+        with self.with_headers(self.headers_of(batch.name)):
             return super().send(batches)
-        finally:
-            self._passed = {}
 
     def _request(
         self,
@@ -102,6 +122,29 @@ class PassingCirron(CirronTarget):
         own = {name.lower() for name in (*self._headers, *headers)}
         passed = {name: value for name, value in self._passed.items() if name not in own}
         return super()._request(method, path, {**passed, **headers}, body, seconds)
+
+
+class PassingBlobs:
+    """Uploads the snapshot files of a span, each with the headers of its tenant; a BlobSink."""
+
+    def __init__(self, target: PassingCirron, blobs: BlobSink) -> None:
+        """`blobs` uploads one file to `target`."""
+        self._target, self._blobs = target, blobs
+        self._tenants: Mapping[str, Headers] = {}
+
+    def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
+        """The files that a batch names, as they are stored for its tenant; see BlobSink."""
+        keys = local_blobs(data)
+        tenant = tenant_of(self._target.headers_of(name)) if keys else ""
+        return [tenant_key(key, tenant) for key in keys]
+
+    def upload(self, snapshots: Path, key: BlobKey) -> bool:
+        """Upload one part; see BlobSink."""
+        tenant = tenant_of_directory(key.directory)
+        if tenant not in self._tenants:
+            self._tenants = {"": (), **self._target.tenants()}
+        with self._target.with_headers(self._tenants.get(tenant, ())):
+            return self._blobs.upload(snapshots, key)
 
 
 def _named(headers: Headers, names: Collection[str]) -> Headers:

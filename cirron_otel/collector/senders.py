@@ -242,4 +242,5 @@ def _cirron(exporter: CirronExporter, path: str, owners: Whose) -> Any:
         settings=cirron_settings(path),
     )
     target.names, target.headers_of = exporter.headers_from, owners.of
+    target.tenants = owners.tenants
     return target

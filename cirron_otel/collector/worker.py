@@ -26,15 +26,17 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import CirronOtelError, TargetError
-from ..receiver.journal_files import GROUP_BYTES, Position, intake_directory
+from ..receiver.journal_files import GROUP_BYTES, PARTS, Position, intake_directory
 from ..receiver.seen import Seen
 from ..receiver.translation import Done, Translation
-from ..receiver.whose import FILE_NAME, Whose
+from ..receiver.whose import FILE_NAME, Whose, tenant_of
+from ..spool.blobs import BlobKey, tenant_key
+from ..spool.eviction import Beside
 from ..spool.paths import batch_names, target_spool
 from ..spool.state import has_name, lock_named, make_state
 from ..spool.writer import SpoolWriter
 from . import clock_guard
-from .counting import SpoolCounts
+from .counting import SpoolCounts, folder_bytes
 from .logs import Logging
 from .metrics import Registry
 from .retention import Retention
@@ -77,13 +79,14 @@ class Worker:
             options.spool.directory,
             options.spool.max_bytes,
             is_wanted=self._is_wanted,
+            beside=Beside(self._file_of, lambda: folder_bytes(directory / PARTS)),
         )
         self._evicted = 0
         seen = Seen(directory / "seen.sqlite")
         self._owners = Whose(self._paths.state / FILE_NAME)
         self._translation = Translation(directory, self._writer, seen, self._owners)
         self._registry = Registry()
-        self._counted = SpoolCounts(self._registry, self._paths)
+        self._counted = SpoolCounts(self._registry, self._paths, directory / PARTS)
         self._senders = Senders(options, self._owners, self._registry)
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._until: Position | None = None
@@ -214,6 +217,9 @@ class Worker:
 
     def _is_wanted(self, name: str) -> bool:
         return self._senders.lack(name)
+
+    def _file_of(self, name: str, key: BlobKey) -> BlobKey:
+        return tenant_key(key, tenant_of(self._owners.of(name)))
 
     def _done(self, done: Done) -> None:
         self._senders.stored(done.names)

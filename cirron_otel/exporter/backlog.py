@@ -16,7 +16,7 @@ from ..spool.lease import Lease, claim_delivery
 from ..spool.owner import NONE, group_of, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 from .batch_target import SealedBatch
-from .blobs import BlobQueue, local_blobs, queue_path
+from .blobs import BlobQueue, named_blobs, queue_path
 from .otlp import PushError
 
 MOST_NAMES = 10_000
@@ -31,6 +31,10 @@ _ABOUT_NO_BATCH = re.compile(
     r"|UNAVAILABLE|RESOURCE_EXHAUSTED|UNAUTHENTICATED|PERMISSION_DENIED"
 )
 """Failures, in the words of Response.status, that another batch would meet as well."""
+
+
+BlobsOf = Callable[[str, bytes], list[BlobKey]]
+"""(a batch's name, its content) → the snapshot files that it names; see BlobSink.keys_of."""
 
 
 class Backlog:
@@ -135,14 +139,15 @@ class Backlog:
         """Take up what the directory holds; gives how many there was no room for."""
         return self.take(sorted(owned(self._paths, {self.owner})[self.owner]))
 
-    def find_lost_blobs(self) -> None:
+    def find_lost_blobs(self, blobs_of: BlobsOf = named_blobs) -> None:
         """Where the list of snapshot files was damaged: make it anew of what was acknowledged."""
         if self._are_blobs_lost:
             self._are_blobs_lost = False
             for name in sorted(owned(self._paths, {self.owner})[self.owner]):
                 if name in self.cursor:
                     with contextlib.suppress(OSError):
-                        self.blobs.add(local_blobs((self._paths.spool / name).read_bytes()))
+                        data = (self._paths.spool / name).read_bytes()
+                        self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
         """The batches whose turn it is: the next one, and more up to `limit` bytes together.
@@ -178,13 +183,15 @@ class Backlog:
                 break
         return found
 
-    def acknowledge(self, group: Sequence[SealedBatch], *, with_blobs: bool) -> None:
+    def acknowledge(
+        self, group: Sequence[SealedBatch], *, with_blobs: bool, blobs_of: BlobsOf = named_blobs
+    ) -> None:
         """Note that the target has a group, and what snapshot files it is to get now.
 
         Raises TargetError where that cannot be kept; for this process it is noted all the same.
         """
         for batch in group:
-            if with_blobs and self.blobs.add(local_blobs(batch.data)):
+            if with_blobs and self.blobs.add(blobs_of(batch.name, batch.data)):
                 self._are_blobs_unsaved = True
             self.cursor.acknowledge(batch.name)
             self._forget(batch.name)

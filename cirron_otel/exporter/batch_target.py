@@ -48,6 +48,9 @@ class Receipt(NamedTuple):
 class BlobSink(Protocol):
     """Where the snapshot files go that batches name."""
 
+    def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
+        """The files below `snapshots/` that a batch names; see `blobs.named_blobs`."""
+
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """Bring the file `key` below `snapshots` on by one part; True when all of it is there.
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 from urllib.parse import quote
 
-from ..spool.blobs import BlobKey
+from ..spool.blobs import BlobKey, key_of_span
 from .batch_target import UnreachableError
-from .blobs import open_blob
+from .blobs import named_blobs, open_blob
 from .http_client import HttpAnswer
 
 PART_BYTES = 4 * 1024 * 1024
@@ -55,6 +55,8 @@ class CirronBlobs:
         self._base = f"{ingest_path}/blobs"
         self._offset: tuple[BlobKey, int] | None = None
         """The file that is on its way, and what the server has of it, bytes."""
+
+    keys_of = staticmethod(named_blobs)
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """PUT one part, or all where it is small or the server takes no parts; see BlobSink."""
@@ -106,7 +108,8 @@ class CirronBlobs:
 
 
 def _remote(key: BlobKey) -> str:
-    """The name of a file on the platform, as a URL has it."""
+    """The name of a file on the platform, as a URL has it; the tenant is in the headers."""
+    key = key_of_span(key)
     return f"snapshots/{quote(key.directory, safe='')}/{quote(key.file, safe='')}"
 
 

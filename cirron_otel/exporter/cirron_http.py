@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..ids import digest
 from ..spool.paths import parse_name
 from .batch_target import (
+    BlobSink,
     MisconfiguredError,
     Receipt,
     RefusedError,
@@ -105,7 +106,7 @@ class CirronTarget:
         self._timeout, self._settings = timeout, settings
         self._client = HttpClient(endpoint, certificate=certificate)
         self._is_interrupted = False
-        self.blobs = CirronBlobs(self._request, self._raise_for, self._path)
+        self.blobs: BlobSink = CirronBlobs(self._request, self._raise_for, self._path)
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """POST a batch; see BatchTarget."""

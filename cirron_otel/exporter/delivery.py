@@ -21,6 +21,7 @@ from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
 from .backlog import MOST_NAMES, Backlog, makes_suspect
 from .batch_target import BatchTarget, BlobSink, RefusedError, StoppedError
+from .blobs import named_blobs
 from .leftovers import Leftovers
 from .pace import Gate, Pace
 from .tally import Tally
@@ -322,7 +323,9 @@ class Delivery:
             self._tally.rejected_spans += receipt.rejected_spans
             self._tally.noted(receipt.message, self._target.shown)
             self._done += len(group) if backlog is self._own else 0
-            backlog.acknowledge(group, with_blobs=self._target.blobs is not None)
+            sink = self._target.blobs
+            blobs_of = named_blobs if sink is None else sink.keys_of
+            backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
         self._settle(backlog)
         return True
 

@@ -21,7 +21,7 @@ from .. import exactjson
 from ..errors import InputError
 from ..spool.blobs import BlobKey
 from .batch_target import Receipt, RefusedError, SealedBatch, StoppedError, UnreachableError
-from .blobs import open_blob
+from .blobs import named_blobs, open_blob
 
 _LINE_BREAK = re.compile(r"[\r\n]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -64,6 +64,8 @@ class EventStreamTarget:
             raise RefusedError(f"{batch.name} is no batch: {error}") from None
         self._write("trace_batch", header, payload)
         return Receipt()
+
+    keys_of = staticmethod(named_blobs)
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """Say where a snapshot file lies; see BlobSink."""

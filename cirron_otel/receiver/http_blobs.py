@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,15 +12,20 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from ..spool.blobs import tenant_of_directory
 from .export import Reason, RefusalError
 from .http_answers import HttpError, Reply
 from .http_bodies import HttpLimits, accept_body, pieces
 from .http_content import content_coding
 from .http_parts import Staging
+from .upload_room import Hold, UploadRoom
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}")
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _RETRY_AFTER_S = 5.0
+_EXPIRE_S = 600.0
+
+_logger = logging.getLogger(__name__)
 
 
 class BlobStore(Protocol):
@@ -53,8 +59,28 @@ class Uploads:
     def __init__(self, store: BlobStore, limits: HttpLimits, staging: Path | None = None) -> None:
         """Parts are taken where there is a directory `staging` to keep them until all are there."""
         self._store, self._limits = store, limits
-        self._staging = None if staging is None else Staging(staging)
+        self._room = UploadRoom(limits.unfinished_bytes)
+        self._staging = None if staging is None else Staging(staging, self._room)
         self._free = limits.uploads
+        self._expiring: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Remove parts that wait for too long, from now on; in the event loop."""
+        if self._staging is not None:
+            self._expiring = asyncio.create_task(self._expire(self._staging))
+
+    def stop(self) -> None:
+        """Remove no more."""
+        if self._expiring is not None:
+            self._expiring.cancel()
+
+    async def _expire(self, staging: Staging) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_S)
+            try:
+                staging.expire()
+            except OSError as error:
+                _logger.warning("unfinished uploads cannot be removed: %s", error.strerror)
 
     async def head(self, span_id: str, file: str) -> Reply:
         """Whether the file is there, or how much of it came in parts."""
@@ -72,6 +98,7 @@ class Uploads:
         total = part.total if part else request.content_length or 0
         if total > self._limits.upload_bytes:
             raise self._too_large()
+        self._room.check(total)
         if not self._free:
             raise RefusalError(Reason.BUSY, "too many uploads at once", _RETRY_AFTER_S)
         self._free -= 1
@@ -79,7 +106,9 @@ class Uploads:
             await accept_body(request)
             if part is not None:
                 return await self._put_part(request, span_id, file, part)
-            await self._store.put(span_id, file, self._stream(request), request.content_length)
+            with self._room.holding(tenant_of_directory(span_id)) as hold:
+                stream = _held(self._stream(request), hold)
+                await self._store.put(span_id, file, stream, request.content_length)
             return Reply(201, b"{}")
         except (ConnectionError, TimeoutError):
             raise
@@ -113,7 +142,9 @@ class Uploads:
             offset = await asyncio.to_thread(staged.offset, part.total)
             if part.first != offset:
                 return Reply(409, headers={"Upload-Offset": str(offset)})
-            offset = await staged.append(self._stream(request, part.size), part.total)
+            self._staging.make_room(span_id, part.size)
+            stream = self._staging.bounded(span_id, file, self._stream(request, part.size))
+            offset = await staged.append(stream, part.total)
             headers = {"Upload-Offset": str(offset)}
             if offset < part.total:
                 return Reply(308, headers=headers)
@@ -138,6 +169,12 @@ class Uploads:
         return RefusalError(
             Reason.TOO_LARGE, f"files of up to {self._limits.upload_bytes} bytes are taken"
         )
+
+
+async def _held(stream: AsyncIterator[bytes], hold: Hold) -> AsyncIterator[bytes]:
+    async for piece in stream:
+        hold.add(len(piece))
+        yield piece
 
 
 def blob_names(path: str) -> tuple[str, str]:

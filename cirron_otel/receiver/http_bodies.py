@@ -52,6 +52,8 @@ class HttpLimits:
     """Snapshot files that are received at the same time."""
     upload_bytes: int = 64 * 1024**3
     """The largest snapshot file."""
+    unfinished_bytes: int | None = None
+    """What all uploads that are not complete may take together; a tenant's half of it."""
 
 
 class Room:

@@ -7,14 +7,22 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from ..spool.blobs import tenant_of_directory
 from ..spool.directories import make_private
+from .upload_room import UploadRoom
 
 _CHUNK = 1024 * 1024
 _KEPT_S = 24 * 3600.0
 """How long parts wait for those that are missing."""
+_IDLE_S = 900.0
+"""How long parts are unused before they make room for others."""
+
+_Key = tuple[str, str]
+"""The directory and the name of a file."""
 
 
 class Staged:
@@ -28,6 +36,11 @@ class Staged:
         """How long the file is to be, bytes; None where nothing of it is there."""
         path = next(iter(self._paths()), None)
         return None if path is None else _total(path)
+
+    def size(self) -> int | None:
+        """How many bytes are there; None if there are no parts."""
+        found = [path.stat().st_size for path in self._paths()]
+        return sum(found) if found else None
 
     def offset(self, total: int) -> int:
         """How much is there of a file of `total` bytes; what came of another length goes."""
@@ -73,32 +86,105 @@ class Staged:
         return [path for path in found if path.name.removeprefix(prefix).isdecimal()]
 
 
-class Staging:
-    """A directory of parts. Those that wait for more than a day are removed."""
+@dataclass(slots=True)
+class _Unfinished:
+    """The parts of one file, as they are counted."""
 
-    def __init__(self, directory: Path) -> None:
+    size: int
+    """Bytes."""
+    touched_s: float
+    """When they were last used, by a clock that is never set."""
+
+
+class Staging:
+    """A directory of parts, within limits.
+
+    Parts that no request has used for a day are removed, however the clock is set: a process that
+    starts counts from its start. If there is no room for others, those go that were unused for the
+    longest time and at least for a quarter of an hour: of the same tenant if it is its own share
+    that is used up.
+    """
+
+    def __init__(self, directory: Path, room: UploadRoom) -> None:
         """The directory is made, private, where it is not there."""
         make_private(directory)
-        self._directory = directory
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._prune()
+        self._directory, self._room = directory, room
+        self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
+        self._unfinished: dict[_Key, _Unfinished] = {}
+        for path in directory.glob("*/*"):
+            self._count(path.parent.name, path.name.rpartition(".")[0])
+        self._remove_empty()
 
     @asynccontextmanager
-    async def only(self, span_id: str, file: str) -> AsyncIterator[Staged]:
-        """The parts of a file; whoever else asks for them waits."""
-        lock = self._locks.setdefault((span_id, file), asyncio.Lock())
+    async def only(self, directory: str, file: str) -> AsyncIterator[Staged]:
+        """The parts of a file; other requests for them wait."""
+        lock = self._locks.setdefault((directory, file), asyncio.Lock())
         async with lock:
-            yield Staged(self._directory / span_id, file)
+            try:
+                yield Staged(self._directory / directory, file)
+            finally:
+                self._count(directory, file)
 
-    def _prune(self) -> None:
-        oldest = time.time() - _KEPT_S
-        for path in self._directory.glob("*/*"):
-            with suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
+    async def bounded(
+        self, directory: str, file: str, stream: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """What `stream` gives, as long as there is room for it; only inside of `only`."""
+        tenant = tenant_of_directory(directory)
+        entry = self._unfinished.setdefault((directory, file), _Unfinished(0, _now_s()))
+        async for piece in stream:
+            self.make_room(directory, len(piece))
+            self._room.hold(tenant, len(piece))
+            entry.size += len(piece)
+            yield piece
+
+    def expire(self) -> None:
+        """Remove the parts that waited for too long."""
+        now = _now_s()
+        for key, entry in list(self._unfinished.items()):
+            if now - entry.touched_s >= _KEPT_S:
+                self._remove(key)
+        self._remove_empty()
+
+    def make_room(self, directory: str, size: int) -> None:
+        """Remove idle parts until there is room. Raises RefusalError if there is none."""
+        tenant, now = tenant_of_directory(directory), _now_s()
+        if self._room.has_room(tenant, size):
+            return
+        by_age = sorted(self._unfinished.items(), key=lambda item: item[1].touched_s)
+        for key, entry in by_age:
+            if self._room.has_room(tenant, size) or now - entry.touched_s < _IDLE_S:
+                break
+            if tenant_of_directory(key[0]) == tenant or not self._room.is_full_of(tenant, size):
+                self._remove(key)
+        self._room.check_now(tenant, size)
+
+    def _remove(self, key: _Key) -> None:
+        """Remove the parts of a file, unless a request is at them."""
+        lock = self._locks.get(key)
+        if lock is not None and lock.locked():
+            return
+        with suppress(OSError):
+            Staged(self._directory / key[0], key[1]).remove()
+        self._count(*key)
+
+    def _count(self, directory: str, file: str) -> None:
+        """Count what there is of a file on disk."""
+        size = Staged(self._directory / directory, file).size()
+        entry = self._unfinished.pop((directory, file), _Unfinished(0, 0.0))
+        counted = 0 if size is None else max(size, self._room.least)
+        self._room.set(tenant_of_directory(directory), entry.size, counted)
+        if size is not None:
+            self._unfinished[directory, file] = _Unfinished(counted, _now_s())
+
+    def _remove_empty(self) -> None:
         for path in self._directory.iterdir():
             with suppress(OSError):
                 path.rmdir()
+
+
+def _now_s() -> float:
+    """Seconds by a clock that is never set."""
+    return time.monotonic()
 
 
 def _total(path: Path) -> int:

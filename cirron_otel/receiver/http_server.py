@@ -19,6 +19,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ..errors import UsageError
+from ..spool.blobs import BlobKey, tenant_key
 from .auth import Auth
 from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
 from .headers import KEPT_HEADERS, KeptHeaders, only_value
@@ -36,6 +37,7 @@ from .http_connections import Connections, response_of
 from .http_content import encoding_of, json_signal
 from .http_cors import Cors, is_preflight
 from .refusals import NO_SIGNAL, Observer, Refused, ignore
+from .whose import tenant_of
 
 _OTLP = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS, "/v1/logs": Signal.LOGS}
 _CIRRON = "/api/traces"
@@ -135,6 +137,8 @@ class HttpReceiver:
                 f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
             ) from None
         self._connections = connections
+        if self._uploads is not None:
+            self._uploads.start()
         host, port = self._listener.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
@@ -144,6 +148,8 @@ class HttpReceiver:
         What is not answered by then is cut off: its sender knows that it was not taken.
         """
         self._is_stopping = True
+        if self._uploads is not None:
+            self._uploads.stop()
         if self._listener is not None:
             self._listener.close()
         if self._connections is not None:
@@ -190,10 +196,12 @@ class HttpReceiver:
             return await self._export(request, route)
         if route == "blobs" and self._uploads is not None:
             self._check(request, _BLOB_METHODS)
-            span_id, file = blob_names(path.partition("/blobs/")[2])
+            key = BlobKey(*blob_names(path.partition("/blobs/")[2]))
+            kept = self._kept.select(request.headers.items())
+            key = tenant_key(key, tenant_of(tuple(sorted(kept.items()))))
             if request.method == "HEAD":
-                return await self._uploads.head(span_id, file)
-            return await self._uploads.put(request, span_id, file)
+                return await self._uploads.head(*key)
+            return await self._uploads.put(request, *key)
         if route in _OPERATION:
             return self._operation(request, route)
         raise HttpError(404, "nothing is taken at this path")

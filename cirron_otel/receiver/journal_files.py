@@ -53,6 +53,8 @@ MAX_BODY_BYTES = 2**28
 DAMAGED_SUFFIX = ".damaged"
 GROUP_BYTES = 2 * 1024 * 1024
 """Frames that become batches together: as many as it takes to have so much."""
+PARTS = "parts"
+"""The directory of unfinished uploads."""
 REFUSED_PREFIX = "refused-"
 """Of files that hold requests which cannot be translated."""
 HEAD_START = b'{"signal":'

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import TargetError
+from ..ids import digest
 from .state_file import StateFile
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,18 @@ _OF_ONE_BATCH: Final = frozenset(("x-cirron-batch-id", "x-cirron-sdk-version"))
 """Headers that tell requests apart, and not whose they are."""
 _SCHEMA = "CREATE TABLE IF NOT EXISTS whose (name TEXT PRIMARY KEY, headers TEXT) WITHOUT ROWID"
 
+_OF_TENANTS: Final = frozenset(("x-scope-orgid", "x-cirron-workspace-id"))
+"""Headers that name a tenant. Snapshot files are kept apart by both of them."""
+_TENANT_BYTES = 8
+
 Headers = tuple[tuple[str, str], ...]
 """(lower-case name, value), sorted."""
+
+
+def tenant_of(headers: Headers) -> str:
+    """A name for the tenant that headers name, 16 hexadecimal digits; "" if they name none."""
+    words = [word for name, value in headers if name in _OF_TENANTS for word in (name, value)]
+    return digest("tenant", *words)[:_TENANT_BYTES].hex() if words else ""
 
 
 def whose(headers: Mapping[str, str]) -> Headers:
@@ -68,6 +79,12 @@ class Whose:
             return ()
         rows = self._file.read("SELECT headers FROM whose WHERE name = ?", (name,))
         return tuple((key, value) for row in rows for key, value in json.loads(row[0]))
+
+    def tenants(self) -> dict[str, Headers]:
+        """The headers of each tenant of the batches, by `tenant_of`. Raises TargetError."""
+        rows = [] if self._is_empty else self._file.read("SELECT DISTINCT headers FROM whose")
+        found = (tuple((key, value) for key, value in json.loads(row[0])) for row in rows)
+        return {tenant_of(headers): headers for headers in found}
 
     def retain(self, names: Iterable[str]) -> None:
         """Forget the batches that are none of these: they are not in the spool any more."""

@@ -20,6 +20,30 @@ class BlobKey(NamedTuple):
     file: str
 
 
+_TENANT = "~"
+"""Between the span's id and the tenant in the name of a directory; no uploaded id has one."""
+
+
+def tenant_key(key: BlobKey, tenant: str) -> BlobKey:
+    """The file of `key` as a collector stores it for a tenant; "" is that of no tenant.
+
+    No key leads to a file of another tenant, whatever its directory is.
+    """
+    if not tenant and _TENANT not in key.directory:
+        return key
+    return BlobKey(f"{key.directory}{_TENANT}{tenant}", key.file)
+
+
+def tenant_of_directory(directory: str) -> str:
+    """The tenant in the name of a directory; "" if it is that of no tenant."""
+    return directory.rpartition(_TENANT)[2] if _TENANT in directory else ""
+
+
+def key_of_span(key: BlobKey) -> BlobKey:
+    """The file as records name it, whosever it is."""
+    return BlobKey(key.directory.rpartition(_TENANT)[0] or key.directory, key.file)
+
+
 class _Reference(msgspec.Struct):
     blob_uri: str | None = None
     span_id: str = ""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import OverCapError, TargetError
 from .blobs import BlobKey, blob_keys
@@ -36,14 +37,28 @@ class Drops:
     """Of batches and snapshot files together."""
 
 
+class Beside(NamedTuple):
+    """What a collector keeps in a spool beside batches and their files."""
+
+    file_of: Callable[[str, BlobKey], BlobKey] = lambda _, key: key
+    """(batch, file that it names) → the file as it is stored for the batch's tenant."""
+    bytes: Callable[[], int] = lambda: 0
+    """Bytes of other files that count towards the cap; they are not evicted."""
+
+
 class Eviction:
     """The usage of one spool, held below `max_bytes` by dropping the oldest."""
 
     def __init__(
-        self, paths: SpoolPaths, max_bytes: int, is_wanted: Callable[[str], bool] | None = None
+        self,
+        paths: SpoolPaths,
+        max_bytes: int,
+        is_wanted: Callable[[str], bool] | None = None,
+        beside: Beside | None = None,
     ) -> None:
-        """Nothing is read before the first write. See SpoolWriter for `is_wanted`."""
+        """Nothing is read before the first write. See SpoolWriter for the last two."""
         self._is_wanted = is_wanted
+        self._beside = beside or Beside()
         self.drops = Drops()
         self.total = 0
         self.scans = 0
@@ -112,7 +127,7 @@ class Eviction:
             self._indexed_ns = 0
         self._scanned_at = time.monotonic()
         orphan_ends = self._scan_blobs()
-        self.total = sum(self._blobs.values())
+        self.total = sum(self._blobs.values()) + self._beside.bytes()
         self._limit = None
         known: list[tuple[str, int]] = []
         for name, status in _files(self._paths.spool):
@@ -159,13 +174,13 @@ class Eviction:
             data = (self._paths.spool / name).read_bytes()
         except FileNotFoundError:
             return
-        for key in blob_keys(data):
+        for key in self._keys(name, data):
             if key in self._blobs:
                 self._last_namer[key] = max(name, self._last_namer.get(key, ""))
 
     def _name_blobs(self, name: str, data: bytes) -> None:
         """Count the snapshot files that a new batch names, and keep them while it stays."""
-        for key in blob_keys(data):
+        for key in self._keys(name, data):
             if key not in self._blobs:
                 size = _size(self._paths.snapshots / key.directory, key.file)
                 if size is None:
@@ -175,6 +190,10 @@ class Eviction:
             if name > self._last_namer.get(key, ""):
                 self._last_namer[key] = name
                 heapq.heappush(self._blob_ends, (name, key))
+
+    def _keys(self, name: str, data: bytes) -> set[BlobKey]:
+        """The snapshot files that a batch names, as they are stored."""
+        return {self._beside.file_of(name, key) for key in blob_keys(data)}
 
     def _evict_one(self, new: str) -> bool:
         """Drop the oldest; False where nothing is left to drop. `new` is not written yet."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from .blobs import BlobKey, blob_key, file_path
+from .blobs import BlobKey, blob_key, file_path, key_of_span
 from .findings import Finding
 from .index import SpoolIndex, id_of
 from .reader import SpoolReader
@@ -74,12 +76,24 @@ def _find(
     stated = _regular(Path(file_path(uri)))
     if stated is not None:
         return stated, None
-    beside = None if key is None else _regular(snapshots / key.directory / key.file)
+    beside = None if key is None else _beside(snapshots, key)
     if beside is None:
         message = f"{uri[:200]!a} does not exist: the snapshot's values are gone"
         return None, Finding(name, "blob-missing", message)
     message = f"{uri[:200]!a} lies beside the spool now: blob_uri is where it was recorded"
     return beside, Finding(name, "blob-moved", message, "note")
+
+
+def _beside(snapshots: Path, key: BlobKey) -> Path | None:
+    """The file below `snapshots/`, of whichever tenant of a collector."""
+    found = _regular(snapshots / key.directory / key.file)
+    if found is not None or key_of_span(key) != key:
+        return found
+    with contextlib.suppress(OSError, ValueError):
+        for path in sorted(snapshots.glob(f"{glob.escape(key.directory)}~*")):
+            if (found := _regular(path / key.file)) is not None:
+                return found
+    return None
 
 
 def _regular(path: Path) -> Path | None:
@@ -105,8 +119,9 @@ def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[Finding]:
     """Files below snapshots/ that no record names."""
     for root, _, files in os.walk(os.fsencode(snapshots)):
         directory = os.path.basename(root)  # noqa: PTH119 - bytes have no Path
+        span = directory.rpartition(b"~")[0] or directory
         for file in sorted(files):
             query = "SELECT count(*) FROM blob WHERE directory = ? AND file = ?"
-            if not index.one(query, directory, file):
+            if not (index.one(query, directory, file) or index.one(query, span, file)):
                 name = os.fsdecode(os.path.join(b"snapshots", directory, file))  # noqa: PTH118
                 yield Finding(name, "blob-extra", "a file that no snapshot names", "note")

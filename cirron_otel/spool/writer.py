@@ -19,7 +19,7 @@ from .. import exactjson
 from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from .direct import write_all
 from .directories import make_private, sync_directory
-from .eviction import Drops, Eviction
+from .eviction import Beside, Drops, Eviction
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spool
 
 DEFAULT_MAX_BYTES = 1_000_000_000
@@ -56,17 +56,21 @@ class SpoolWriter:
         *,
         durable: bool = True,
         is_wanted: Callable[[str], bool] | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """Nothing is written yet. Raises TargetError where `directory` cannot be a spool.
 
         `durable=False` leaves out the fsyncs: for bulk work that ends with one `sync()`, and
         that is done again after a power cut. A batch for whose name `is_wanted` says True is not
-        evicted, nor what is newer: `write` raises TargetError instead, for now.
+        evicted, nor what is newer: `write` raises TargetError instead, for now. `beside` is what a
+        collector keeps in the spool.
         """
         if max_bytes is not None and max_bytes <= 0:
             raise UsageError(f"a spool's cap of {max_bytes} bytes: expected more than 0, or None")
         self.paths = target_spool(directory)
-        self._eviction = None if max_bytes is None else Eviction(self.paths, max_bytes, is_wanted)
+        self._eviction = (
+            None if max_bytes is None else Eviction(self.paths, max_bytes, is_wanted, beside)
+        )
         self._durable = durable
         self._lock = threading.Lock()
         self._is_made = False

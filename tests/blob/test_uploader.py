@@ -13,6 +13,8 @@ from cirron_otel.blob import BlobStore, open_store
 from cirron_otel.blob.target import BlobTarget
 from cirron_otel.collector.blob_sender import BlobSender
 from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.receiver.whose import tenant_of
+from cirron_otel.spool.blobs import BlobKey, tenant_key
 from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.writer import SpoolWriter
 from cirron_otel.storage import Context, Storage
@@ -52,8 +54,9 @@ class Place:
             storage.write(list(batches))
 
     def file(self, owner: int, data: bytes = FILE, name: str = "weights") -> Path:
-        path = self.paths.snapshots / span_id(owner) / f"{name}.safetensors"
-        return written(path, data)
+        key = BlobKey(span_id(owner), f"{name}.safetensors")
+        key = tenant_key(key, tenant_of(self.headers))
+        return written(self.paths.snapshots / key.directory / key.file, data)
 
     def sender(self, *batches: SealedBatch, rows: bool = True) -> BlobSender:
         """A collector's second process, as far as blobs go: it was told of these batches."""

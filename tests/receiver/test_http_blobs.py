@@ -8,11 +8,13 @@ import os
 import stat
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from cirron_otel.errors import UsageError
+from cirron_otel.receiver import http_blobs, http_parts
 from cirron_otel.receiver.export import Reason, RefusalError
 from cirron_otel.receiver.http_bodies import HttpLimits
 from cirron_otel.receiver.http_server import HttpReceiver
@@ -136,16 +138,98 @@ def test_a_file_of_another_length_begins_again(server: Served, blobs: Blobs) -> 
     assert blobs.files == {(SPAN, FILE): CONTENT[:300_000]}
 
 
-def test_what_waited_for_a_day_goes(blobs: Blobs, tmp_path: Path) -> None:
+def test_what_waited_for_a_day_goes_while_the_server_runs(
+    blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that is never set: files that look old by the wall clock stay."""
+    passed_s = [5.0]
+    monkeypatch.setattr(http_parts, "_now_s", lambda: passed_s[0])
+    monkeypatch.setattr(http_blobs, "_EXPIRE_S", 0.01)
     staging = tmp_path / "parts"
     with serving(blobs=blobs, staging=staging) as server:
         put(server, 0, 9, 100)
-        server.ask("PUT", PATH + "2", CONTENT[:10], {"Content-Range": "bytes 0-9/100"})
     old = staging / SPAN / f"{FILE}.100"
     os.utime(old, (time.time() - 90_000,) * 2)
     with serving(blobs=blobs, staging=staging) as server:
-        assert staged(tmp_path) == [f"{FILE}2.100"]
+        passed_s[0] += 3600.0
+        server.ask("PUT", PATH + "2", CONTENT[:10], {"Content-Range": "bytes 0-9/100"})
+        assert staged(tmp_path) == [f"{FILE}.100", f"{FILE}2.100"]
+        passed_s[0] += 23 * 3600.0
+        until(lambda: staged(tmp_path) == [f"{FILE}2.100"])
         assert server.ask("HEAD", PATH).headers["upload-offset"] == "0"
+
+
+class TestRoom:
+    """Unfinished uploads have a limit: all together, and half of it for each tenant."""
+
+    PART = 40_000
+
+    @pytest.fixture
+    def server(
+        self, blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Served]:
+        self.passed_s = 5.0
+        monkeypatch.setattr(http_parts, "_now_s", lambda: self.passed_s)
+        with self.serving(blobs, tmp_path) as served:
+            yield served
+
+    def serving(self, blobs: Blobs, tmp_path: Path) -> AbstractContextManager[Served]:
+        limits = HttpLimits(unfinished_bytes=200_000, linger_s=0.2)
+        return serving(blobs=blobs, limits=limits, staging=tmp_path / "parts")
+
+    def part(self, server: Served, number: int, tenant: str = "") -> Said:
+        path = PATH.replace(SPAN, f"{number:032x}")
+        told = {"Content-Range": f"bytes 0-{self.PART - 1}/90000"}
+        headers = told | ({"X-Scope-OrgID": tenant} if tenant else {})
+        return server.ask("PUT", path, CONTENT[: self.PART], headers)
+
+    def test_what_one_tenant_never_finishes_leaves_room_for_others(
+        self, server: Served, tmp_path: Path
+    ) -> None:
+        assert [self.part(server, n, "a").status for n in range(4)] == [308, 308, 429, 429]
+        assert int(self.part(server, 9, "a").headers["retry-after"]) > 0
+        assert [self.part(server, n, "b").status for n in range(3)] == [308, 308, 429]
+        assert self.part(server, 1).status == 308  # of no tenant; then all together are full
+        assert self.part(server, 2).status == 429
+        total = sum(path.stat().st_size for path in (tmp_path / "parts").rglob("*.*"))
+        assert total <= 200_000
+
+    def test_what_is_finished_or_idle_makes_room(
+        self, server: Served, blobs: Blobs, tmp_path: Path
+    ) -> None:
+        assert [self.part(server, n, "a").status for n in range(3)] == [308, 308, 429]
+        rest = {"Content-Range": f"bytes {self.PART}-89999/90000", "X-Scope-OrgID": "a"}
+        path = PATH.replace(SPAN, f"{0:032x}")
+        body = CONTENT[self.PART : 90_000]
+        assert server.ask("PUT", path, body, rest).status == 429
+        self.passed_s += 3600.0  # the other one is idle, and goes
+        asked = server.ask("HEAD", path, headers={"X-Scope-OrgID": "a"})
+        offset = int(asked.headers["upload-offset"])
+        rest["Content-Range"] = f"bytes {offset}-89999/90000"
+        assert server.ask("PUT", path, CONTENT[offset:90_000], rest).status == 201
+        assert list(blobs.files.values()) == [CONTENT[:90_000]]
+        assert staged(tmp_path) == []
+        assert [self.part(server, n, "a").status for n in range(5, 8)] == [308, 308, 429]
+
+    def test_a_new_process_counts_what_is_there(
+        self, server: Served, blobs: Blobs, tmp_path: Path
+    ) -> None:
+        assert [self.part(server, n, "a").status for n in range(2)] == [308, 308]
+        with self.serving(blobs, tmp_path) as other:
+            assert self.part(other, 5, "a").status == 429
+            assert self.part(other, 5, "b").status == 308
+
+    def test_a_file_that_never_fits_is_refused_for_good(self, server: Served) -> None:
+        told = {"Content-Range": "bytes 0-9/100001"}
+        assert server.ask("PUT", PATH, CONTENT[:10], told).status == 413
+        assert server.ask("PUT", PATH, CONTENT[:100_001]).status == 413
+        assert server.ask("PUT", PATH, CONTENT[:100_000]).status == 201
+        with server.socket() as connection:
+            head = f"PUT {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            chunk = b"%x\r\n" % 50_001 + CONTENT[:50_001] + b"\r\n"
+            connection.sendall(head.encode() + 2 * chunk + b"0\r\n\r\n")
+            assert b" 429 " in connection.recv(100)
+        assert [self.part(server, n).status for n in range(2)] == [308, 308]
 
 
 def test_parts_are_private(server: Served, tmp_path: Path) -> None:
