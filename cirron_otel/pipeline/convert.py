@@ -154,6 +154,7 @@ def _from_otlp(
         _store(decoded, batches, report)
     report.duplicates = reader.regrouper.duplicates
     report.lose([_HEADER_ALONE] * reader.headers_alone)
+    report.lose(reader.altered.losses())
     if failure is not None:
         raise InputError(
             f"{failure}; the {report.batches} batches before it were converted"

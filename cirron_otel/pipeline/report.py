@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +47,7 @@ class Report:
         if len(self.skipped) < _MAX_KEPT:
             self.skipped.append(finding)
 
-    def lose(self, warnings: list[str]) -> None:
+    def lose(self, warnings: Iterable[str]) -> None:
         """Note what a format could not say."""
         for warning in warnings:
             self.losses[warning] = self.losses.get(warning, 0) + 1

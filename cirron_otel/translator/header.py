@@ -258,8 +258,8 @@ def read_resource(resource: Resource, header: Header) -> Origin | None:
     except UnsayableError:
         return None
     service_name = users.pop(sc.SERVICE_NAME, None) if header.service_name_added else None
-    if header.service_name_added and not isinstance(service_name, str):
-        return None
+    if service_name is not None and not isinstance(service_name, str):
+        return None  # absent is right: a processor removed what the encoder added
     origin = Origin(
         session_id=read_typed(ours, sc.SESSION_ID, "string_value"),
         pid=_of(ours, sc.PROCESS_PID),

@@ -11,6 +11,7 @@ from .. import exactjson
 from ..errors import InputError
 from ..ids import digest
 from ..model import SCHEMA_VERSION
+from .altered import Altered
 from .decode import Decoded, Known, Regrouper, nothing_known
 from .encode import DEFAULT, Options, encode_batch, file_name
 from .events import Record
@@ -104,6 +105,7 @@ class FromOtlp:
         """Digests of the headers that came with their batches."""
         self.headers_alone = 0
         """Headers of batches born in OTLP that came without the messages of the batch."""
+        self.altered = Altered()
 
     def feed(self, messages: Iterable[ResourceSpans]) -> list[Decoded]:
         """Take the ResourceSpans of one TracesData; returns the batches that are complete now."""
@@ -112,6 +114,7 @@ class FromOtlp:
         batches, foreign = self.regrouper.feed(headed.others)
         batches += self._new(headed)
         if foreign:
+            self.altered.look_at(foreign)
             batches.append(self._foreign(foreign))
         return batches
 

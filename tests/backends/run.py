@@ -26,6 +26,7 @@ from .process import BackendError, Process, get, running
 
 FILE = PINS / "otelcol-file.yaml"
 SPLIT = PINS / "otelcol-split.yaml"
+PROCESSORS = PINS / "otelcol-processors.yaml"
 JAEGER = PINS / "jaeger.yaml"
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.05

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.backends
 AGENT, GATEWAY = PINS / "agent.yaml", PINS / "gateway.yaml"
 FLEET, SAMPLING = PINS / "fleet.yaml", PINS / "tail-sampling.yaml"
 OURS = [AGENT, GATEWAY, FLEET, SAMPLING]
-OF_OTELCOL = [*OURS, run.FILE, run.SPLIT]
+OF_OTELCOL = [*OURS, run.FILE, run.SPLIT, run.PROCESSORS]
 SECOND = 1_000_000_000
 BEGIN = 1_790_000_000 * SECOND
 
