@@ -188,7 +188,7 @@ class _Work:
             is_settled = all(name in self._settled for name in names)
             if not is_settled and self._courier.claim(owner) is not None:
                 self._observe(names)
-        self._index.resolve.cache_clear()
+        self._index.forget_resolved()
         for owner, backlog in list(self._courier.backlogs.items()):
             names = owned.get(owner, [])
             backlog.cursor.forget(set(names))

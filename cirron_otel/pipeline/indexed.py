@@ -15,7 +15,6 @@ from .codec import NoBatchError, encode, pushable
 from .export_report import ExportReport
 from .light import LightBatch, LightSpan
 from .sessions import SessionIndex
-from .standing import chain_of
 
 MOST_PENDING = 50_000
 """Scopes that are waited for. Where there are more, the older half is not waited for any longer."""
@@ -73,14 +72,13 @@ class FollowIndex(SessionIndex):
         """Note the scopes that earlier batches refer to, and nothing else."""
         by_id = {span.id: span for span in batch.spans}
         found = by_id.keys() & self._pending.keys()
-        self._add_nodes(batch, found)
         for some_id in found:
-            top = chain_of(by_id[some_id], by_id)[-1]
-            if top.parent_id is not None:
+            top = self._add_chain(by_id[some_id], by_id)
+            if top is not None and top.parent_id is not None:
                 self._refer(top.parent_id, top)
 
-    def _add_node(self, span: LightSpan, index: dict[str, LightSpan]) -> None:
-        super()._add_node(span, index)
+    def _add_node(self, span: LightSpan, top_start: str) -> None:
+        super()._add_node(span, top_start)
         self._nodes += 1
 
     def commit(self) -> None:
@@ -104,7 +102,7 @@ class FollowIndex(SessionIndex):
         if self._nodes > MOST_NODES:
             self._db.execute(
                 "DELETE FROM node WHERE id IN"
-                " (SELECT id FROM node ORDER BY CAST(top_start AS INTEGER) LIMIT ?)",
+                " (SELECT id FROM node ORDER BY CAST(start AS INTEGER) LIMIT ?)",
                 (self._nodes - MOST_NODES // 2,),
             )
             self._nodes = MOST_NODES // 2

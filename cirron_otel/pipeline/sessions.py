@@ -14,15 +14,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 
 from ..ids import trace_id_for
 from ..translator.placement import Place, Plan
 from ..translator.typed import TypedSpan
 from .light import LightBatch, LightSpan, is_users
+from .scopes import Scopes
 from .segments import SEGMENT_SCHEMA, Segmenter
-from .standing import Ancestor, Row, Seen, Standing, chain_of, standing_of
+from .standing import Seen, Standing
 
 _EPOCH = "epoch"
 _TOP_NAMES = (_EPOCH, "request")
@@ -40,24 +40,21 @@ CREATE TABLE IF NOT EXISTS batch (name BLOB PRIMARY KEY, outside TEXT, records I
 """
 
 
-class SessionIndex:
+class SessionIndex(Scopes):
     """What is known about the sessions of a spool, in an SQLite file."""
 
     def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
         """Open or make the index at `path`; `durable` for one that outlives its process."""
         self.path = str(path)
-        self._db = sqlite3.connect(self.path, isolation_level=None)
+        db = sqlite3.connect(self.path, isolation_level=None)
         journal = "PRAGMA journal_mode=WAL;" if durable else "PRAGMA journal_mode=OFF;"
-        self._db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA + SEGMENT_SCHEMA)
-        self._pending = dict.fromkeys(row[0] for row in self._db.execute("SELECT id FROM referred"))
-        """Scopes that batches refer to and that are not recorded yet, the oldest first."""
+        db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA + SEGMENT_SCHEMA)
+        super().__init__(db)
         self._unplaced: set[str] = set()
-        """Of these, those that no scope of a known process has referred to yet."""
+        """Of the pending scopes, those that no scope of a known process has referred to yet."""
         self._db.execute("BEGIN")
-        self._sessions: dict[str, list[tuple[int, int, str]]] = {}
         self._load()
         self._segments = Segmenter(self._db)
-        self.resolve = lru_cache(maxsize=10_000)(self._resolve)
 
     def _load(self) -> None:
         rows = self._db.execute("SELECT pid, start, end, id FROM session ORDER BY id").fetchall()
@@ -107,7 +104,7 @@ class SessionIndex:
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:
-                self._add_node(index[some_id], index)
+                self._add_chain(index[some_id], index)
 
     def _note(self, name: str, batch: LightBatch, outside: set[str | None]) -> None:
         alone = outside and not outside & {None, "", "root"}
@@ -125,7 +122,7 @@ class SessionIndex:
             for span in batch.spans:
                 if span.id in self._pending:
                     index = index or {s.id: s for s in batch.spans}
-                    self._add_node(span, index)
+                    self._add_chain(span, index)
                     if span.parent_id is not None and span.parent_id not in index:
                         self._refer(span.parent_id, span)
 
@@ -151,31 +148,6 @@ class SessionIndex:
         if self._db.execute("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?)", row).rowcount:
             entry = (span.start_ns, span.end_ns, span.id)
             self._sessions.setdefault(str(span.pid), []).append(entry)
-
-    def _add_node(self, span: LightSpan, index: dict[str, LightSpan]) -> None:
-        chain = chain_of(span, index)
-        top = chain[-1]
-        second = chain[-2] if len(chain) > 1 else None
-        path = json.dumps([(s.name, s.index) for s in chain])
-        self._db.execute(
-            "INSERT OR IGNORE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                span.id,
-                top.parent_id,
-                len(chain),
-                top.id,
-                str(top.start_ns),
-                second.id if second else None,
-                str(second.start_ns) if second else None,
-                top.is_session(),
-                str(top.pid),
-                str(top.start_ns),
-                path,
-            ),
-        )
-        self._pending.pop(span.id, None)
-        self._unplaced.discard(span.id)
-        self._db.execute("DELETE FROM referred WHERE id = ?", (span.id,))
 
     # --- second reading: segments ---------------------------------------------------------------
 
@@ -220,55 +192,6 @@ class SessionIndex:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _resolve(self, some_id: str) -> Standing:
-        seen = set()
-        rows = []
-        current = some_id
-        while (row := self._node(current)) is not None and current not in seen:
-            seen.add(current)
-            rows.append(row)
-            if row[7] or row[1] is None:
-                break
-            current = row[1]
-        standing = None if rows and (rows[-1][7] or rows[-1][1] is None) else self._unknown(current)
-        for row in reversed(rows):
-            standing = self._placed(row, standing)
-        return standing or Standing(some_id, 0, None)
-
-    def _node(self, some_id: str) -> Row | None:
-        row = self._db.execute("SELECT * FROM node WHERE id = ?", (some_id,)).fetchone()
-        return tuple(row) if row is not None else None
-
-    def _unknown(self, some_id: str) -> Standing:
-        """A scope that was never recorded: a session if epochs or requests hang on it, else in
-        the session of its child's process; where there is none, what hangs on it stays together.
-        """
-        if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
-            return Standing(some_id, 0, None)
-        row = self._db.execute(
-            "SELECT pid, start FROM referred WHERE id = ?", (some_id,)
-        ).fetchone()
-        if row is not None and row[0] is not None:
-            session = self.session_at(row[0], int(row[1]))
-            if session is not None:
-                return Standing(session, 1, None)
-        return Standing(some_id, 0, None)
-
-    def _placed(self, row: Row, above: Standing | None) -> Standing:
-        if above is None and not row[7]:
-            above = self.without_parent(row[3], row[8], int(row[4]))
-        return standing_of(row, above)
-
-    def session_at(self, pid: str, when_ns: int) -> str | None:
-        """The session of a process that was open at a time; the one that began last."""
-        open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
-        return max(open_then)[2] if open_then else None
-
-    def without_parent(self, some_id: str, pid: str, start_ns: int) -> Standing:
-        """What is above a scope without a parent that is no session: its session, else itself."""
-        session = self.session_at(pid, start_ns)
-        return Standing(session or some_id, 0, None)
-
     def standings(self, batch: LightBatch, index: dict[str, LightSpan]) -> list[Standing]:
         """Where each span of a batch stands; of one that names its session, only in which."""
         if batch.session is not None:
@@ -279,14 +202,16 @@ class SessionIndex:
     def _standing(
         self, span: LightSpan, index: dict[str, LightSpan], known: dict[str, Standing]
     ) -> Standing:
-        found = known.get(span.id)
-        if found is not None:
-            return found
-        above: Standing | None = None
-        for scope in reversed(chain_of(span, index)):
-            if scope.id in known:
-                above = known[scope.id]
-                continue
+        chain: list[LightSpan] = []
+        seen: set[str] = set()
+        current: LightSpan | None = span
+        while current is not None and current.id not in known and current.id not in seen:
+            seen.add(current.id)
+            chain.append(current)
+            parent_id = current.parent_id
+            current = index.get(parent_id) if parent_id is not None else None
+        above = known.get(current.id) if current is not None else None
+        for scope in reversed(chain):
             above = known[scope.id] = self._below(scope, above)
         return above or Standing(span.id, 0, None)
 
@@ -341,33 +266,8 @@ class SessionIndex:
         index = {span.id for span in batch.spans}
         refs = {s.parent_id for s in batch.spans if s.parent_id is not None}
         refs |= {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - {"", "root"}
-        return {root for ref in refs - index for root in self._open_roots(ref)}
-
-    def _open_roots(self, some_id: str) -> Iterator[str]:
-        seen = set()
-        while some_id not in seen:
-            seen.add(some_id)
-            row = self._node(some_id)
-            if row is None:
-                yield some_id
-                return
-            if row[1] is None:
-                return
-            some_id = row[1]
-
-    def ancestors(self, some_id: str) -> list[Ancestor]:
-        """The recorded scopes from `some_id` up to its session."""
-        result: list[Ancestor] = []
-        seen = set()
-        current: str | None = some_id
-        while current is not None and current not in seen:
-            seen.add(current)
-            row = self._node(current)
-            if row is None:
-                break
-            result += [Ancestor(*entry) for entry in json.loads(row[10])]
-            current = row[1]
-        return result
+        seen: set[str] = set()
+        return {root for ref in refs - index for root in self._open_roots(ref, seen)}
 
 
 def _sortable(name: str) -> bytes:

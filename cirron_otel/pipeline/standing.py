@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..translator.typed import TypedBatch
-from .light import LightBatch, LightSpan
+from .light import LightBatch
 
 
 class Standing(NamedTuple):
@@ -48,16 +47,3 @@ def standing_of(row: Row, above: Standing | None) -> Standing:
     if above.depth == 1:
         return Standing(above.session, rel + 1, top)
     return Standing(above.session, above.depth + rel, above.unit)
-
-
-def chain_of(span: LightSpan, index: Mapping[str, LightSpan]) -> list[LightSpan]:
-    """The span and its ancestors within its batch, up to the topmost."""
-    chain = [span]
-    seen = {span.id}
-    while (parent := chain[-1].parent_id) is not None and parent not in seen:
-        above = index.get(parent)
-        if above is None:
-            break
-        seen.add(parent)
-        chain.append(above)
-    return chain

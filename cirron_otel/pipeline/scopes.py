@@ -1,0 +1,159 @@
+"""The scopes of a spool that others refer to, in an SQLite database, and the way up from them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from .light import LightSpan
+from .standing import Ancestor, Row, Standing, standing_of
+
+_MOST_KEPT = 10_000
+"""Resolved scopes that are kept in memory."""
+_KEPT_EVERY = 64
+"""On a long way up from a scope, one in so many scopes is kept."""
+
+
+class Scopes:
+    """Scopes by their id, each with its parent; and the sessions of processes, by time."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        """Use the tables of `db`, which the caller makes."""
+        self._db = db
+        self._pending = dict.fromkeys(row[0] for row in db.execute("SELECT id FROM referred"))
+        """Scopes that batches refer to and that are not recorded yet, the oldest first."""
+        self._sessions: dict[str, list[tuple[int, int, str]]] = {}
+        self.resolve = lru_cache(maxsize=_MOST_KEPT)(self._resolve)
+        self._resolved: dict[str, Standing] = {}
+        """Some scopes on the way up from those that were resolved: no long way is walked twice."""
+
+    def _add_chain(self, span: LightSpan, index: Mapping[str, LightSpan]) -> LightSpan | None:
+        """Note a scope and all of its ancestors in the batch, each once and by its own parent.
+
+        So the index stays in proportion to the scopes, however deep they are nested. Returns the
+        topmost scope if it was not noted before.
+        """
+        chain: list[LightSpan] = []
+        seen: set[str] = set()
+        current: LightSpan | None = span
+        noted: Row | None = None
+        while current is not None and current.id not in seen:
+            noted = self._node(current.id)
+            if noted is not None:
+                break
+            seen.add(current.id)
+            chain.append(current)
+            parent_id = current.parent_id
+            current = index.get(parent_id) if parent_id is not None else None
+        top_start = noted[9] if noted is not None else str(chain[-1].start_ns)
+        for scope in chain:
+            self._add_node(scope, top_start)
+        return chain[-1] if noted is None else None
+
+    def _add_node(self, span: LightSpan, top_start: str) -> None:
+        """Add the row of one scope; `top_start` is when the topmost scope above it began."""
+        path = json.dumps([(span.name, span.index)])
+        start = str(span.start_ns)
+        row = (span.id, span.parent_id, 1, span.id, start, None, None, span.is_session())
+        self._db.execute(
+            "INSERT OR IGNORE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, str(span.pid), top_start, path),
+        )
+        if span.id in self._pending:
+            del self._pending[span.id]
+            self._db.execute("DELETE FROM referred WHERE id = ?", (span.id,))
+
+    def _resolve(self, some_id: str) -> Standing:
+        seen: set[str] = set()
+        rows: list[Row] = []
+        current = some_id
+        standing: Standing | None = None
+        while (row := self._node(current)) is not None and current not in seen:
+            seen.add(current)
+            rows.append(row)
+            if row[7] or row[1] is None:
+                break
+            current = row[1]
+            standing = self._resolved.get(current)
+            if standing is not None:
+                break
+        is_circle = current in seen and not (rows[-1][7] or rows[-1][1] is None)
+        if standing is None and not (rows and (rows[-1][7] or rows[-1][1] is None)):
+            standing = self._unknown(current)
+        for number, row in enumerate(reversed(rows), 1):
+            standing = self._placed(row, standing)
+            if number % _KEPT_EVERY == 0 and not is_circle:
+                self._keep(row[0], standing)
+        return standing or Standing(some_id, 0, None)
+
+    def _keep(self, some_id: str, standing: Standing) -> None:
+        if len(self._resolved) >= _MOST_KEPT:
+            self._resolved.clear()
+        self._resolved[some_id] = standing
+
+    def forget_resolved(self) -> None:
+        """Look every scope up anew from now on: more of them may have been noted."""
+        self.resolve.cache_clear()
+        self._resolved.clear()
+
+    def _node(self, some_id: str) -> Row | None:
+        row = self._db.execute("SELECT * FROM node WHERE id = ?", (some_id,)).fetchone()
+        return tuple(row) if row is not None else None
+
+    def _unknown(self, some_id: str) -> Standing:
+        """A scope that was never recorded: a session if epochs or requests hang on it, else in
+        the session of its child's process; where there is none, what hangs on it stays together.
+        """
+        if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
+            return Standing(some_id, 0, None)
+        row = self._db.execute(
+            "SELECT pid, start FROM referred WHERE id = ?", (some_id,)
+        ).fetchone()
+        if row is not None and row[0] is not None:
+            session = self.session_at(row[0], int(row[1]))
+            if session is not None:
+                return Standing(session, 1, None)
+        return Standing(some_id, 0, None)
+
+    def _placed(self, row: Row, above: Standing | None) -> Standing:
+        if above is None and not row[7]:
+            above = self.without_parent(row[3], row[8], int(row[4]))
+        return standing_of(row, above)
+
+    def session_at(self, pid: str, when_ns: int) -> str | None:
+        """The session of a process that was open at a time; the one that began last."""
+        open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
+        return max(open_then)[2] if open_then else None
+
+    def without_parent(self, some_id: str, pid: str, start_ns: int) -> Standing:
+        """What is above a scope without a parent that is no session: its session, else itself."""
+        session = self.session_at(pid, start_ns)
+        return Standing(session or some_id, 0, None)
+
+    def _open_roots(self, some_id: str, seen: set[str]) -> Iterator[str]:
+        """The scope above `some_id` that is not recorded, unless the way to it was `seen`."""
+        while some_id not in seen:
+            seen.add(some_id)
+            row = self._node(some_id)
+            if row is None:
+                yield some_id
+                return
+            if row[1] is None:
+                return
+            some_id = row[1]
+
+    def ancestors(self, some_id: str) -> list[Ancestor]:
+        """The recorded scopes from `some_id` up to its session."""
+        result: list[Ancestor] = []
+        seen = set()
+        current: str | None = some_id
+        while current is not None and current not in seen:
+            seen.add(current)
+            row = self._node(current)
+            if row is None:
+                break
+            result += [Ancestor(*entry) for entry in json.loads(row[10])]
+            current = row[1]
+        return result
