@@ -29,8 +29,8 @@ DATABASE = "database"
 SPOOL = "spool"
 
 _LOOK_S = 5.0
-_LOOK_SHARE = 100.0
-"""Looking how large the spool is takes no more than a hundredth of the time."""
+_LOOK_SHARE = 1000.0
+"""Looking how large the spool is takes at most a thousandth of the time."""
 
 
 class Counting:
@@ -82,6 +82,8 @@ class SpoolCounts:
         self._registry, self._paths = registry, paths
         self._folders = (paths.spool, paths.snapshots, parts)
         self._look_at = 0.0
+        self._size = self._added = self._evicted = 0
+        """Bytes: of the spool when it was last read; stored since then; evicted until then."""
 
     def stored(self, names: Sequence[str]) -> None:
         """Batches are in the spool."""
@@ -89,6 +91,7 @@ class SpoolCounts:
             with contextlib.suppress(OSError):  # evicted again
                 size = (self._paths.spool / name).stat().st_size
                 self._registry.add(m.STORED_BYTES, size, SPOOL)
+                self._added += size
 
     def count(self, counts: Mapping[str, int], drops: Drops) -> None:
         """What the translation counted since the last time, and what was evicted since it began."""
@@ -101,9 +104,12 @@ class SpoolCounts:
         registry.set(m.DROPPED_BATCHES, drops.batches, SPOOL, "evicted")
         begun = time.monotonic()
         if begun >= self._look_at:
-            registry.set(m.SPOOL_BYTES, sum(map(folder_bytes, self._folders)))
+            self._size = sum(map(folder_bytes, self._folders))
+            self._added, self._evicted = 0, drops.bytes
             now = time.monotonic()
             self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
+        size = self._size + self._added - (drops.bytes - self._evicted)
+        registry.set(m.SPOOL_BYTES, max(size, 0))
 
 
 def folder_bytes(folder: Path) -> int:

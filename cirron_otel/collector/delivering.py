@@ -9,7 +9,7 @@ from ..exporter.delivery import Delivery
 from ..spool.owner import NONE
 from ..spool.paths import SpoolPaths
 from .counting import Counting
-from .feeding import Feed, Standing, Unsent, unsent
+from .feeding import Feed, Oldest, Standing, Unsent, unsent
 from .metrics import Registry
 
 
@@ -33,14 +33,17 @@ class Delivering:
         nobodys: Any = Nobodys()
         counted: Any = Counting(target, registry, name) if name else target
         self.delivery = Delivery(paths, nobodys, counted)
-        self._feed = Feed(self.delivery, unsent(paths, target))
+        names = unsent(paths, target)
+        self._feed = Feed(self.delivery, names)
         self._unsent = Unsent(paths, target.key)
+        self._oldest = Oldest(paths, self._unsent, names)
         self.delivery.start()
         self._feed.pump()
 
     def stored(self, names: list[str]) -> None:
         """Batches are in the spool."""
         self._feed.add(names)
+        self._oldest.add(names)
 
     def end(self, timeout: float) -> None:
         """End, whatever is left; from any thread, once nothing else is called."""
@@ -59,5 +62,7 @@ class Delivering:
         self._feed.pump()
         told = self.delivery.stats()
         waiting = int(told["waiting"]) + self._feed.left
-        age_s = self._unsent.look().age_s if waiting else 0.0
+        if not waiting:
+            self._oldest.clear()
+        age_s = self._oldest.age_s()
         return Standing(waiting, age_s, int(told["evicted"]))

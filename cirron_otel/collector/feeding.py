@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..errors import InputError, TargetError
@@ -93,12 +93,16 @@ class Unsent:
         self._done: Delivered | None = None
         """What the target has of batches without an owner."""
 
-    def look(self) -> Standing:
-        """How many there are; some seconds old."""
+    def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> Standing:
+        """How many there are; some seconds old.
+
+        `left` gives the batches that the target may lack, and None while that is not known. Then
+        the directory is read.
+        """
         begun = time.monotonic()
         if begun >= self._look_at:
             with contextlib.suppress(OSError):
-                self._found = self._count()
+                self._found = self._count(left())
             now = time.monotonic()
             self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
         waiting, since = self._found
@@ -111,8 +115,11 @@ class Unsent:
             return False
         return group_of(name, known_owners(self._paths)) == NONE
 
-    def _count(self) -> tuple[int, float | None]:
+    def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
         """How many, and since when the first by name is there, Unix s."""
+        if known_left is not None:
+            done = self._delivered()
+            return self._of(known_left if done is None else done.undone(known_left))
         known = known_owners(self._paths)
         owned: dict[str, list[str]] = {}
         for name in batch_names(self._paths.spool):
@@ -121,6 +128,9 @@ class Unsent:
         for owner, names in owned.items():
             cursor = self._delivered() if owner == NONE else self._cursor(owner)
             left += names if cursor is None else cursor.undone(names)
+        return self._of(left)
+
+    def _of(self, left: Sequence[str]) -> tuple[int, float | None]:
         if not left:
             return 0, None
         return len(left), (self._paths.spool / min(left)).stat().st_mtime
@@ -139,3 +149,31 @@ class Unsent:
         with contextlib.suppress(InputError, TargetError):
             return cursor_of(self._paths, self._key, owner)
         return None
+
+
+class Oldest:
+    """The oldest batch that a target lacks, of those that a delivery was told of."""
+
+    def __init__(self, paths: SpoolPaths, unsent: Unsent, names: Iterable[str]) -> None:
+        """`names` are to be sent already."""
+        self._paths, self._unsent = paths, unsent
+        self._names = deque(names)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Batches were sealed."""
+        self._names.extend(names)
+
+    def clear(self) -> None:
+        """The target has all of them."""
+        self._names.clear()
+
+    def age_s(self) -> float:
+        """How long it has been in the spool, seconds."""
+        while self._names:
+            name = self._names[0]
+            with contextlib.suppress(OSError):
+                since = (self._paths.spool / name).stat().st_mtime
+                if self._unsent.lacks(name):
+                    return max(time.time() - since, 0.0)
+            self._names.popleft()
+        return 0.0

@@ -47,6 +47,7 @@ class Following:
         if exporter.headers_from:
             self._make = partial(PassingOtlp, names=exporter.headers_from, headers_of=headers_of)
         self._unsent = Unsent(paths, target_key(config))
+        self._at_work: Follower | None = None
         self._evicted = self._skipped = 0
         self._stop = threading.Event()
         self._report = ExportReport()
@@ -62,7 +63,7 @@ class Following:
             self._report,
             stop=self._stop,
             say=_say,
-            terms=Terms(make_target=self._target),
+            terms=Terms(make_target=self._target, is_noted=True),
         )
 
     def _target(self, *about: Any) -> Any:
@@ -72,16 +73,21 @@ class Following:
         while not self._stop.is_set():
             try:
                 make_private(self._paths.spool)
-                self._follower().run()
+                self._at_work = self._follower()
+                self._at_work.run()
             except CirronOtelError as error:
                 logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
                 self._stop.wait(_AGAIN_S)
             except Exception:
                 logger.exception("the export to %s failed", self._config.shown_endpoint)
                 self._stop.wait(_AGAIN_S)
+            finally:
+                self._at_work = None
 
     def stored(self, names: list[str]) -> None:
-        """Batches are in the spool: it looks there itself."""
+        """Batches are in the spool."""
+        if (follower := self._at_work) is not None:
+            follower.note(names)
 
     def end(self, timeout: float) -> None:
         """End, whatever is left; a request that is under way may take longer than `timeout`."""
@@ -119,7 +125,11 @@ class Following:
         new = skipped[self._skipped :]
         self._skipped += len(new)
         self._evicted += sum(finding.code == "evicted" for finding in new)
-        return self._unsent.look()._replace(evicted=self._evicted)
+        return self._unsent.look(self._left)._replace(evicted=self._evicted)
+
+    def _left(self) -> list[str] | None:
+        follower = self._at_work
+        return follower.left() if follower is not None else None
 
 
 def _say(told: str) -> None:

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..exporter.otlp import Backoff, StoppedError
 from ..spool.delivered import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
-from ..spool.owner import group_of, known_owners
+from ..spool.owner import NONE, group_of, known_owners
 from ..spool.reader import SpoolReader
 from ..spool.state import unwritable
 from ..translator.encode import SEGMENTED, Options
@@ -26,12 +26,15 @@ from .courier import Courier
 from .export_report import ExportReport
 from .indexed import FollowIndex, IndexedTarget
 from .light import LightBatch, light
+from .listing import Listing
 
 UNDECIDED_SECONDS = 60.0
 """How long a batch waits until it is known whose session its records belong to."""
 POLL_SECONDS = 0.2
-_LOOK_AGAIN_SECONDS = 5.0
-"""A directory that looks as it did is read again after that, and leases are asked for again."""
+_AGAIN_SECONDS = 5.0
+"""Leases that others hold are asked for again after that."""
+MOST_AT_ONCE = 2_000
+"""Batches without an owner that are sent before new ones have their turn."""
 
 
 MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedTarget]
@@ -46,6 +49,8 @@ class Terms:
     """How long the endpoint may not be ready, in seconds; None: for ever."""
     backoff: Backoff | None = None
     clock: Callable[[], float] = time.monotonic
+    is_noted: bool = False
+    """Whether `Follower.note` is called for the batches that this process seals."""
     make_target: MakeTarget = IndexedTarget
 
 
@@ -76,7 +81,9 @@ class Follower:
         self._stop, self._say, self._terms = stop, say, terms or Terms()
         self._key = target_key(config)
         self._broken: set[str] = set()
+        self._listing = Listing(self._reader, is_noted=self._terms.is_noted)
         self._is_said = False
+        self._at_work: _Work | None = None
 
     def run(self) -> None:
         """Go on until `stop` is set. Raises TargetError and EndpointError."""
@@ -87,8 +94,12 @@ class Follower:
             return
         with contextlib.suppress(StoppedError), lease, self._work() as work:
             while not self._stop.is_set():
-                work.round()
-                self._stop.wait(POLL_SECONDS)
+                if not work.round():
+                    self._stop.wait(POLL_SECONDS)
+
+    def note(self, names: Iterable[str]) -> None:
+        """Batches were sealed in this spool; from any thread. They need not be looked for."""
+        self._listing.note(names)
 
     def once(self) -> None:
         """Send what is there, decided or not, but what other processes send.
@@ -103,6 +114,11 @@ class Follower:
     def unsent(self) -> int:
         """How many batches the endpoint does not have."""
         return unsent(self._reader, self._key, self._broken)
+
+    def left(self) -> list[str] | None:
+        """The batches that the endpoint may lack; from any thread. None while nothing is sent."""
+        work = self._at_work
+        return None if work is None else work.left()
 
     def _lease(self) -> Lease | None:
         lease = claim(self._paths, f"follow {self._key}")
@@ -136,9 +152,22 @@ class Follower:
                 )
                 stack.callback(courier.close)
                 is_segmented = self._options.layout == SEGMENTED
-                yield _Work(self._reader, index, courier, self._broken, self._terms, is_segmented)
+                stack.callback(self._end_work)
+                self._at_work = _Work(
+                    self._reader,
+                    self._listing,
+                    index,
+                    courier,
+                    self._broken,
+                    self._terms,
+                    is_segmented,
+                )
+                yield self._at_work
             except sqlite3.OperationalError as error:
                 raise TargetError(f"cannot use {path}: {error}; free some space") from None
+
+    def _end_work(self) -> None:
+        self._at_work = None
 
 
 def _index_at(path: Path) -> FollowIndex:
@@ -164,51 +193,67 @@ class _Work:
     def __init__(
         self,
         reader: SpoolReader,
+        listing: Listing,
         index: FollowIndex,
         courier: Courier,
         broken: set[str],
         terms: Terms,
         is_segmented: bool,
     ) -> None:
-        self._reader, self._index, self._courier = reader, index, courier
+        self._reader, self._listing = reader, listing
+        self._index, self._courier = index, courier
         self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
-        self._settled: set[str] = set()
-        """Batches with which nothing is to be done any more."""
+        self._left: set[str] = set(listing.present)
+        """Batches with which something may still be to be done."""
         self._since: dict[str, float] = {}
         """When a batch was first seen to be undecided."""
-        self._looked_at = float("-inf")
-        self._seen_ns = -1
+        self._again_at = float("-inf")
+        self._is_begun = False
+        """Whether it is known which batches are left."""
+        self._is_more = False
+        """Whether the last round left batches that can be sent."""
 
-    def round(self, *, is_last: bool = False) -> None:
-        """Send what can be sent now; `is_last`: nothing is waited for."""
-        if not (is_last or self._has_changed() or self._is_late()):
-            return
-        owned = self._look()
-        for owner, names in owned.items():
-            is_settled = all(name in self._settled for name in names)
-            if not is_settled and self._courier.claim(owner) is not None:
-                self._observe(names)
-        self._index.forget_resolved()
-        for owner, backlog in list(self._courier.backlogs.items()):
-            names = owned.get(owner, [])
-            backlog.cursor.forget(set(names))
-            self._send(backlog, names, is_last)
-            if not any(name in self._since for name in names):
-                self._courier.release(owner)
+    def round(self, *, is_last: bool = False) -> bool:
+        """Send what can be sent now; `is_last`: nothing is waited for.
 
-    def _has_changed(self) -> bool:
-        """Whether the directory may hold something new, or another may have released a lease."""
-        try:
-            modified_ns = self._reader.paths.spool.stat().st_mtime_ns
-        except OSError:
-            return True
-        # A change within the clock's grain of the last look would not be seen.
-        is_same = modified_ns == self._seen_ns and modified_ns < time.time_ns() - 10**9
-        now = time.monotonic()
-        if is_same and now - self._looked_at < _LOOK_AGAIN_SECONDS:
+        Returns whether the next round has something to do at once.
+        """
+        new = self._listing.take()
+        self._left.update(new)
+        is_read = is_last or self._listing.is_due()
+        if is_read:
+            self._read()
+        elif not (new or self._is_more or self._is_late() or self._is_lease_due()):
             return False
-        self._seen_ns, self._looked_at = modified_ns, now
-        return True
+        owned = self._owned()
+        self._is_more = False
+        for owner, names in owned.items():
+            if self._courier.claim(owner) is not None:
+                self._work_at(owner, names, new, is_read, is_last)
+        self._release(owned)
+        self._is_begun = True
+        return self._is_more
+
+    def left(self) -> list[str] | None:
+        """The batches that may not be sent yet; from any thread. None before that is known."""
+        if not self._is_begun or (noted := self._listing.noted()) is None:
+            return None
+        while True:
+            with contextlib.suppress(RuntimeError):  # it was changed meanwhile
+                return [*{*self._left, *noted}]
+
+    def _read(self) -> None:
+        self._left.update(self._listing.read())
+        present = self._listing.present
+        self._left &= present
+        self._broken &= present
+        for name in self._since.keys() - present:
+            del self._since[name]
+        self._index.forget(present)
+
+    def _is_lease_due(self) -> bool:
+        """Whether it is time to ask again for leases that others held."""
+        return bool(self._left) and time.monotonic() >= self._again_at
 
     def _is_late(self) -> bool:
         now = self._terms.clock()
@@ -217,20 +262,47 @@ class _Work:
     def _is_over(self, since: float, now: float) -> bool:
         return now - since > self._terms.undecided_seconds
 
-    def _look(self) -> dict[str, list[str]]:
-        """By owner: the batches of the spool, in order."""
+    def _owned(self) -> dict[str, list[str]]:
+        """By owner: the batches that are left, in order."""
+        self._again_at = time.monotonic() + _AGAIN_SECONDS
+        self._left -= self._broken
         owned: dict[str, list[str]] = {}
-        names = list(self._reader.names())
-        known = known_owners(self._reader.paths)
-        for name in names:
+        known = known_owners(self._reader.paths) if self._left else set()
+        for name in sorted(self._left):
             owned.setdefault(group_of(name, known), []).append(name)
-        present = set(names)
-        self._settled &= present
-        self._broken &= present
-        for name in self._since.keys() - present:
-            del self._since[name]
-        self._index.forget(present)
         return owned
+
+    def _work_at(
+        self, owner: str, names: list[str], new: list[str], is_read: bool, is_last: bool
+    ) -> None:
+        """Send an owner's batches, in order. New ones without an owner that say where their records
+        stand come first: an earlier backlog does not keep them waiting.
+        """
+        backlog = self._courier.backlogs[owner]
+        undone = backlog.cursor.undone(names)
+        self._left.difference_update(names)
+        self._left.update(undone)
+        self._is_begun = True
+        if is_read and owner != NONE:
+            known = known_owners(self._reader.paths)
+            present = (name for name in self._listing.present if group_of(name, known) == owner)
+            backlog.cursor.forget(set(present))
+        if owner == NONE and len(undone) > len(new) > 0:
+            first = self._decided_alone(set(undone).intersection(new))
+            self._send(backlog, first)
+            undone = [name for name in undone if name in self._left]
+        self._observe(undone)
+        self._index.forget_resolved()
+        most = MOST_AT_ONCE if owner == NONE and not is_last else len(undone)
+        decided = self._decided(undone, most, is_last)
+        backlog.cursor.waiting = {name for name in undone if name in self._since}
+        self._send(backlog, decided)
+
+    def _release(self, owned: dict[str, list[str]]) -> None:
+        """Let others send what nothing of which is waited for."""
+        for owner in list(self._courier.backlogs):
+            if not any(name in self._since for name in owned.get(owner, ())):
+                self._courier.release(owner)
 
     def _observe(self, names: list[str]) -> None:
         for name in names:
@@ -250,20 +322,35 @@ class _Work:
             self._courier.skip(Finding(name, "not-json", str(error)))
             return None
 
-    def _send(self, backlog: Backlog, names: list[str], is_last: bool) -> None:
-        decided = []
+    def _decided_alone(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that need nothing of other batches, in order."""
+        found = []
+        for name in sorted(names):
+            batch = self._light(name)
+            if batch is not None and (batch.is_foreign or batch.session is not None):
+                if name not in self._index:
+                    self._index.observe_once(name, batch)
+                found.append(name)
+        return found
+
+    def _decided(self, names: list[str], most: int, is_last: bool) -> list[str]:
+        """Up to `most` of `names` that are to be sent now."""
+        decided: list[str] = []
         for name in names:
-            if name in self._settled or name in self._broken:
+            if name in self._broken:
                 continue
-            if name in backlog.cursor:
-                self._settled.add(name)
-            elif self._is_decided(name, is_last):
+            if len(decided) >= most:
+                self._is_more = True
+                break
+            if self._is_decided(name, is_last):
                 decided.append(name)
-        backlog.cursor.waiting = {name for name in names if name in self._since}
-        # Before it is sent: where a batch stands must not depend on how sending it ends.
+        return decided
+
+    def _send(self, backlog: Backlog, names: list[str]) -> None:
+        # Before they are sent: where a batch stands must not depend on how sending it ends.
         self._index.commit()
-        self._courier.send(backlog, decided)
-        self._settled.update(decided)
+        self._courier.send(backlog, names)
+        self._left.difference_update(names)
 
     def _is_decided(self, name: str, is_last: bool) -> bool:
         """Whether a batch is to be sent now; it is counted then."""

@@ -30,6 +30,8 @@ VERSION: Final = 1
 
 _PRUNE_FROM = 2_000
 """With fewer names than this nobody looks which of their batches are still there."""
+_PAGE = 500
+"""Names that one query looks up."""
 _WAIT_S = 10.0
 _FILES: Final = ("", "-wal", "-shm")
 
@@ -98,8 +100,19 @@ class Delivered:
 
     def undone(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are not done, in their order."""
+        wanted, done = list(names), set(self._new)
         with self._lock, self._one_view():
-            return [name for name in names if name not in self._new and not self._has(name)]
+            for start in range(0, len(wanted), _PAGE):
+                done |= self._done_among(wanted[start : start + _PAGE])
+        return [name for name in wanted if name not in done]
+
+    def _done_among(self, page: list[str]) -> set[str]:
+        with contextlib.suppress(sqlite3.Error, InputError, TargetError):
+            if self._open_existing() and self._db is not None:
+                query = f"SELECT name FROM batch WHERE name IN ({','.join('?' * len(page))})"  # noqa: S608
+                rows = self._db.execute(query, [os.fsencode(name) for name in page])
+                return {os.fsdecode(row[0]) for row in rows}
+        return {name for name in page if self._has(name)}
 
     @property
     def is_stale(self) -> bool:

@@ -1,8 +1,8 @@
 """Keeping a spool below its cap: the oldest go first, and their snapshot files with them.
 
 The running total is corrected by a scan of the directory only now and then, for other processes
-may write there too: after every 64th of the cap written, or 30 s. Several writers may thus
-overshoot the cap by as much.
+may write there too: after every 64th of the cap written, or 30 s (or a thousand times as long as a
+scan takes, if that is more). Several writers may thus overshoot the cap by as much.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from .paths import BATCH_SUFFIX, SpoolPaths
 
 _KNOWN = 8192
 _RESCAN_SECONDS = 30.0
+_SCAN_SHARE = 1000.0
+"""Scans for their age alone take at most a thousandth of the time."""
 # A file may get its change time before a scan and its name after it.
 _SLACK_NS = 2 * 10**9
 
@@ -73,6 +75,7 @@ class Eviction:
         """A heap of (the last batch that names the blob, blob); outdated entries stay in it."""
         self._indexed_ns = 0
         self._scanned_at: float | None = None
+        self._scan_took = 0.0
         self._since_scan = 0
 
     def make_room(self, name: str, data: bytes) -> None:
@@ -110,7 +113,8 @@ class Eviction:
     def _is_stale(self) -> bool:
         if self._scanned_at is None or self._since_scan > self._max_bytes // 64:
             return True
-        return time.monotonic() - self._scanned_at > _RESCAN_SECONDS
+        least = max(_RESCAN_SECONDS, self._scan_took * _SCAN_SHARE)
+        return time.monotonic() - self._scanned_at > least
 
     def _keep_oldest(self, ordered: list[tuple[str, int]]) -> None:
         """Remember the oldest of `ordered`: enough for long, and bounded."""
@@ -148,6 +152,7 @@ class Eviction:
         ends = orphan_ends | self._last_namer
         self._blob_ends = [(end, key) for key, end in ends.items()]
         heapq.heapify(self._blob_ends)
+        self._scan_took = time.monotonic() - self._scanned_at
 
     def _is_set_back(self, now_ns: int) -> bool:
         """Whether the clock was set back since the last scan: new files then look old."""

@@ -8,7 +8,8 @@ same process id on several hosts), nobody knows, and the span stays a trace of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ..semconv import SESSION
 from ..translator.columns import integer
@@ -19,46 +20,88 @@ from .rows import Made
 _COLUMNS = ("id", "workspaceId", "pid", "rank", "startNs", "endNs")
 _SESSIONS, _LOOSE = "TraceSession", "TraceLoose"
 
-_FOUND = """
-SELECT l."id" AS "loose", MIN(s."id") AS "session"
-FROM "TraceLoose" l JOIN "TraceSession" s
-  ON s."pid" = l."pid" AND s."rank" = l."rank" AND s."workspaceId" = l."workspaceId"
-  AND s."startNs" <= l."startNs" AND s."endNs" >= l."startNs"
-WHERE {among} GROUP BY l."id" HAVING COUNT(DISTINCT s."id") = 1
+_OPEN_SESSIONS = """
+SELECT "id", "workspaceId", "pid", "rank", "startNs", "endNs" FROM "TraceSession"
+WHERE {among} AND "endNs" >= ? AND "startNs" <= ?
+"""
+_LOOSE_WITHIN = """
+SELECT "id", "workspaceId", "pid", "rank", "startNs", "endNs" FROM "TraceLoose"
+WHERE "pid" = ? AND "startNs" BETWEEN ? AND ? AND "rank" = ? AND "workspaceId" = ?
 """
 _MOVE = """
 UPDATE "TraceSpan" SET
-  "traceId" = f."session",
-  "runId" = CASE WHEN "runId" = "traceId" THEN f."session" ELSE "runId" END
-FROM ({found}) f WHERE "TraceSpan"."traceId" = f."loose"
+  "traceId" = ?, "runId" = CASE WHEN "runId" = "traceId" THEN ? ELSE "runId" END
+WHERE "traceId" = ?
 """
-_CLEAR = """
-DELETE FROM "TraceLoose" WHERE {among} AND EXISTS
-  (SELECT 1 FROM "TraceSpan" s WHERE s."id" = "TraceLoose"."id" AND s."traceId" <> s."id")
-"""
+_FOUND = 'DELETE FROM "TraceLoose" WHERE "pid" = ? AND "startNs" = ? AND "id" = ?'
 _FORGET = """
 DELETE FROM "{table}" WHERE NOT EXISTS
   (SELECT 1 FROM "TraceSpan" s WHERE s."id" = "{table}"."id")
 """
 
 
-def settle_processes(database: Database, made: Iterable[Made]) -> None:
+class _Process(NamedTuple):
+    """A session, or a loose span, and its process."""
+
+    id: str
+    workspace_id: str
+    pid: int
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+def settle_processes(database: Database, made: Sequence[Made]) -> None:
     """Note the sessions and the loose spans of stored batches; bring together what can be.
 
-    To be called in a transaction, behind `serialize`.
+    Only what is new is looked at: its cost does not grow with what is stored. To be called in a
+    transaction, behind `serialize`.
     """
-    pids: set[int] = set()
-    for table, name in ((_SESSIONS, True), (_LOOSE, False)):
-        rows = [row for each in made for row in _rows(each, of_sessions=name)]
-        pids.update(row[2] for row in rows)
-        if rows:
-            database.fill(table, _COLUMNS, rows)
-    for some in parts(pids):
-        among = database.among
-        many = database.many(some)
-        found = _FOUND.format(among=among('l."pid"'))
-        database.run(_MOVE.format(found=found), many)
-        database.run(_CLEAR.format(among=among('"pid"')), many)
+    sessions = [row for each in made for row in _rows(each, of_sessions=True)]
+    loose = [row for each in made for row in _rows(each, of_sessions=False)]
+    if sessions:
+        database.fill(_SESSIONS, _COLUMNS, sessions)
+    known = {row for session in sessions for row in _loose_within(database, session)}
+    found = _sessions_of(database, [*loose, *known])
+    for row, session in found.items():
+        database.run(_MOVE, session, session, row.id)
+        if row in known:
+            database.run(_FOUND, row.pid, row.start_ns, row.id)
+    left = [row for row in loose if row not in found]
+    if left:
+        database.fill(_LOOSE, _COLUMNS, left)
+
+
+def _loose_within(database: Database, session: _Process) -> list[_Process]:
+    rows = database.rows(
+        _LOOSE_WITHIN,
+        session.pid,
+        session.start_ns,
+        session.end_ns,
+        session.rank,
+        session.workspace_id,
+    )
+    return [_Process(*row) for row in rows]
+
+
+def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process, str]:
+    """The sessions that loose spans belong to; without those of which that is not known."""
+    if not loose:
+        return {}
+    statement = _OPEN_SESSIONS.format(among=database.among('"pid"'))
+    earliest, latest = min(row.start_ns for row in loose), max(row.start_ns for row in loose)
+    of_process: dict[tuple[str, int, int], list[_Process]] = {}
+    for pids in parts(sorted({row.pid for row in loose})):
+        for row in database.rows(statement, database.many(pids), earliest, latest):
+            session = _Process(*row)
+            of_process.setdefault(session[1:4], []).append(session)
+    found: dict[_Process, str] = {}
+    for span in loose:
+        sessions = of_process.get(span[1:4], ())
+        ids = {each.id for each in sessions if each.start_ns <= span.start_ns <= each.end_ns}
+        if len(ids) == 1:
+            found[span] = ids.pop()
+    return found
 
 
 def forget_processes(database: Database) -> None:
@@ -67,7 +110,7 @@ def forget_processes(database: Database) -> None:
         database.run(_FORGET.format(table=table))
 
 
-def _rows(made: Made, *, of_sessions: bool) -> Iterator[tuple[str, str, int, int, int, int]]:
+def _rows(made: Made, *, of_sessions: bool) -> Iterator[_Process]:
     if made.records is None or not made.is_one_process:
         return
     for span, record in zip(made.records.spans, made.spans, strict=True):
@@ -75,7 +118,7 @@ def _rows(made: Made, *, of_sessions: bool) -> Iterator[tuple[str, str, int, int
             continue
         pid = integer(record.get("pid"), 64)
         if pid is not None and _is_wanted(made, span, of_sessions):
-            yield span.id, span.workspace_id, pid, span.rank, span.start_ns, span.end_ns
+            yield _Process(span.id, span.workspace_id, pid, span.rank, span.start_ns, span.end_ns)
 
 
 def _is_wanted(made: Made, span: TraceSpan, of_sessions: bool) -> bool:

@@ -38,7 +38,7 @@ def _take(index: FollowIndex, *batches: LightBatch) -> None:
         index.observe_once(name, batch)
         index.count_once(name, batch)
     index.commit()
-    index.resolve.cache_clear()  # as each round does
+    index.forget_resolved()  # as each round does
 
 
 def _rows(index: FollowIndex, table: str) -> int:
