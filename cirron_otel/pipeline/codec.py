@@ -40,6 +40,8 @@ class Encoded(NamedTuple):
     snapshots: int
     size: int
     """Bytes of the batch's file."""
+    messages: int = 1
+    """How many messages `data` consists of."""
 
 
 def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:

@@ -13,12 +13,15 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from ..errors import InputError, UsageError
 from ..otlp.files import Message
 from ..spool.canonical import batch_bytes
+from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
 from ..translator.decode import Decoded
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from ..translator.translate import FromOtlp
+from .codec import Encoded
 from .formats import STANDARD, Kind, Place, target_place
 from .indexing import read_sessions, temporary_index
+from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
 from .report import Report
 from .select import Selection
 from .sources import (
@@ -53,6 +56,7 @@ class Request:
     jobs: int | None = None
     """Worker processes; None takes every core."""
     service_name: str = field(default_factory=default_service_name)
+    limits: Limits = DEFAULT_LIMITS
 
 
 def convert(request: Request, *, progress: Progress | None = None) -> Report:
@@ -65,16 +69,16 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         target = target_place(request.target, request.target_format, source)
         report = Report(target=target.path)
         if source.is_otlp and request.select:
-            source = _as_spool(source, stack, before)
+            source = _as_spool(source, stack, before, request.limits)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
         if not source.is_otlp:
             _from_spool(source, target, request, report, progress)
         elif target.is_otlp:
-            _transcode(source, target, report, progress)
+            _transcode(source, target, report, progress, request.limits)
         else:
-            with open_batches(target, report) as batches:
-                _from_otlp(source, batches, report, progress)
+            with open_batches(target, report, request.limits.batch_bytes) as batches:
+                _from_otlp(source, batches, report, progress, request.limits)
     report.add_problems(before)
     report.backend = before.backend
     return report
@@ -98,26 +102,26 @@ def _from_spool(
             total = sum(size_of(reader.paths.spool / name) for name in reader.names())
         report.skipped.clear()
         report.skipped_count = 0
-        job = Job(source.path, index.path, options, output, request.select)
+        job = Job(source.path, index.path, options, output, request.select, request.limits)
         jobs = request.jobs or default_jobs()
         made = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
         with contextlib.closing(made):
             if output == CIRRON:
                 with open_batches(target, report) as batches:
-                    for item_name, data in _chunks(made, report, progress, total):
-                        batches.write(item_name, data)
+                    for item in _chunks(made, report, progress, total):
+                        batches.write(item.name, item.data)
             else:
                 with open_traces(target) as traces:
-                    for _, data in _chunks(made, report, progress, total):
-                        traces.write_encoded(data)
-                        report.written += 1
-                        report.messages += 1
-                        report.bytes_written += len(data)
+                    for item in _chunks(made, report, progress, total):
+                        traces.write_encoded(item.data)
+                        report.written += item.messages
+                        report.messages += item.messages
+                        report.bytes_written += len(item.data)
 
 
 def _chunks(
     made: Iterator[Chunk], report: Report, progress: Progress | None, total: int
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[Encoded]:
     for chunk in made:
         for finding in chunk.findings:
             report.skip(finding)
@@ -127,7 +131,7 @@ def _chunks(
             report.marks += item.marks
             report.snapshots += item.snapshots
             report.bytes_read += item.size
-            yield item.name, item.data
+            yield item
             if progress is not None:
                 progress(report.bytes_read, total)
 
@@ -139,12 +143,16 @@ _UNKNOWN_FIELDS = "unknown protobuf fields of TracesData itself"
 
 
 def _from_otlp(
-    source: Place, batches: BatchTarget, report: Report, progress: Progress | None
+    source: Place,
+    batches: BatchTarget,
+    report: Report,
+    progress: Progress | None,
+    limits: Limits,
 ) -> None:
     reader = FromOtlp()
     failure: InputError | None = None
     try:
-        for message in messages_of(source, report, progress):
+        for message in messages_of(source, report, progress, limits.message_bytes):
             _take(message, reader, batches, report, source)
     except InputError as error:
         failure = error  # what came before it is not lost
@@ -196,27 +204,39 @@ def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
     batches.write(decoded.name, batch_bytes(decoded.batch))
 
 
-def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report) -> Place:
+def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report, limits: Limits) -> Place:
     """A temporary spool with what an OTLP source holds, so that it can be selected from."""
     folder = stack.enter_context(temporary_folder())
     place = Place(str(folder), Kind.SPOOL)
     passing = Report()
     with open_batches(place, passing) as batches:
-        _from_otlp(source, batches, passing, None)
+        _from_otlp(source, batches, passing, None, limits)
     before.add_problems(passing)
     with writing_temporary_files():
         (folder / "spool").mkdir(exist_ok=True)
     return place
 
 
-def _transcode(source: Place, target: Place, report: Report, progress: Progress | None) -> None:
+def _transcode(
+    source: Place, target: Place, report: Report, progress: Progress | None, limits: Limits
+) -> None:
+    is_json, limit = target.kind is Kind.OTLP_JSON, limits.message_bytes
     with open_traces(target) as writer:
-        for message in messages_of(source, report, progress):
+        for message in messages_of(source, report, progress, limit):
             traces = parsed(message, report, source)
             if traces is None:
                 continue
-            report.lose(writer.write_message(traces))
+            data = traces.SerializeToString()
+            try:
+                made = list(framed(data, limit, is_json=is_json, traces=traces))
+            except MessageTooLongError as error:
+                where = str(message.position)
+                report.skip(Finding(source.path, "too-large", str(error), path=where))
+                continue
+            for framed_data, losses in made:
+                writer.write_encoded(framed_data)
+                report.lose(losses)
             report.spans += sum(len(s.spans) for r in traces.resource_spans for s in r.scope_spans)
-            report.written += 1
+            report.written += len(made)
     if target.path != STANDARD:
         report.bytes_written = size_of(Path(target.path))

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ..errors import InputError, TargetError, UsageError
 from ..ids import digest
 from ..otlp.density import dense_problem
-from ..otlp.files import Message, read_messages
+from ..otlp.files import MAX_MESSAGE_BYTES, Message, read_messages
 from ..query.address import is_query_address, parse_address
 from ..spool.findings import Finding
 from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
@@ -120,7 +120,12 @@ def _open_source(place: Place) -> Iterator[BinaryIO]:
         yield file
 
 
-def messages_of(source: Place, report: Report, progress: Progress | None) -> Iterator[Message]:
+def messages_of(
+    source: Place,
+    report: Report,
+    progress: Progress | None,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> Iterator[Message]:
     """The messages of an OTLP source, counted; what is skipped is reported.
 
     Raises InputError where the source cannot be read on.
@@ -132,7 +137,9 @@ def messages_of(source: Place, report: Report, progress: Progress | None) -> Ite
     total = None if source.path == STANDARD else size_of(Path(source.path))
     with _open_source(source) as stream:
         try:
-            for message in read_messages(stream, source.form, on_error=on_error, validate=False):
+            for message in read_messages(
+                stream, source.form, max_bytes=max_bytes, on_error=on_error, validate=False
+            ):
                 report.lose(message.warnings)
                 report.messages += 1
                 report.bytes_read += len(message.data)

@@ -11,6 +11,7 @@ from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from ..otlp.files import TracesWriter
 from ..otlp.replacing import replacing
 from ..spool.findings import Finding
+from ..spool.reader import MAX_BATCH_BYTES
 from ..spool.writer import SpoolWriter
 from .formats import STANDARD, Kind, Place
 from .report import Report
@@ -26,14 +27,17 @@ class BatchTarget(Protocol):
 class SpoolTarget:
     """Adds batches to a spool; one of the same name with other content is refused."""
 
-    def __init__(self, path: str, report: Report) -> None:
-        """Open the spool at `path`."""
+    def __init__(self, path: str, report: Report, max_bytes: int) -> None:
+        """Open the spool at `path`; a batch of more than `max_bytes` is refused."""
+        self._max_bytes = max_bytes
         self._writer = SpoolWriter(path, max_bytes=None, durable=False)
         self._report = report
 
     def write(self, name: str, data: bytes) -> None:
         """Take a batch; what is refused is reported, what cannot be written is raised."""
         report = self._report
+        if not _fits(name, data, self._max_bytes, report):
+            return
         try:
             written = self._writer.write(data, name)
         except RefusedNameError as error:
@@ -53,13 +57,16 @@ class SpoolTarget:
 class FileTarget:
     """One batch file."""
 
-    def __init__(self, stream: BinaryIO, report: Report) -> None:
-        """Write to `stream`."""
+    def __init__(self, stream: BinaryIO, report: Report, max_bytes: int) -> None:
+        """Write to `stream`; a batch of more than `max_bytes` is refused."""
+        self._max_bytes = max_bytes
         self._stream = stream
         self._report = report
 
     def write(self, name: str, data: bytes) -> None:
         """Take the batch. Raises UsageError for a second one."""
+        if not _fits(name, data, self._max_bytes, self._report):
+            return
         if self._report.written:
             raise UsageError(f"more than one batch ({name}): write to a spool, or select less")
         try:
@@ -68,6 +75,14 @@ class FileTarget:
             raise TargetError(f"cannot write: {error.strerror or error}") from error
         self._report.written += 1
         self._report.bytes_written += len(data)
+
+
+def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
+    """Whether readers take a batch of that size; one that is larger is reported."""
+    if len(data) <= max_bytes:
+        return True
+    report.skip(Finding(name, "too-large", f"over {max_bytes} bytes, the most that is read"))
+    return False
 
 
 @contextlib.contextmanager
@@ -87,15 +102,17 @@ def open_stream(place: Place) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_batches(place: Place, report: Report) -> Iterator[BatchTarget]:
-    """A target for batches."""
+def open_batches(
+    place: Place, report: Report, max_bytes: int = MAX_BATCH_BYTES
+) -> Iterator[BatchTarget]:
+    """A target for batches of at most `max_bytes` each; larger ones are reported."""
     if place.kind is Kind.SPOOL:
-        target = SpoolTarget(place.path, report)
+        target = SpoolTarget(place.path, report, max_bytes)
         yield target
         target.close()
         return
     with open_stream(place) as stream:
-        yield FileTarget(stream, report)
+        yield FileTarget(stream, report, max_bytes)
         if not report.written:
             raise InputError("no batch to write: the source has none, or nothing was selected")
 

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sqlite3
 import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -15,12 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-
 from .. import exactjson
 from ..errors import CirronOtelError, TargetError
-from ..otlp.json_codec import json_losses, traces_to_json
-from ..otlp.wire import encode_varint
 from ..spool.canonical import batch_bytes
 from ..spool.check import check_batch
 from ..spool.findings import Finding
@@ -28,6 +25,7 @@ from ..spool.reader import SpoolReader
 from ..translator.encode import Options, file_name
 from .codec import Encoded, NoBatchError, encode, pushable
 from .light import light
+from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
 from .select import Selection
 from .sessions import SessionIndex
 from .sources import size_of
@@ -51,6 +49,7 @@ class Job:
     output: str
     """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf) or `cirron`."""
     selection: Selection | None = None
+    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(slots=True)
@@ -86,9 +85,17 @@ class Encoder:
         except NoBatchError as error:
             self._findings.append(Finding(name, error.problem.code, error.problem.message))
             return None
+        except MessageTooLongError as error:
+            self._findings.append(Finding(name, "too-large", str(error)))
+        except (sqlite3.Error, OSError):
+            raise  # of the index: no batch can be translated without it
         except (CirronOtelError, RecursionError) as error:
             self._findings.append(Finding(name, "untranslatable", str(error)))
-            return None
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            message = f"cannot be translated, please report it: {what}"
+            self._findings.append(Finding(name, "untranslatable", message))
+        return None
 
     def _encode(self, name: str, data: bytes) -> Encoded | None:
         job, size = self._job, len(data)
@@ -107,15 +114,19 @@ class Encoder:
             counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
             return Encoded(name, data, *counts, size)
         encoded = encode(name, data, self._index, job.options)
-        if job.output == OTLP_PROTO:
-            return encoded._replace(data=encode_varint(len(encoded.data)) + encoded.data)
-        if job.output == OTLP_JSON:
-            traces = TracesData.FromString(encoded.data)
-            line = traces_to_json(traces)
-            for loss in json_losses(traces, line):
-                self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
-            return encoded._replace(data=line + b"\n")
-        return encoded._replace(data=pushable(encoded.data))
+        if job.output == MESSAGE:
+            return encoded._replace(data=pushable(encoded.data))
+        return self._framed(name, encoded, data)
+
+    def _framed(self, name: str, encoded: Encoded, batch: bytes) -> Encoded:
+        limit = self._job.limits.message_bytes
+        made = list(framed(encoded.data, limit, is_json=self._job.output == OTLP_JSON))
+        if len(made) > 1 and light(batch).is_foreign:
+            raise MessageTooLongError(limit)  # in parts it would come back as several batches
+        losses = {loss for _, found in made for loss in found}
+        for loss in sorted(losses):
+            self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
+        return encoded._replace(data=b"".join(data for data, _ in made), messages=len(made))
 
 
 _encoder: Encoder | None = None

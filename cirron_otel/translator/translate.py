@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError, EncodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from .. import exactjson
@@ -34,7 +35,7 @@ def to_otlp(
     """
     if name in (None, file_name(batch)):
         foreign = encode_foreign(batch)
-        if foreign is not None:
+        if foreign is not None and _is_readable(foreign):
             return foreign
     return encode_batch(batch, plan, name, options)
 
@@ -58,6 +59,15 @@ def _comes_back(messages: list[ResourceSpans], batch: Record) -> bool:
     reader = FromOtlp()
     found = reader.feed(messages) + reader.finish()
     return len(found) == 1 and exactjson.equal(found[0].batch, batch)
+
+
+def _is_readable(messages: list[ResourceSpans]) -> bool:
+    """Whether a protobuf parser takes the messages: parsers refuse more than 100 levels."""
+    try:
+        TracesData.FromString(TracesData(resource_spans=messages).SerializeToString())
+    except (DecodeError, EncodeError):
+        return False
+    return True
 
 
 def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT) -> bytes:

@@ -15,10 +15,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.errors import InputError, UsageError
-from cirron_otel.otlp.files import TracesWriter
+from cirron_otel.otlp.files import MAX_MESSAGE_BYTES, TracesWriter
 from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.light import light
+from cirron_otel.pipeline.messages import Limits
 from cirron_otel.pipeline.segments import SEGMENT_RECORDS
 from cirron_otel.pipeline.select import Selection
 from cirron_otel.pipeline.sessions import SessionIndex
@@ -39,16 +40,24 @@ def spool_of(folder: Path, *contents: bytes) -> Path:
     return folder
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW, phases=PHASES)
-@given(made=st.lists(gen.batches, min_size=1, max_size=3), layout=st.booleans())
-def test_any_batches_through_files(made: list[Any], layout: bool) -> None:
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(
+    made=st.lists(gen.batches, min_size=1, max_size=3),
+    layout=st.booleans(),
+    limit=st.sampled_from([MAX_MESSAGE_BYTES, 4_000, 1_500]),
+    form=st.sampled_from(["binpb", "jsonl"]),
+)
+def test_any_batches_through_files(made: list[Any], layout: bool, limit: int, form: str) -> None:
+    """A message that is split or refused is the common case."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = spool_of(folder / "in", *map(exactjson.dumps, made))
-        file = folder / "traces.binpb"
-        request = Request(str(source), str(file), layout="session" if layout else "segmented")
-        report = convert(request)
-        back = convert(Request(str(file), str(folder / "back")))
+        file, limits = folder / f"traces.{form}", Limits(message_bytes=limit)
+        trace_layout = "session" if layout else "segmented"
+        report = convert(Request(str(source), str(file), layout=trace_layout, limits=limits))
+        back = convert(Request(str(file), str(folder / "back"), limits=limits))
+        assert back.exit_code == 0
+        assert limit < MAX_MESSAGE_BYTES or "too-large" not in {f.code for f in report.skipped}
         refused = {f.name for f in (*report.skipped, *back.skipped)}
         truth = {n: b for n, b in batches(source).items() if n not in refused}
         # a batch with a top-level key of another type than the format's is none, and is reported
