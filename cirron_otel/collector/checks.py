@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..exporter.config import OtlpConfig, target_key
 from ..receiver.journal import DEFAULT_SEGMENT_BYTES
 from ..receiver.journal_files import GROUP_BYTES
+from . import descriptors
 from .exporter_options import CirronExporter, OtlpExporter
 from .options import CollectorOptions, Grpc, Http
 from .readiness import FRAME_BYTES
@@ -168,8 +169,19 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
         yield "receivers.http is off: health and metrics cannot be asked for"
     if options.storage.url is None and options.storage.retention_days is not None:
         yield "storage.retention_days is said without storage.url: no rows are written"
+    if told := descriptors.problem(wanted_connections(options), descriptors.available()):
+        yield told
     for at, exporter in enumerate(options.exporters):
         yield from _unencrypted(f"exporters[{at}]", exporter)
+
+
+def wanted_connections(options: CollectorOptions) -> descriptors.Connections:
+    """Return how many connections the receivers that listen may have."""
+    grpc, http = options.receivers.grpc, options.receivers.http
+    return descriptors.Connections(
+        grpc=0 if grpc.address is None else grpc.max_connections,
+        http=0 if http.address is None else http.max_connections,
+    )
 
 
 def _exposure(path: str, receiver: Grpc | Http, is_guarded: bool) -> Iterator[str]:

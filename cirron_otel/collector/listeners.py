@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..receiver.auth import Gate, Tokens
 from ..receiver.blob_directory import DirectoryBlobs
 from ..receiver.journal_files import PARTS, intake_directory
+from . import descriptors
+from .checks import wanted_connections
 from .counted_exporter import CountedExporter
 from .options import CollectorOptions, ServerTls
 from .refusal_counts import RefusalCounts
@@ -34,6 +36,7 @@ class Listeners:
         self._options, self._exporter = options, exporter
         self._registry, self._readiness, self._paths = registry, readiness, paths
         self._gate = Gate(None)
+        self._connections = wanted_connections(options)
         self._receivers: list[Any] = []
         self._reloads: list[Callable[[], None]] = []
         """Each reads the certificates of one receiver again."""
@@ -46,6 +49,8 @@ class Listeners:
         Raises UsageError and TargetError; receivers that were started by then have to be stopped.
         """
         receivers = self._options.receivers
+        wanted = wanted_connections(self._options)
+        self._connections = descriptors.fitting(wanted, descriptors.raise_limit())
         self._gate.tokens = _tokens(self._options)
         if receivers.grpc.address is not None:
             await self._add("grpc", self._grpc())
@@ -88,12 +93,12 @@ class Listeners:
             GrpcLimits,
             GrpcReceiver,
         )
-        from ..receiver.grpc_tls import ReloadedTls  # noqa: PLC0415
+        from ..receiver.grpc_tls import GrpcTls  # noqa: PLC0415
 
         own, address = self._options.receivers.grpc, self._options.receivers.grpc.address
         assert address is not None  # noqa: S101 - see start
         keepalive = own.keepalive
-        tls = None if own.tls is None else ReloadedTls(own.tls.cert, own.tls.key, own.tls.client_ca)
+        tls = None if own.tls is None else GrpcTls(own.tls.cert, own.tls.key, own.tls.client_ca)
         if tls is not None:
             self._reloads.append(tls.reload)
         return GrpcReceiver(
@@ -104,6 +109,7 @@ class Listeners:
             auth=self._gate,
             limits=GrpcLimits(
                 streams=own.max_concurrent_streams,
+                connections=self._connections.grpc,
                 read_timeout_s=self._options.limits.request_seconds,
                 ping_interval_s=keepalive.min_time_s,
                 keepalive_s=keepalive.time_s,
@@ -131,7 +137,7 @@ class Listeners:
             limits=HttpLimits(
                 request_s=options.limits.request_seconds,
                 idle_s=own.idle_s,
-                connections=own.max_connections,
+                connections=self._connections.http,
                 upload_bytes=options.limits.upload_bytes,
                 unfinished_bytes=options.spool.max_bytes // 2,
             ),

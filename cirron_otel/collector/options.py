@@ -105,6 +105,9 @@ class Grpc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_concurrent_streams: Annotated[
         int, Key(integer(1), "requests that a connection may have open", "requests")
     ] = 256
+    max_connections: Annotated[
+        int, Key(integer(1), "connections at the same time", "connections")
+    ] = 1000
     keepalive: Keepalive = msgspec.field(default_factory=Keepalive)
 
 

@@ -1,13 +1,15 @@
 """Bodies of gRPC calls, and the room that they take.
 
-gRPC leaves them compressed (see grpc_server.py) and does not say with what; the first bytes do. A
-request in protobuf begins with none of these: 0x1f is a tag without a wire type, and the others
-are fields 15 and 5, which OTLP's requests do not have.
+The request's headers name the encoding of its messages (github.com/grpc/grpc, doc/compression.md).
+Whether a message is compressed at all is not passed on by gRPC: its first bytes show it. An OTLP
+request in protobuf begins with none of these: 0x1f and 0xff 0x06 are tags without a wire type, and
+the others are fields 15 and 5, which OTLP's requests do not have.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,11 +17,16 @@ from ..errors import InputError
 from .export import Exporter, Reason, RefusalError
 from .grpc_turns import Turns
 from .inflating import finished, inflater, too_large
+from .snappy import STREAM
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_STARTS = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "snappy": STREAM, "deflate": b"\x78"}
+_IDENTITY = "identity"
+ENCODINGS = (_IDENTITY, *_STARTS)
+"""The encodings of messages that are decompressed."""
 _FED = 64 * 1024
 """Compressed bytes that are fed at a time."""
 _CANCELLED_WITHIN_S = 0.05
+_LONGEST_SHOWN = 60
 _YIELD_EVERY = 1024 * 1024
 """Bytes that are inflated before other calls have their turn."""
 
@@ -94,13 +101,12 @@ async def _without_message() -> RefusalError:
     return RefusalError(Reason.INVALID, "a call without a request")
 
 
-async def inflated(body: bytes, limit: int, reservation: Reservation) -> bytes:
-    """A message without its compression, if it has one; never more than `limit` bytes of it.
+async def inflated(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
+    """Return a message decompressed, if it is compressed; never more than `limit` bytes.
 
-    Raises RefusalError for more, and for what is damaged.
+    Raises RefusalError for more, and for damaged data.
     """
-    coding = _coding(body)
-    codec = inflater(coding) if coding else None
+    codec = inflater(coding) if _is_compressed(body, coding) else None
     if codec is None:
         return body
     pieces: list[bytes] = []
@@ -125,12 +131,26 @@ async def inflated(body: bytes, limit: int, reservation: Reservation) -> bytes:
     return b"".join(pieces)
 
 
-def _coding(body: bytes) -> str | None:
-    if body.startswith(_GZIP):
-        return "gzip"
-    if body.startswith(_ZSTD):
-        return "zstd"
-    # RFC 1950, "Data format": CM 8 with a window of 32 KiB, and a check of the two bytes.
-    if body.startswith(b"\x78") and int.from_bytes(body[:2]) % 31 == 0:
-        return "deflate"
-    return None
+def coding_of(values: Collection[str | bytes]) -> str:
+    """Return the encoding of a call's messages, by the headers that name it.
+
+    Raises RefusalError with the reason ENCODING for one that is not taken, and for several.
+    """
+    if not values:
+        return _IDENTITY
+    (value, *others) = values
+    if isinstance(value, str) and not others and value.lower() in ENCODINGS:
+        return value.lower()
+    shown = value[:_LONGEST_SHOWN] if not others else "several"
+    raise RefusalError(
+        Reason.ENCODING,
+        f"expected one of {', '.join(ENCODINGS)} as grpc-encoding, found {shown!a}",
+    )
+
+
+def _is_compressed(body: bytes, coding: str) -> bool:
+    start = _STARTS.get(coding)
+    if start is None or not body.startswith(start):
+        return False
+    # RFC 1950, "Data format": a check of the first two bytes.
+    return coding != "deflate" or int.from_bytes(body[:2]) % 31 == 0

@@ -2,9 +2,8 @@
 
 Needs the extra `collector`; whoever wants it imports this module when it is wanted.
 
-Bodies go on as they came. They are decompressed here, and not by gRPC, which knows how much that
-takes only when it has taken it: a message of 4 MiB may say 4 GiB. An OTLP request is told from a
-compressed one by its beginning, since gRPC does not hand on which it is.
+Messages are decompressed here, and not by gRPC, which measures a message only after it has
+decompressed it: one of 4 MiB may expand to 4 GiB.
 """
 
 from __future__ import annotations
@@ -13,21 +12,22 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from ..errors import TargetError
 from .auth import Auth
 from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
-from .grpc_bodies import Reservation, inflated, receive
+from .grpc_bodies import Reservation, coding_of, inflated, receive
+from .grpc_front import Front, target_error
+from .grpc_socket import PrivateSocket
 from .grpc_status import answer_bytes, status_of
+from .grpc_tls import GrpcTls
 from .grpc_turns import Turns
 from .headers import KEPT_HEADERS, KeptHeaders, only_value
+from .http2_headers import ENCODING
 from .refusals import NO_SIGNAL, Observer, Refused, ignore
-from .tls import server_context
 
 _log = logging.getLogger(__name__)
 
@@ -50,22 +50,6 @@ _LONGEST_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcTls:
-    """PEM files: the server's own, and the CA whose clients alone are let in."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-
-    def credentials(self) -> grpc.ServerCredentials:
-        """Raises UsageError where they cannot be read or used, or do not belong together."""
-        server_context(self.certificate, self.key, self.client_ca)
-        pair = (self.key.read_bytes(), self.certificate.read_bytes())
-        ca = None if self.client_ca is None else self.client_ca.read_bytes()
-        return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
-
-
-@dataclass(frozen=True, slots=True)
 class GrpcLimits:
     """What one client may take from the others."""
 
@@ -84,6 +68,8 @@ class GrpcLimits:
     """A connection that pings more often is closed (keepalive)."""
     keepalive_s: float = 60.0
     """A connection that is silent for so long is pinged, and closed when nothing comes back."""
+    connections: int = 1000
+    """Connections at a time, of all clients."""
     connection_age_s: float | None = None
     """Connections are to be made anew when they are so old, so that load spreads."""
     connection_grace_s: float = 30.0
@@ -119,40 +105,48 @@ class GrpcReceiver:
             max(reads, _FEWEST_READS), self._limits.quick_s, self._limits.patience_s
         )
         self._server: grpc.aio.Server | None = None
+        self._front: Front
+        self._socket: PrivateSocket
 
     def pass_on(self, names: Collection[str]) -> None:
         """Take other headers on, from now on."""
         self._kept = KeptHeaders(names)
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; the address that it listens on.
+    @property
+    def connections(self) -> Collection[object]:
+        """The connections of clients that are open."""
+        return self._front.connections
 
-        Raises UsageError for the TLS files, TargetError where the address cannot be had.
+    async def start(self) -> tuple[str, int]:
+        """Listen; the result is the address that it listens on.
+
+        Raises UsageError for the TLS files, TargetError if the address is not available.
         """
-        credentials = None if self._tls is None else self._tls.credentials()
+        context = None if self._tls is None else self._tls.context()
+        self._socket = PrivateSocket()
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers((_Services(self._export, self._unknown),))
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        address = f"{host}:{self._port}"
+        server.add_insecure_port(f"unix:{self._socket.path}")
+        front = Front(self._socket.path, self._limits.connections, self._refused)
         try:
-            if credentials is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, credentials)
-        except RuntimeError:
-            raise TargetError(
-                f"cannot listen on {address}: it is in use, or no address of this host; choose"
-                " another with --grpc HOST:PORT"
-            ) from None
-        await server.start()
-        self._server = server
-        return self._host, port
+            await server.start()
+            host, port = await front.start(self._host, self._port, context)
+        except OSError as error:
+            await server.stop(None)
+            self._socket.remove()
+            raise target_error(self._host, self._port, error) from None
+        self._server, self._front = server, front
+        return host, port
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, and end those that are not answered within `grace_s` seconds."""
         server, self._server = self._server, None
-        if server is not None:
-            await server.stop(grace_s)
+        if server is None:
+            return
+        self._front.close()
+        await server.stop(grace_s)
+        await self._front.wait_closed()
+        self._socket.remove()
 
     def _options(self) -> list[tuple[str, int]]:
         """Names and meanings: grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
@@ -180,10 +174,11 @@ class GrpcReceiver:
         metadata = tuple(context.invocation_metadata() or ())
         try:
             self._authenticate(metadata)
+            coding = coding_of([value for name, value in metadata if name == ENCODING])
             kept = self._kept.select(metadata)
             with Reservation(self._exporter) as reservation:
                 answer = await self._exporter.export(
-                    await self._request(signal, kept, context, reservation)
+                    await self._request(signal, kept, coding, context, reservation)
                 )
         except RefusalError as error:
             status, reason = status_of(error), error.reason.value
@@ -194,6 +189,8 @@ class GrpcReceiver:
             return answer_bytes(answer)
         # Behind the handlers: an error that is being handled holds on to the body.
         self._refused(Refused(signal.value, reason, status[0].name, status[1]))
+        if reason == Reason.ENCODING.value:
+            await context.send_initial_metadata(())  # with grpc-accept-encoding, by the core
         await context.abort(*status)
         raise AssertionError("abort raises")
 
@@ -205,12 +202,17 @@ class GrpcReceiver:
             raise RefusalError(Reason.UNAUTHENTICATED, _UNAUTHENTICATED)
 
     async def _request(
-        self, signal: Signal, kept: dict[str, str], context: Any, reservation: Reservation
+        self,
+        signal: Signal,
+        kept: dict[str, str],
+        coding: str,
+        context: Any,
+        reservation: Reservation,
     ) -> Request:
         timeout_s = self._limits.read_timeout_s
         body = await receive(context, self._turns, timeout_s, reservation)
         received_ns = time.time_ns()
-        body = await inflated(body, self._exporter.max_body_bytes, reservation)
+        body = await inflated(body, coding, self._exporter.max_body_bytes, reservation)
         return Request(signal, Encoding.PROTOBUF, body, received_ns, kept)
 
     def _unknown(self, method: str) -> None:

@@ -1,39 +1,42 @@
-"""TLS of the gRPC receiver with certificates that may be read again while it listens."""
+"""TLS of the gRPC receiver, with certificates that can be read again while it listens."""
 
 from __future__ import annotations
 
-from typing import Any
+import ssl
+from pathlib import Path
 
-import grpc
-
-from .grpc_server import GrpcTls
 from .tls import server_context
 
+_PROTOCOL = "h2"
 
-class ReloadedTls(GrpcTls):
-    """PEM files as of GrpcTls; connections that are open keep what they began with."""
 
-    _current: Any = None
-    """What gRPC asks for with each connection."""
+class GrpcTls:
+    """PEM files: the server's own, and the CA whose clients alone are let in."""
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """Raises UsageError where they cannot be read or used, or do not belong together."""
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+        """Nothing is read yet."""
+        self._files = certificate, key, client_ca
+        self._current: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context to listen with.
+
+        Raises UsageError if the files cannot be read or used, or do not belong together.
+        """
         self.reload()
-        return grpc.dynamic_ssl_server_credentials(
-            self._current, lambda: self._current, require_client_authentication=self._is_mutual
-        )
+        context = server_context(*self._files, protocol=_PROTOCOL)
+        context.sni_callback = self._choose
+        return context
 
     def reload(self) -> None:
-        """Read the files again, for connections to come. Raises UsageError as `credentials` does.
+        """Read the files again, for connections to come: open ones keep what they began with.
 
-        Then the certificates are as before.
+        Raises UsageError as `context` does; the certificates stay as they were then.
         """
-        server_context(self.certificate, self.key, self.client_ca)
-        pair = (self.key.read_bytes(), self.certificate.read_bytes())
-        ca = None if self.client_ca is None else self.client_ca.read_bytes()
-        configuration = grpc.ssl_server_certificate_configuration([pair], ca)
-        object.__setattr__(self, "_current", configuration)
+        self._current = server_context(*self._files, protocol=_PROTOCOL)
 
-    @property
-    def _is_mutual(self) -> bool:
-        return self.client_ca is not None
+    def _choose(self, connection: ssl.SSLObject, name: str | None, base: ssl.SSLContext) -> None:
+        """Use the latest certificates; OpenSSL calls this for each handshake."""
+        del name, base
+        if self._current is not None:
+            connection.context = self._current

@@ -15,6 +15,7 @@ import zstandard
 
 from ..errors import InputError
 from .export import Reason, RefusalError
+from .snappy import SnappyAny, SnappyFrames
 
 if TYPE_CHECKING:
     from zlib import _Decompress
@@ -199,8 +200,6 @@ def inflater(coding: str) -> Inflater | None:
         case "zstd":
             return _Zstd()
         case "snappy" | "x-snappy-framed":
-            from .snappy import SnappyAny, SnappyFrames  # noqa: PLC0415 - few clients use it
-
             return SnappyAny() if coding == "snappy" else SnappyFrames()
         case "lz4":
             return _Lz4()

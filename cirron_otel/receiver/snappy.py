@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import cramjam
-
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -80,6 +78,8 @@ class SnappyFrames:
             return b""
         if kind not in (_COMPRESSED, _UNCOMPRESSED):
             raise InputError(_DAMAGED)
+        import cramjam  # noqa: PLC0415 - few clients use it
+
         # The library checks the checksum, and that there is no more content than there may be.
         try:
             return bytes(cramjam.snappy.decompress(STREAM + chunk))
@@ -106,6 +106,8 @@ class _Block:
     @property
     def remaining(self) -> int:
         """See Inflater."""
+        import cramjam  # noqa: PLC0415
+
         try:
             return int(cramjam.snappy.decompress_raw_len(bytes(self._parts[:5])))
         except cramjam.DecompressionError:
@@ -113,6 +115,8 @@ class _Block:
 
     def finish(self) -> bytes:
         """See Inflater."""
+        import cramjam  # noqa: PLC0415
+
         try:
             return bytes(cramjam.snappy.decompress_raw(self._parts))
         except cramjam.DecompressionError:

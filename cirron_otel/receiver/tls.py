@@ -8,8 +8,10 @@ from pathlib import Path
 from ..errors import UsageError
 
 
-def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """A context of TLS 1.2 or later for HTTP/1.1 servers; all files are in PEM.
+def server_context(
+    certificate: Path, key: Path, client_ca: Path | None = None, *, protocol: str = "http/1.1"
+) -> ssl.SSLContext:
+    """Return a context of TLS 1.2 or later for servers of one protocol; all files are in PEM.
 
     `certificate` holds the server's, and behind it those that lead to its CA. With `client_ca`
     clients must show a certificate that it signed. Raises UsageError, which names the file, where
@@ -20,7 +22,7 @@ def server_context(certificate: Path, key: Path, client_ca: Path | None = None) 
             _check_readable(path, what)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     _load_pair(context, certificate, key)
     if client_ca is not None:
         add_client_ca(context, client_ca)

@@ -19,6 +19,7 @@ GOOD: dict[str, tuple[Any, str]] = {
     "receivers.grpc.tls.key": ("FILE", "FILE"),
     "receivers.grpc.tls.client_ca": ("FILE", "FILE"),
     "receivers.grpc.max_concurrent_streams": (7, "7"),
+    "receivers.grpc.max_connections": (7, "7"),
     "receivers.grpc.keepalive.time_s": (5, "5.0"),
     "receivers.grpc.keepalive.min_time_s": ("5.5", "5.5"),
     "receivers.grpc.keepalive.max_connection_age_s": (5, "5.0"),

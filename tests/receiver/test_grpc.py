@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import cramjam
 import grpc
 import grpc.aio
 import pytest
@@ -29,6 +30,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from cirron_otel.receiver.auth import Tokens
 from cirron_otel.receiver.export import Answer, Encoding, Reason, RefusalError, Signal
+from cirron_otel.receiver.http2_headers import ENCODING
 
 from ..exporter.servers import traces
 from .fake_intake import FakeIntake
@@ -96,21 +98,26 @@ def test_bytes_are_handed_on_as_they_came(body: bytes, compression: grpc.Compres
 
 
 @pytest.mark.parametrize(
-    "compress",
+    ("encoding", "compress"),
     [
-        gzip.compress,
-        zlib.compress,
-        zstandard.compress,
-        lambda body: gzip.compress(body[:99]) + gzip.compress(body[99:]),
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("zstd", zstandard.compress),
+        ("snappy", lambda body: bytes(cramjam.snappy.compress(body))),
+        ("gzip", lambda body: gzip.compress(body[:99]) + gzip.compress(body[99:])),
     ],
+    ids=["gzip", "deflate", "zstd", "snappy", "members"],
 )
-def test_compressed_bodies(compress: Callable[[bytes], bytes]) -> None:
+def test_compressed_bodies(encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    """Without an encoding in the headers they are no OTLP, and handed on as they came."""
     body = traces(5000)
 
     async def test(server: Server, intake: FakeIntake) -> None:
-        await server.send(compress(body))
+        await server.send(compress(body), metadata=[(ENCODING, encoding)])
+        await server.send(body, metadata=[(ENCODING, encoding)])  # any message may be plain
+        await server.send(gzip.compress(body, mtime=0))
 
-    assert against_server(test).bodies == [body]
+    assert against_server(test).bodies == [body, body, gzip.compress(body, mtime=0)]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,7 @@ def test_compressed_bodies(compress: Callable[[bytes], bytes]) -> None:
 )
 def test_what_is_damaged_is_invalid(body: bytes) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
-        refusal = await server.refusal(body)
+        refusal = await server.refusal(body, metadata=[(ENCODING, "gzip")])
         assert (refusal.code, refusal.retry_after_s) == ("INVALID_ARGUMENT", None)
         assert "gzip" in refusal.message
 

@@ -17,6 +17,8 @@ import grpc.aio
 import pytest
 import zstandard
 
+from cirron_otel.receiver.http2_headers import ENCODING
+
 from ..exporter.servers import traces
 from .grpc_clients import NO_LIMITS, TRACES, Refusal
 from .measure_hostile import IN_SCOPE, IN_SPAN, MIB, VALUE, nested
@@ -52,7 +54,9 @@ class Program:
         async def work() -> None:
             for number, body in waiting:
                 try:
-                    await channels[number % count].unary_unary(TRACES)(body)
+                    await channels[number % count].unary_unary(TRACES)(
+                        body, metadata=encoding_of(body)
+                    )
                     codes["OK"] += 1
                 except grpc.aio.AioRpcError as error:
                     refusal = Refusal.of(error)
@@ -63,6 +67,12 @@ class Program:
         for channel in channels:
             await channel.close()
         return codes
+
+
+def encoding_of(body: bytes) -> list[tuple[str, str]]:
+    """The header of a body that is compressed, under the name that the receiver gives it."""
+    starts = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+    return [(ENCODING, name) for start, name in starts.items() if body.startswith(start)]
 
 
 @pytest.fixture

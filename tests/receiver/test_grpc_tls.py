@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 
 from cirron_otel.errors import UsageError
-from cirron_otel.receiver.grpc_server import GrpcReceiver, GrpcTls
+from cirron_otel.receiver.grpc_server import GrpcReceiver
+from cirron_otel.receiver.grpc_tls import GrpcTls
 
 from ..exporter.servers import Certificates, make_certificates, traces
 from .fake_intake import FakeIntake
