@@ -17,7 +17,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest backends test demo bench fuzz docs screens lint format clean
+.PHONY: help venv torch torch-oldest backends test demo bench fuzz soak docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench     what tracing costs, beside other tools; spans a second; peak memory"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris)"
+	@echo "make soak      a collector under load: 40 kills, ten minutes of memory, 40,000 batches; half an hour"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
 	@echo "make lint      what 'make test' runs before the tests"
@@ -93,6 +94,12 @@ SECONDS ?= 60
 
 fuzz: $(STAMP)
 	@$(BIN)/python -m tests.fuzz.run all --seconds $(SECONDS)
+
+# One section alone: make soak SECTION=kills (or memory, files).
+SECTION ?=
+
+soak: $(STAMP)
+	@$(BIN)/python -m tests.load $(SECTION)
 
 screens: $(TORCH_STAMP)
 	@$(BIN)/python -m tests.screens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,3 +127,21 @@ def test_a_commit_writes_the_sessions_that_changed(index: FollowIndex) -> None:
     before = index._db.total_changes
     _take(index, _native(_child(_id())))
     assert index._db.total_changes - before < 10
+
+
+def test_the_memory_of_an_endless_export_is_bounded(index: FollowIndex) -> None:
+    def take_some() -> None:
+        for _ in range(20):
+            _take(index, _foreign(*(_child(_id()) for _ in range(250))))
+        index.forget(set())
+
+    take_some()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(3):
+            take_some()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000, f"{grown / 15_000:.0f} bytes a span"
