@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from .indexing import read_sessions, temporary_index
 from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
 from .report import Report
 from .select import Selection
+from .selecting import sessions_of
 from .sources import (
     Progress,
     as_spool_if_batch,
@@ -100,23 +102,38 @@ def _from_spool(
             total = read_sessions(reader, index, request.layout)
         else:
             total = sum(size_of(reader.paths.spool / name) for name in reader.names())
+        selection = request.select
+        if selection and selection.has_prefixes:
+            selection = selection.with_sessions(sessions_of(reader, index))
         report.skipped.clear()
         report.skipped_count = 0
-        job = Job(source.path, index.path, options, output, request.select, request.limits)
+        job = Job(source.path, index.path, options, output, selection, request.limits)
         jobs = request.jobs or default_jobs()
         made = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
         with contextlib.closing(made):
-            if output == CIRRON:
-                with open_batches(target, report) as batches:
-                    for item in _chunks(made, report, progress, total):
-                        batches.write(item.name, item.data)
-            else:
-                with open_traces(target) as traces:
-                    for item in _chunks(made, report, progress, total):
-                        traces.write_encoded(item.data)
-                        report.written += item.messages
-                        report.messages += item.messages
-                        report.bytes_written += len(item.data)
+            items = _chunks(made, report, progress, total)
+            if selection:
+                first = next(items, None)
+                if first is None:
+                    what = f"no record matches --select: {request.target} is left as it is"
+                    report.skip(Finding(request.source, "nothing-selected", what))
+                    return
+                items = itertools.chain((first,), items)
+            _write(items, target, report)
+
+
+def _write(items: Iterable[Encoded], target: Place, report: Report) -> None:
+    if not target.is_otlp:
+        with open_batches(target, report) as batches:
+            for item in items:
+                batches.write(item.name, item.data)
+        return
+    with open_traces(target) as traces:
+        for item in items:
+            traces.write_encoded(item.data)
+            report.written += item.messages
+            report.messages += item.messages
+            report.bytes_written += len(item.data)
 
 
 def _chunks(

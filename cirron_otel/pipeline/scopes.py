@@ -144,16 +144,14 @@ class Scopes:
                 return
             some_id = row[1]
 
-    def ancestors(self, some_id: str) -> list[Ancestor]:
-        """The recorded scopes from `some_id` up to its session."""
-        result: list[Ancestor] = []
+    def lineage(self, some_id: str) -> Iterator[tuple[str, list[Ancestor]]]:
+        """The recorded scopes from `some_id` up to its session, by the id of each row."""
         seen = set()
         current: str | None = some_id
         while current is not None and current not in seen:
             seen.add(current)
             row = self._node(current)
             if row is None:
-                break
-            result += [Ancestor(*entry) for entry in json.loads(row[10])]
+                return
+            yield current, [Ancestor(*entry) for entry in json.loads(row[10])]
             current = row[1]
-        return result

@@ -27,6 +27,7 @@ from .codec import Encoded, NoBatchError, encode, pushable
 from .light import light
 from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
 from .select import Selection
+from .selecting import Selector
 from .sessions import SessionIndex
 from .sources import size_of
 
@@ -67,6 +68,7 @@ class Encoder:
         """Open the spool and, unless it is given, the index."""
         self._job = job
         self._index = index or SessionIndex(job.index_path)
+        self._selector = Selector(job.selection or Selection(), self._index)
         self._findings: list[Finding] = []
         self._reader = SpoolReader(job.spool, on_finding=self._findings.append)
 
@@ -104,7 +106,7 @@ class Encoder:
             self._findings.append(Finding(name, problem.code, problem.message))
             return None
         if job.selection:
-            chosen = job.selection.apply(exactjson.loads(data), self._index)
+            chosen = self._selector.apply(exactjson.loads(data))
             if chosen is None:
                 return None
             data = batch_bytes(chosen)

@@ -18,7 +18,7 @@ from cirron_otel.pipeline.select import Selection
 from tests.integration.spools import spans_of
 from tests.pipeline.test_hostile_values import LOWER
 
-SIZE = 400
+SIZE = 200
 Shape = Callable[[int], list[dict[str, Any]]]
 
 
@@ -92,7 +92,7 @@ def calls_of(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize(
     "shape", [parents_first, children_first, nested_epochs, epochs_below_a_chain]
 )
-@pytest.mark.parametrize("select", [None])
+@pytest.mark.parametrize("select", [None, "epoch=1"])
 def test_twice_the_scopes_are_twice_the_work(
     shape: Shape, at_once: int, select: str | None, tmp_path: Path
 ) -> None:

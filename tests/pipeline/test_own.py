@@ -16,6 +16,7 @@ from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.light import light, light_of
 from cirron_otel.pipeline.segments import SEGMENT_RECORDS
 from cirron_otel.pipeline.select import Selection
+from cirron_otel.pipeline.selecting import Selector
 from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.translate import encode_own
@@ -93,11 +94,11 @@ def test_scopes_that_are_open_are_selected_like_others() -> None:
     index = SessionIndex()
     index.observe(light_of(batch))
     index.observe(light_of({"spans": [epoch], "otel": {"session": session}}))
-    chosen = Selection.parse(["epoch=2"]).apply(batch, index)
+    chosen = Selector(Selection.parse(["epoch=2"]), index).apply(batch)
     assert chosen is not None
     assert (chosen["marks"], chosen["otel"]["running"]) == ([mark], [running[1]])
     assert batch["otel"]["running"] == running, "the input was changed"
-    assert Selection.parse(["epoch=3"]).apply(batch, index) is None
+    assert Selector(Selection.parse(["epoch=3"]), index).apply(batch) is None
     index.close()
 
 
