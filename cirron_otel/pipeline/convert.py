@@ -156,6 +156,7 @@ def _chunks(
 # --- from OTLP ----------------------------------------------------------------------------------
 
 _HEADER_ALONE = "the id and time of a batch born in OTLP, whose messages came changed or apart"
+_ADDED = "an attribute that was added on the way to a record whose attrs is no object"
 _UNKNOWN_FIELDS = "unknown protobuf fields of TracesData itself"
 
 
@@ -166,7 +167,7 @@ def _from_otlp(
     progress: Progress | None,
     limits: Limits,
 ) -> None:
-    reader = FromOtlp()
+    reader = FromOtlp(recall=batches.read)
     failure: InputError | None = None
     try:
         for message in messages_of(source, report, progress, limits.message_bytes):
@@ -209,10 +210,17 @@ def _take(
 def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
     if not decoded.complete:
         found, whole = decoded.found, decoded.expected
-        report.incomplete.append(
+        line = (
             f"{decoded.name}: {found.spans} of {whole.spans} spans, {found.marks} of"
             f" {whole.marks} marks, {found.snapshots} of {whole.snapshots} snapshots"
         )
+        if found.synthetic != whole.synthetic:
+            line += f", {found.synthetic} of {whole.synthetic} synthetic spans"
+        report.incomplete.append(line)
+    if decoded.namesake is not None:
+        what = f"another batch has this name and other content: stored as {decoded.name}"
+        report.skip(Finding(decoded.namesake, "namesake", what))
+    report.lose([f"{_ADDED}: {key!a}" for key in decoded.dropped])
     report.batches += 1
     for key in ("spans", "marks", "snapshots"):
         records = decoded.batch.get(key)

@@ -23,6 +23,9 @@ class BatchTarget(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Take a batch's bytes under its file's name."""
 
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a batch that was written under this name; None if they are not there."""
+
 
 class SpoolTarget:
     """Adds batches to a spool; one of the same name with other content is refused."""
@@ -49,6 +52,13 @@ class SpoolTarget:
         else:
             report.unchanged += 1
 
+    def read(self, name: str) -> bytes | None:
+        """The bytes of the batch of this name in the spool."""
+        try:
+            return (self._writer.paths.spool / name).read_bytes()
+        except OSError:
+            return None
+
     def close(self) -> None:
         """Wait until everything is on disk."""
         self._writer.sync()
@@ -62,6 +72,7 @@ class FileTarget:
         self._max_bytes = max_bytes
         self._stream = stream
         self._report = report
+        self._written: tuple[str, bytes] | None = None
 
     def write(self, name: str, data: bytes) -> None:
         """Take the batch. Raises UsageError for a second one."""
@@ -73,8 +84,13 @@ class FileTarget:
             self._stream.write(data)
         except OSError as error:
             raise TargetError(f"cannot write: {error.strerror or error}") from error
+        self._written = (name, data)
         self._report.written += 1
         self._report.bytes_written += len(data)
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of the batch, if it has this name."""
+        return self._written[1] if self._written and self._written[0] == name else None
 
 
 def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:

@@ -1,54 +1,29 @@
-"""Cirron → OTLP: a pure function of one batch and of the plan its records stand in."""
+"""Cirron → OTLP: a pure function of one batch and of the plan that places its records."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from .. import exactjson
-from .. import semconv as sc
-from ..ids import span_id_for
+from ..errors import InputError
+from .batch_encoder import BatchEncoder
+from .decode import Regrouper
 from .events import Record
-from .header import LISTS, Counts, Header, Origin, write_resource, write_scope
-from .order import TIME, sequence_numbers
+from .header import LISTS, file_of
+from .options import DEFAULT, DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .parts import whole_of
-from .placement import Place, Plan, first_index, place_spans, stated_trace
-from .riders import fitting, in_order_of, take_overhead
-from .spans import Placed, SpanSet, Wire, natural_parent, wire_parent, write_span
-from .synthetic import Carrier, rest_carrier, told_seams, write_carrier, write_seams
-from .top import Top
-from .values import INT64_MAX, is_int
+from .placement import Plan
+from .top import file_name
 
-SEGMENTED, SESSION_LAYOUT = "segmented", "session"
-
-DEFAULT_SERVICE_NAME = "cirron"
-
-_Riders = tuple[list[Placed], list[Placed]]
-"""Marks and snapshots that belong to one scope."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to say a batch where the batch leaves a choice."""
-
-    layout: str = SEGMENTED
-    """`segmented`: obey the records' own trace ids and the plan's segments; `session`: everything
-    of a session in its own trace."""
-    service_name: str = DEFAULT_SERVICE_NAME
-    """`service.name` of a batch whose resource has none."""
-
-
-DEFAULT = Options()
-
-
-def file_name(batch: Record) -> str | None:
-    """The name of a batch's file, as far as its id and its time give it."""
-    created, batch_id = batch.get("created_ns"), batch.get("batch_id")
-    if not is_int(created, 0) or not isinstance(batch_id, str):
-        return None
-    return f"{created:020d}-{batch_id}.json"
+__all__ = [
+    "DEFAULT",
+    "DEFAULT_SERVICE_NAME",
+    "SEGMENTED",
+    "SESSION_LAYOUT",
+    "Options",
+    "encode_batch",
+    "file_name",
+]
 
 
 def encode_batch(
@@ -58,213 +33,39 @@ def encode_batch(
 
     `batch` is a JSON object as `exactjson.loads` gives it; `name` is its file's name where it has
     one. Nothing of the batch is lost: `decode` gives it back, equal as a JSON value.
+
+    Where records ride apart from their span, and for a part of a batch, the messages are decoded
+    again, and the header's rest takes what that does not give. Raises InputError where it cannot.
     """
-    return _Encoder(batch, plan, name, options).run()
+    whole, part = whole_of(batch)
+    if part is not None:
+        messages = BatchEncoder(whole, plan, part.file, options, part).run()
+        if not _difference(batch, name, messages):
+            return messages
+    own_name = file_name(batch)
+    file = name if name != own_name else None
+    encoder = BatchEncoder(batch, plan, file, options)
+    messages = encoder.run()
+    if not encoder.rides_apart:
+        return messages
+    wrong = _difference(batch, name, messages)
+    if not wrong:
+        return messages
+    if set(wrong) <= set(LISTS):
+        messages = BatchEncoder(batch, plan, file, options, corrected=wrong).run()
+        if not _difference(batch, name, messages):
+            return messages
+    raise InputError("the batch cannot be said in OTLP: decoding would not give it back")
 
 
-@dataclass(slots=True)
-class _Group:
-    """The part of a batch that belongs to one session."""
-
-    records: list[Record] = field(default_factory=list)
-    units: list[tuple[SpanSet, Place, list[Any]]] = field(default_factory=list)
-    carriers: list[Carrier] = field(default_factory=list)
-    seams: list[Span] = field(default_factory=list)
-
-
-class _Encoder:
-    def __init__(self, batch: Record, plan: Plan, name: str | None, options: Options) -> None:
-        own_name = file_name(batch)
-        batch, self.part = whole_of(batch)
-        self.batch, self.plan, self.options = batch, plan, options
-        self.lists = {key: _records(batch.get(key)) for key in LISTS}
-        self.index = first_index(self.lists["spans"])
-        self.places = place_spans(self.lists["spans"], self.index, plan)
-        self.seqs = {key: sequence_numbers(self.lists[key], TIME[key]) for key in LISTS}
-        self.one_trace = options.layout == SESSION_LAYOUT
-        self.groups: dict[str, _Group] = {}
-        self.ordinal = 0
-        file = name if name != own_name else None
-        if self.part is not None:
-            file = self.part.file
-        said = [key for key in LISTS if batch.get(key) is self.lists[key]]
-        self.top = Top(
-            {key: value for key, value in batch.items() if key not in said},
-            file=file,
-            own_trace_ids=any("trace_id" in _otel(record) for record in self.lists["spans"]),
-            lists=said,
-        )
-        self.trace_id = self.top.trace_id
-
-    def run(self) -> list[ResourceSpans]:
-        self._collect()
-        rest = self.top.rest()
-        inline = "" if len(rest) > sc.REST_PIECE else rest
-        spans = self.lists["spans"]
-        seams = told_seams(self.plan, one_trace=self.one_trace)
-        if not (spans or seams) or rest != inline:
-            carried = "" if rest == inline else rest
-            told = self.plan.told is not None or not spans
-            place = self.plan.outside(None) if told else self.places[0]
-            made = self.top.created_ns
-            carrier = rest_carrier(self._next(), self._outer_trace(place), carried, made)
-            self._group(place.session).carriers.append(carrier)
-        if seams:
-            self._group(self.plan.default).seams += seams
-        synthetic = sum(len(g.carriers) + len(g.seams) for g in self.groups.values())
-        spans_, marks, snapshots = (len(self.lists[key]) for key in LISTS)
-        counts = Counts(spans_, marks, snapshots, synthetic)
-        if self.part is not None:
-            counts = self.part.counts(synthetic)
-        header = self.top.header(counts, inline)
-        return [self._say(session, group, header) for session, group in self.groups.items()]
-
-    def _group(self, session: str) -> _Group:
-        return self.groups.setdefault(session, _Group())
-
-    def _next(self) -> int:
-        self.ordinal += 1
-        return self.ordinal - 1
-
-    def _collect(self) -> None:
-        hosted, homeless = self._riders()
-        opened: set[bytes] = set()
-        for number, record in enumerate(self.lists["spans"]):
-            place = self.places[number]
-            group = self._group(place.session)
-            group.records.append(record)
-            unit = SpanSet(record, self.seqs["spans"][number])
-            place = place._replace(trace_id=self._trace(record, place)[0])
-            carried = self._load(unit, hosted.get(number, ([], [])), place, group)
-            group.units.append((unit, place, carried))
-            self._seams(record, place, group, opened)
-        for span_id, riders in homeless.items():
-            place = self.plan.outside(span_id)
-            parent = natural_parent(None if span_id in (None, "root") else span_id)
-            trace_id = self._outer_trace(place)
-            if self.plan.told is None and not self.one_trace:
-                trace_id = self.trace_id or trace_id
-            self._carry(riders, trace_id, parent, span_id, self._group(place.session))
-
-    def _riders(self) -> tuple[dict[int, _Riders], dict[object, _Riders]]:
-        """Marks and snapshots by the number of their span, or by its id where it is elsewhere."""
-        hosted: dict[int, _Riders] = {}
-        homeless: dict[object, _Riders] = {}
-        for which, key in enumerate(("marks", "snapshots")):
-            for record, seq in zip(self.lists[key], self.seqs[key], strict=True):
-                span_id = record.get("span_id")
-                told = span_id if isinstance(span_id, str) else None
-                number = self.index.get(told) if told is not None else None
-                if number is not None:
-                    hosted.setdefault(number, ([], []))[which].append((record, seq))
-                else:
-                    homeless.setdefault(told, ([], []))[which].append((record, seq))
-        return hosted, homeless
-
-    def _load(self, unit: SpanSet, riders: _Riders, place: Place, group: _Group) -> list[Any]:
-        """Put marks and snapshots on their span, what is too much on carriers.
-
-        Returns the ids of the marks that ride on carriers.
-        """
-        record = unit.record
-        marks = in_order_of(record.get("mark_ids"), riders[0])
-        marks = take_overhead(unit, marks)
-        size = len(exactjson.dumps(record))
-        kept, over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
-        unit.marks = kept[0]
-        unit.more_marks = len(over)
-        left = sc.MAX_EVENTS - len(kept[0])
-        kept_s, over_s = fitting(riders[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
-        unit.snapshots = kept_s[0]
-        if over or over_s:
-            host = record["id"]
-            self._carry((over, over_s), place.trace_id, span_id_for(host), host, group)
-        return [mark.get("id") for mark, _ in over]
-
-    def _carry(
-        self, riders: _Riders, trace_id: bytes, parent: bytes, span_id: object, group: _Group
-    ) -> None:
-        marks, snapshots = riders
-        while marks or snapshots:
-            (now, size), marks = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
-            carrier = Carrier(self._next(), trace_id, parent, span_id, marks=now)
-            if not marks:
-                space = sc.MAX_EVENTS - len(now)
-                least = 0 if now else 1
-                taken, snapshots = fitting(snapshots, space, sc.MAX_SPAN_BYTES - size, least)
-                carrier.snapshots = taken[0]
-            times = [record.get("ts_ns") for record, _ in (*carrier.marks, *carrier.snapshots)]
-            known = [time for time in times if is_int(time, 0, INT64_MAX)]
-            if known:
-                carrier.start_ns, carrier.end_ns = min(known), max(known)  # type: ignore[type-var,assignment]
-            group.carriers.append(carrier)
-
-    def _seams(self, record: Record, place: Place, group: _Group, opened: set[bytes]) -> None:
-        if self.one_trace or place.depth not in (1, 2):
-            return
-        start, own = record.get("start_ns"), record.get("id")
-        if not isinstance(start, int) or not isinstance(own, str):
-            return
-        segment = self.plan.segment_of(place.session, start, own)
-        if segment is None or segment[:2] != (start, own) or segment.trace_id in opened:
-            return
-        opened.add(segment.trace_id)
-        parent = segment.parent_id
-        number = self.index.get(parent) if parent is not None else None
-        above = self.places[number] if number is not None else self.plan.outside(parent)
-        session_trace = self.plan.session_trace(place.session)
-        group.seams += write_seams(place.session, session_trace, segment, above.trace_id)
-
-    def _say(self, session: str, group: _Group, header: Header) -> ResourceSpans:
-        origin = self._origin(session, group, header)
-        message = ResourceSpans()
-        write_resource(message.resource, origin)
-        scope_spans = message.scope_spans.add()
-        write_scope(scope_spans.scope, header)
-        for unit, place, carried in group.units:
-            write_span(
-                scope_spans.spans.add(), unit, self._wire(unit, place, header, origin), carried
-            )
-        for carrier in group.carriers:
-            write_carrier(scope_spans.spans.add(), carrier, header)
-        scope_spans.spans.extend(group.seams)
-        return message
-
-    def _origin(self, session: str, group: _Group, header: Header) -> Origin:
-        pids = [r["pid"] for r in group.records if is_int(r.get("pid"))]
-        ranks = [r["rank"] for r in group.records if is_int(r.get("rank"))]
-        return Origin(
-            session_id=session,
-            pid=pids[0] if pids else None,
-            rank=ranks[0] if ranks else None,
-            service_name=self.options.service_name if header.service_name_added else None,
-            attributes=self.top.resource_attributes,
-        )
-
-    def _outer_trace(self, place: Place) -> bytes:
-        """The trace of something that is not in the batch."""
-        return self.plan.session_trace(place.session) if self.one_trace else place.trace_id
-
-    def _trace(self, record: Record, place: Place) -> tuple[bytes, str | None]:
-        """The wire trace of a record, and its own trace id where that had to give way."""
-        own = stated_trace(_otel(record).get("trace_id"))
-        if not self.one_trace:
-            return own or self.trace_id or place.trace_id, None
-        trace_id = self.plan.session_trace(place.session)
-        return trace_id, own.hex() if own and own != trace_id else None
-
-    def _wire(self, unit: SpanSet, place: Place, header: Header, origin: Origin) -> Wire:
-        trace_id, given = self._trace(unit.record, place)
-        return Wire(trace_id, wire_parent(unit.record), header, origin, given)
-
-
-def _records(value: object) -> list[Record]:
-    """The list itself where it is one of objects; anything else stays in the header's rest."""
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return value
-    return []
-
-
-def _otel(record: Record) -> Record:
-    otel = record.get("otel")
-    return otel if isinstance(otel, dict) else {}
+def _difference(batch: Record, name: str | None, messages: list[ResourceSpans]) -> list[str]:
+    """The members of the batch that decoding its messages does not give."""
+    reader = Regrouper()
+    found, foreign = reader.feed(messages)
+    found += reader.finish()
+    if len(found) != 1 or foreign or (name is not None and found[0].name != name and file_of(name)):
+        return ["name"]
+    decoded = found[0].batch
+    keys = sorted(decoded.keys() | batch.keys())
+    missing = object()
+    return [k for k in keys if not exactjson.equal(decoded.get(k, missing), batch.get(k, missing))]

@@ -194,5 +194,5 @@ class OwnEncoder(FastEncoder):
         own = stated_trace(otel.get("trace_id")) if isinstance(otel, dict) else b""
         made = Span()
         wire = Wire(own or trace_id, wire_parent(record), self.header, self._origin)
-        write_span(made, unit, wire, [])
+        write_span(made, unit, wire)
         return bytes(made.SerializeToString())

@@ -39,19 +39,21 @@ def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
     return result
 
 
-def arranged(placed: Sequence[tuple[Record, int | None]], time_field: str) -> list[Record]:
+def arranged(
+    placed: Sequence[tuple[Record, int | None]], time_field: str
+) -> list[tuple[Record, int | None]]:
     """The records of one list in their order; with parts missing, as near to it as can be said."""
-    free = [record for record, seq in placed if seq is None]
-    free.sort(key=lambda r: (_int(r.get(time_field)), str(r.get("id"))))
+    free = [(record, seq) for record, seq in placed if seq is None]
+    free.sort(key=lambda each: (_int(each[0].get(time_field)), str(each[0].get("id"))))
     fixed = sorted(
         ((seq, n) for n, (_, seq) in enumerate(placed) if seq is not None),
     )
-    result: list[Record] = []
+    result: list[tuple[Record, int | None]] = []
     rest = iter(free)
     for seq, number in fixed:
         while len(result) < seq and (record := next(rest, None)) is not None:
             result.append(record)
-        result.append(placed[number][0])
+        result.append(placed[number])
     result.extend(rest)
     return result
 

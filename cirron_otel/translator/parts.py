@@ -1,43 +1,89 @@
-"""A part of a batch, where the others never came: stored under a hash of its own.
+"""A part of a batch of which the other parts never came: stored under a hash of its own.
 
-Such a batch has a `batch_id` made of its content and, in `otel.part`, the header it came with, so
-that it never overwrites another part and still finds the others when they meet again.
+Such a batch has a `batch_id` made of its content and, in `otel.part`, the header it came with and
+its records' places in the complete batch. So it never overwrites another part, it is encoded as the
+spans that came, and parts that meet again are the complete batch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
 from .. import exactjson
+from .. import semconv as sc
 from ..ids import digest, uuid4_shaped
 from .header import LISTS, Counts
-from .values import is_int
+from .otelview import unhex
+from .spans import Placed, SpanSet
+from .synthetic import Carrier, seam_of
+from .values import UINT64_MAX, is_int
 
 Record = dict[str, Any]
 
 PART = "part"
 _MISSING_SYNTHETIC = "missing_synthetic"
+_COUNTS = (*LISTS, _MISSING_SYNTHETIC)
+_SEQ, _MORE_MARKS, _CARRIERS, _SEAMS = "seq", "more_marks", "carriers", "seams"
+_OPTIONAL = frozenset(
+    {"batch_id", "otel", "file", PART, _SEQ, _MORE_MARKS, _CARRIERS, _SEAMS},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartCarrier:
+    """A carrier that came: its ordinal, and its marks and snapshots by their index in the part."""
+
+    ordinal: int
+    marks: list[int] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether it is the carrier of the header's rest: it carries no record."""
+        return not self.marks and not self.snapshots
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the header of the whole batch said, where it is not what the part says."""
+    """The complete batch's header, and what places this part's records in the complete batch."""
 
     spans: int
     marks: int
     snapshots: int
     missing_synthetic: int
     file: str | None = None
-    """The whole batch's file, where its id and time do not give the name."""
+    """The complete batch's file, if its id and time do not give the name."""
+    seqs: dict[str, list[int | None]] = field(default_factory=dict)
+    """By list: the `seq` of each record; a list that is absent has none."""
+    more_marks: dict[int, int] = field(default_factory=dict)
+    """By index of a span: how many of its marks ride on carriers of the complete batch."""
+    carriers: list[PartCarrier] = field(default_factory=list)
+    seams: list[Span] = field(default_factory=list)
 
     def counts(self, synthetic: int) -> Counts:
-        """The counts of the whole batch; `synthetic` synthetic spans go with this part."""
+        """The counts of the complete batch; `synthetic` synthetic spans go with this part."""
         return Counts(self.spans, self.marks, self.snapshots, synthetic + self.missing_synthetic)
 
+    def carried(self, key: str) -> set[int]:
+        """The indexes of the marks or the snapshots that came on carriers."""
+        return {n for c in self.carriers for n in (c.marks if key == "marks" else c.snapshots)}
 
-def part_of(whole: Record, counts: Counts, synthetic: int, file: str | None) -> Record:
-    """The batch to store for what has come of `whole`, of which `counts` says the full size."""
+
+def part_of(
+    whole: Record,
+    counts: Counts,
+    synthetic: int,
+    file: str | None,
+    places: Mapping[str, Any] | None = None,
+) -> Record:
+    """The batch to store for the part of `whole` that came; `counts` are the complete batch's.
+
+    `places` is what `places_of` gives.
+    """
     part: Record = {key: getattr(counts, key) for key in LISTS}
     part[_MISSING_SYNTHETIC] = max(0, counts.synthetic - synthetic)
     if "batch_id" in whole:
@@ -47,10 +93,49 @@ def part_of(whole: Record, counts: Counts, synthetic: int, file: str | None) -> 
     otel = whole.get("otel")
     if "otel" in whole and not (isinstance(otel, dict) and otel):
         part["otel"] = otel
+    if isinstance(otel, dict) and PART in otel:
+        part[PART] = otel[PART]
+    part |= places or {}
     batch = dict(whole)
     batch["otel"] = (dict(otel) if isinstance(otel, dict) else {}) | {PART: part}
     batch["batch_id"] = _hash(batch)
     return batch
+
+
+def places_of(
+    lists: Mapping[str, Sequence[Placed]],
+    units: Iterable[SpanSet],
+    carriers: Iterable[Carrier],
+    seams: Iterable[Span],
+) -> Record:
+    """The members of `otel.part` by which the part is encoded as the spans that came."""
+    index = {
+        key: {id(record): number for number, (record, _) in enumerate(placed)}
+        for key, placed in lists.items()
+    }
+    places: Record = {}
+    seqs = {key: [seq for _, seq in placed] for key, placed in lists.items()}
+    seqs = {key: each for key, each in seqs.items() if any(seq is not None for seq in each)}
+    if seqs:
+        places[_SEQ] = seqs
+    # A list of mark_ids that the rest decides is the record's already.
+    waiting = [unit for unit in units if unit.more_marks and not unit.states_mark_ids]
+    if waiting:
+        pairs = [[index["spans"][id(unit.record)], unit.more_marks] for unit in waiting]
+        places[_MORE_MARKS] = sorted(pairs)
+    came = []
+    for carrier in carriers:
+        entry: Record = {"ordinal": carrier.ordinal}
+        for key, placed in (("marks", carrier.marks), ("snapshots", carrier.snapshots)):
+            if placed:
+                entry[key] = [index[key][id(record)] for record, _ in placed]
+        came.append(entry)
+    if came:
+        places[_CARRIERS] = came
+    linked = [_seam_record(seam) for seam in seams]
+    if linked:
+        places[_SEAMS] = linked
+    return places
 
 
 def _hash(batch: Record) -> str:
@@ -65,23 +150,101 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
     told = otel.get(PART) if isinstance(otel, dict) else None
     if not isinstance(otel, dict) or not isinstance(told, dict):
         return batch, None
-    fields = (*LISTS, _MISSING_SYNTHETIC)
-    values = [told.get(field) for field in fields]
-    file = told.get("file")
-    if set(told) - {"batch_id", "otel", "file"} != set(fields):
-        return batch, None
-    if not all(is_int(v, 0) for v in values) or not isinstance(file, str | None):
+    if told.keys() - _OPTIONAL != set(_COUNTS):
         return batch, None
     if batch.get("batch_id") != _hash(batch):
+        return batch, None
+    part = _part(told)
+    if part is None:
         return batch, None
     whole = dict(batch)
     whole.pop("batch_id")
     if "batch_id" in told:
         whole["batch_id"] = told["batch_id"]
     rest = {key: value for key, value in otel.items() if key != PART}
+    if PART in told:
+        rest[PART] = told[PART]
     whole.pop("otel")
     if rest:
         whole["otel"] = rest
     elif "otel" in told:
         whole["otel"] = told["otel"]
-    return whole, Part(*values, file)  # type: ignore[arg-type,call-arg]
+    return whole, part
+
+
+def _part(told: Record) -> Part | None:
+    """The part that these members describe; None if one of them has another form."""
+    counts: list[Any] = [told[key] for key in _COUNTS]
+    file = told.get("file")
+    if not all(is_int(count, 0) for count in counts) or not isinstance(file, str | None):
+        return None
+    seqs, more_marks = told.get(_SEQ, {}), told.get(_MORE_MARKS, [])
+    if not isinstance(seqs, dict) or not isinstance(more_marks, list) or seqs.keys() - set(LISTS):
+        return None
+    if not all(_are_ints(each, optional=True) for each in seqs.values()):
+        return None
+    if not all(_are_ints(pair) and len(pair) == 2 for pair in more_marks):
+        return None
+    carriers = [_carrier(entry) for entry in _listed(told.get(_CARRIERS))]
+    seams = [_seam(entry) for entry in _listed(told.get(_SEAMS))]
+    spans, marks, snapshots, missing_synthetic = counts
+    return Part(
+        spans,
+        marks,
+        snapshots,
+        missing_synthetic,
+        file,
+        seqs,
+        dict(more_marks),
+        [carrier for carrier in carriers if carrier is not None],
+        [seam for seam in seams if seam is not None],
+    )
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _are_ints(value: object, *, optional: bool = False) -> bool:
+    return isinstance(value, list) and all(
+        is_int(each, 0) or (optional and each is None) for each in value
+    )
+
+
+def _carrier(entry: object) -> PartCarrier | None:
+    if not isinstance(entry, dict) or not is_int(entry.get("ordinal")):
+        return None
+    marks, snapshots = entry.get("marks", []), entry.get("snapshots", [])
+    if not _are_ints(marks) or not _are_ints(snapshots):
+        return None
+    return PartCarrier(entry["ordinal"], marks, snapshots)
+
+
+def _seam_record(seam: Span) -> Record:
+    return {
+        "name": seam.name,
+        "trace_id": seam.trace_id.hex(),
+        "span_id": seam.span_id.hex(),
+        "parent_span_id": seam.parent_span_id.hex(),
+        "start_ns": seam.start_time_unix_nano,
+        "index": next(p.value.int_value for p in seam.attributes if p.key == sc.INDEX),
+        "links": [[link.trace_id.hex(), link.span_id.hex()] for link in seam.links],
+    }
+
+
+def _seam(entry: object) -> Span | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        return None
+    ids = [unhex(entry.get(key)) for key in ("trace_id", "span_id", "parent_span_id")]
+    links = [
+        [unhex(each) or b"" for each in link] if isinstance(link, list) else []
+        for link in _listed(entry.get("links"))
+    ]
+    when, number = entry.get("start_ns"), entry.get("index")
+    if None in ids or not is_int(when, 0, UINT64_MAX) or not is_int(number):
+        return None
+    if any(len(link) != 2 for link in links):
+        return None
+    trace_id, span_id, parent = (each or b"" for each in ids)
+    ids_of = (trace_id, span_id, parent)
+    return seam_of(entry["name"], *ids_of, int(when or 0), int(number or 0), links)

@@ -14,8 +14,8 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from .. import exactjson
+from .. import semconv as sc
 from ..errors import InputError
-from ..semconv import REST_PIECE
 from .values import UnsayableError, add, read_typed
 
 Rest = dict[str, Any]
@@ -80,9 +80,9 @@ def text_of(rest: Rest) -> str:
 
 def write(target: Any, key: str, text: str) -> None:
     """Append `text` in pieces: `key`, `key.1`, `key.2` and so on."""
-    for number, start in enumerate(range(0, len(text), REST_PIECE)):
+    for number, start in enumerate(range(0, len(text), sc.REST_PIECE)):
         name = f"{key}.{number}" if number else key
-        add(target, name, text[start : start + REST_PIECE])
+        add(target, name, text[start : start + sc.REST_PIECE])
 
 
 def joined(ours: dict[str, AnyValue], key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,30 @@ class SpanSet:
     overhead_ns: int | None = None
     more_marks: int = 0
     """How many of the span's marks ride on carriers, after those that are here."""
+    wire_id: object = None
+    """Of a decoded span, its id before the rest: its carriers have the same."""
+    states_mark_ids: bool = False
+    """Whether the rest of a decoded span decides `mark_ids`, whatever rides on carriers."""
+    dropped: list[str] = field(default_factory=list)
+    """Keys of attributes that a processor added and that no record can hold: no `attrs` object."""
+
+
+CarriedIds = Mapping[object, Sequence[Any]]
+"""By the id of a scope: the ids of its marks on carriers, in order (`synthetic.carried_ids`)."""
+NO_CARRIED: CarriedIds = {}
+_UNKNOWN = object()
+"""Stands for the ids on carriers that have not been read; it equals no id."""
+
+
+def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
+    """Append to `mark_ids` of a decoded span the ids of its marks on carriers.
+
+    A list that the rest holds is final. Decoding and the encoder's comparison both call this, so
+    the encoder's rest is the difference to just what decoding gives.
+    """
+    if unit.more_marks and not unit.states_mark_ids:
+        ids = carried.get(unit.wire_id, ())
+        unit.record["mark_ids"] = [*unit.record["mark_ids"], *ids[: unit.more_marks]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +128,15 @@ def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
     }
 
 
-def write_span(span: Span, unit: SpanSet, wire: Wire, carried_ids: list[Any]) -> None:
-    """Say `unit` as an OTLP span; `carried_ids` are the ids of its marks that ride on carriers."""
+def add_overhead(unit: SpanSet) -> None:
+    """Add the overhead mark to the marks of a decoded span whose attribute holds its value."""
+    if unit.overhead_ns is not None:
+        record = unit.record
+        unit.marks.append((overhead_mark(record["id"], record["end_ns"], unit.overhead_ns), None))
+
+
+def write_span(span: Span, unit: SpanSet, wire: Wire, carried: CarriedIds = NO_CARRIED) -> None:
+    """Write `unit` as an OTLP span; `carried` are the ids of marks on the batch's carriers."""
     record = unit.record
     span.trace_id = wire.trace_id
     span.span_id = wire_span_id(record, unit.seq, wire.header)
@@ -131,7 +163,7 @@ def write_span(span: Span, unit: SpanSet, wire: Wire, carried_ids: list[Any]) ->
     attrs = record.get("attrs")
     if isinstance(attrs, dict):
         add_escaped(span.attributes, attrs)
-    _write_rest(span, record, wire, carried_ids)
+    _write_rest(span, record, wire, carried)
 
 
 def _write_fields(span: Span, unit: SpanSet, wire: Wire) -> None:
@@ -172,10 +204,10 @@ def _derived_parent(span: Span) -> str | None:
     return derive_id(span.parent_span_id, span.trace_id) if span.parent_span_id else None
 
 
-def _write_rest(span: Span, record: Record, wire: Wire, carried_ids: list[Any]) -> None:
-    decoded = _read(span, wire.header, wire.origin).record
-    decoded["mark_ids"] = decoded["mark_ids"] + carried_ids
-    rest = rests.difference(record, decoded)
+def _write_rest(span: Span, record: Record, wire: Wire, carried: CarriedIds) -> None:
+    decoded = _read(span, wire.header, wire.origin)
+    attach_carried(decoded, carried)
+    rest = rests.difference(record, decoded.record)
     rests.write(span.attributes, sc.REST, rests.text_of(rest))
 
 
@@ -198,8 +230,10 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
         origin=origin,
         own_trace_id=read_typed(ours, sc.TRACE_ID, "string_value"),
     )
+    # Of ids on carriers nothing is known here: where the rest has the list, any difference will do.
+    carried = {unit.wire_id: [_UNKNOWN]} if unit.states_mark_ids else NO_CARRIED
     again = Span()
-    write_span(again, unit, wire, [])
+    write_span(again, unit, wire, carried)
     if not same_span(again, span):
         raise UnsayableError("not as our encoder says it")
     return unit
@@ -214,6 +248,8 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
     unit.overhead_ns = read_typed(ours, sc.OVERHEAD_NS, "int_value")
     unit.more_marks = read_typed(ours, sc.MORE_MARKS, "int_value") or 0
     record = unit.record
+    unit.wire_id = record["id"]
+    unit.states_mark_ids = any("mark_ids" in rest.get(member, ()) for member in ("set", "missing"))
     # The id comes before the rest: an event's span is the one whose id decoding finds here.
     record_id = rest.get("set", {}).get("id", record["id"])
     if "id" in rest.get("missing", ()):

@@ -6,6 +6,7 @@ They carry `cirron.synthetic = true`; decoding keeps what they carry and drops t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,18 @@ class Carrier:
     """The header's rest; None on a carrier of events."""
     start_ns: int = 0
     end_ns: int = 0
+    mark_ids: list[Any] = field(default_factory=list)
+    """Of a decoded carrier, the ids of all marks that it came with."""
+    dropped: list[str] = field(default_factory=list)
+    """As of a `SpanSet`."""
+
+
+def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
+    """By scope: the ids of its marks on these decoded carriers, in the order of their ordinals."""
+    ids: dict[object, list[Any]] = {}
+    for carrier in sorted(carriers, key=lambda carrier: carrier.ordinal):
+        ids.setdefault(carrier.span_id, []).extend(carrier.mark_ids)
+    return ids
 
 
 def rest_carrier(ordinal: int, trace_id: bytes, rest: str, created_ns: object) -> Carrier:
@@ -148,6 +161,7 @@ def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
             carrier.snapshots.append(ev.read_snapshot(event, span_id))
         else:
             raise UnsayableError("a foreign event on a carrier")
+    carrier.mark_ids = [mark.get("id") for mark, _ in carrier.marks]
     return carrier
 
 
@@ -191,6 +205,22 @@ def _seam(
     span.parent_span_id = parent
     _write_times(span, when, when)
     add(span.attributes, sc.INDEX, number)
+    return span
+
+
+def seam_of(
+    name: str,
+    trace_id: bytes,
+    span_id: bytes,
+    parent: bytes,
+    when: int,
+    number: int,
+    links: Iterable[Sequence[bytes]],
+) -> Span:
+    """A seam with links, each to a (trace id, span id)."""
+    span = _seam(name, trace_id, span_id, parent, when, number)
+    for link_trace, link_span in links:
+        span.links.add(trace_id=link_trace, span_id=link_span)
     return span
 
 
@@ -250,6 +280,6 @@ def _copy_seam(again: Span, span: Span, number: int | None) -> None:
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
         raise UnsayableError("no synthetic span of ours")
     when = span.start_time_unix_nano
-    again.CopyFrom(_seam(span.name, span.trace_id, span.span_id, span.parent_span_id, when, number))
-    for link in span.links:
-        again.links.add(trace_id=link.trace_id, span_id=link.span_id)
+    links = [(link.trace_id, link.span_id) for link in span.links]
+    ids = (span.trace_id, span.span_id, span.parent_span_id)
+    again.CopyFrom(seam_of(span.name, *ids, when, number, links))

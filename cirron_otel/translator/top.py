@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from .. import exactjson
 from .. import semconv as sc
 from ..ids import is_id
 from . import rest as rests
 from .events import Record
 from .header import LISTS, Counts, Header, file_of, said, split_resource, write_others
 from .placement import stated_trace
-from .values import sayable
+from .values import is_int, sayable
+
+
+def file_name(batch: Record) -> str | None:
+    """The name of a batch's file, as far as its id and its time give it."""
+    created, batch_id = batch.get("created_ns"), batch.get("batch_id")
+    if not is_int(created, 0) or not isinstance(batch_id, str):
+        return None
+    return f"{created:020d}-{batch_id}.json"
 
 
 class Top:
@@ -25,31 +34,54 @@ class Top:
         file: str | None,
         own_trace_ids: bool,
         lists: Collection[str] = LISTS,
+        corrected: Mapping[str, list[Record]] | None = None,
     ) -> None:
         """`fields` are the batch's, without those of its `lists` that hold records.
+
+        The rest also holds the `corrected` lists, which decoding the spans would not give.
 
         `file` is its file's name where id and time do not give it; `own_trace_ids` says whether
         records carry a trace id of their own.
         """
         self._fields, self._lists = fields, lists
+        self._said = said(fields)
         self._file = file_of(file)
+        self._corrected = corrected or {}
         self._own_trace_ids = own_trace_ids
         otel = fields.get("otel")
         self.otel: Record = otel if isinstance(otel, dict) else {}
         self.trace_id = stated_trace(self.otel.get("trace_id"))
         self.resource_attributes = _resource_attributes(self.otel)
 
+    def repeat(self, sessions: int) -> None:
+        """Keep what each of many sessions would repeat within the bytes of one span.
+
+        What is left out is in the rest, which is written once.
+        """
+        if sessions < 2:
+            return
+        room = sc.MAX_SPAN_BYTES // sessions
+        attributes, self.resource_attributes = self.resource_attributes, {}
+        for key, value in attributes.items():
+            size = len(exactjson.dumps_ascii({key: value}))
+            if size <= room:
+                room -= size
+                self.resource_attributes[key] = value
+        texts = [self._said[key] for key in ("sdk_version", "batch_id")]
+        if sessions * sum(len(str(text)) for text in texts) > sc.MAX_SPAN_BYTES:
+            self._said |= {"sdk_version": "", "batch_id": None}
+
     @property
     def created_ns(self) -> object:
         """When the batch was made, as far as a header can say it."""
-        return said(self._fields)["created_ns"]
+        return self._said["created_ns"]
 
     def header(self, counts: Counts, rest: str = "") -> Header:
         """The header, with the part of the rest that it may carry."""
         session = self.otel.get("session")
         named = session if isinstance(session, str) and is_id(session) else None
         return Header(
-            **said(self._fields),
+            **self._said,
             counts=counts,
             file=self._file,
             session=named,
@@ -67,6 +99,8 @@ class Top:
         decoded |= {key: [] for key in LISTS if key not in self._lists}
         rest = rests.difference(self._fields, decoded)
         rests.nested(rest, rests.NESTED, self._fields.get("otel"), decoded.get("otel"))
+        if self._corrected:
+            rest["set"] = rest.get("set", {}) | self._corrected
         return rests.text_of(rest)
 
 

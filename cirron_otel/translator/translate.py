@@ -14,15 +14,17 @@ from ..ids import digest
 from ..model import SCHEMA_VERSION
 from .altered import Altered
 from .decode import Decoded, Known, Regrouper, nothing_known
-from .encode import DEFAULT, Options, encode_batch, file_name
+from .encode import DEFAULT, Options, encode_batch
 from .events import Record
 from .fast_decode import Whole, fast_decode
 from .fast_encode import fast_encode, typed_batch
 from .foreign import RESOURCE_SPANS, decode_foreign, messages_of
 from .foreign_header import Headed, header_of, take_headed
+from .handed_out import Recall
 from .header import LISTS, Counts
 from .own import plan_of, plan_of_typed
 from .placement import Plan
+from .top import file_name
 from .typed import FallbackError
 
 
@@ -107,9 +109,12 @@ def _check(batch: object) -> None:
 class FromOtlp:
     """Makes batches of a stream of OTLP messages."""
 
-    def __init__(self, known: Known = nothing_known) -> None:
-        """Start with nothing; of batches of Cirron's, what is `known` is left out."""
-        self.regrouper = Regrouper(known)
+    def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
+        """Start with nothing; of batches of Cirron's, what is `known` is left out.
+
+        `recall` gives the content of a batch that was handed out; without it they stay in memory.
+        """
+        self.regrouper = Regrouper(known, recall)
         self._copies: Counter[str] = Counter()
         self._headed: set[bytes] = set()
         """Digests of the headers that came with their batches."""
@@ -141,9 +146,11 @@ class FromOtlp:
         if whole.key in regrouper.open:
             return None
         if whole.key in regrouper.done:
+            if not regrouper.done.has_wire(whole.key, data):
+                return None
             regrouper.duplicates += whole.spans + whole.marks + whole.snapshots
             return whole._replace(data=b"")
-        regrouper.done.add(whole.key)
+        regrouper.done.add(whole.key, whole.name, whole.data, data)
         return whole
 
     def finish(self) -> list[Decoded]:

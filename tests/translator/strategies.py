@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -11,6 +13,9 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
+from cirron_otel.ids import segment_trace_id, span_id_for
+from cirron_otel.translator.placement import Place, Plan, Segment
+from cirron_otel.translator.spans import overhead_mark
 
 VOCABULARY = sorted(
     {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
@@ -352,3 +357,129 @@ def copy_of(value: Any) -> Any:
 def show(value: Any) -> str:
     """Readable text of a batch, for failing examples."""
     return json.dumps(value, default=repr, indent=1)
+
+
+# --- crowded batches: what rides apart from its span ---------------------------------------------
+
+_DERIVED = span_id_for("\ud800").hex() + LOWER
+"""The id that the rule gives for the wire ids of a span whose own id cannot be encoded."""
+_scopes = st.sampled_from([f"{n:016x}{LOWER}" for n in (1, 2)] + ["\ud800", _DERIVED, "x", ""])
+_mark_names = st.sampled_from([f"{n:016x}{LOWER}" for n in range(100, 112)])
+_attrs = st.sampled_from([{}, {}, {"k": 1}, {"big": 2**64}, {"note": "n" * 120}, {"\udc00": "x"}])
+
+
+@st.composite
+def _mark_ids(draw: st.DrawFn, marks: list[Any], span_id: str) -> Any:
+    """A span's list of its marks: right, in another order, with some missing or added, or none."""
+    named = [mark["id"] for mark in marks if mark["span_id"] == span_id and "id" in mark]
+    how = draw(st.integers(0, 9))
+    if how < 4:
+        return named
+    if how == 4:
+        return draw(st.permutations(named))
+    if how == 5:
+        return named + draw(st.lists(_mark_names, max_size=3))
+    if how == 6:
+        return named[: draw(st.integers(0, len(named)))]
+    if how == 7:
+        return named * 2
+    return [] if how == 8 else draw(st.none() | json_values)
+
+
+@st.composite
+def crowded_batches(draw: st.DrawFn) -> dict[str, Any]:
+    """Batches with several marks and snapshots a scope, of few scopes; some ids come twice."""
+    pool = draw(st.lists(_scopes, min_size=1, max_size=3, unique=True))
+    scopes = st.sampled_from(pool)
+    made, listed, taken = [], [], []
+    for _ in range(draw(st.integers(0, 3))):
+        own = draw(scopes)
+        made.append({
+            "id": own, "name": draw(st.sampled_from(["step", "cirron.session"])),
+            "parent_id": draw(st.none() | scopes | st.just(SESSION_ID)), "index": None,
+            "start_ns": draw(st.integers(0, 9)), "end_ns": draw(st.integers(0, 9)), "cpu_ns": None,
+            "gpu_ns": None, "memory_peak_bytes": None, "thread_id": 1, "pid": 1,
+            "rank": draw(st.integers(0, 1)), "attrs": draw(_attrs),
+        })  # fmt: skip
+    for number in range(draw(st.integers(0, 9))):
+        own_id = f"{number + 100:016x}{LOWER}" if draw(st.integers(0, 5)) else draw(_mark_names)
+        listed.append({
+            "id": own_id, "span_id": draw(scopes | scopes | st.just("root")), "name": "loss",
+            "value_type": "int", "value": draw(st.integers(0, 2)), "attrs": draw(_attrs),
+            "ts_ns": draw(st.integers(0, 5)), "kind": "point",
+        })  # fmt: skip
+        if not draw(st.integers(0, 7)):
+            del listed[-1]["id"]
+    for number in range(draw(st.integers(0, 3))):
+        taken.append({
+            "id": f"{number + 200:016x}{LOWER}", "span_id": draw(scopes), "tensor_name": "w",
+            "shape": [2], "dtype": "f", "mode": "full", "stats": None, "blob_uri": None,
+            "ts_ns": draw(st.integers(0, 5)), "attrs": {},
+        })  # fmt: skip
+    for span in made:
+        if draw(st.booleans()):
+            overhead = overhead_mark(span["id"], span["end_ns"], draw(st.integers(0, 2)))
+            listed.insert(draw(st.integers(0, len(listed))), overhead)
+    if draw(st.booleans()):
+        listed.sort(key=lambda mark: (mark["ts_ns"], mark.get("id", "")))
+    for span in made:
+        span["mark_ids"] = draw(_mark_ids(listed, span["id"]))
+        if not draw(st.integers(0, 9)):
+            del span["mark_ids"]
+    batch = {
+        "schema_version": 1, "sdk_version": "0.3.0", "batch_id": "c" * 32, "created_ns": 7,
+        "spans": made, "marks": listed, "snapshots": taken,
+    }  # fmt: skip
+    if not draw(st.integers(0, 3)):
+        batch["batch_id"] = draw(st.none() | texts)
+    if not draw(st.integers(0, 3)):
+        batch["custom"] = draw(json_values)
+    if draw(st.booleans()):
+        batch["otel"] = draw(own_otel | st.just({"part": {"mine": 1}}) | otel_resources)
+    return batch
+
+
+otel_resources = st.fixed_dictionaries(
+    {}, optional={"resource": st.fixed_dictionaries({"attributes": attrs}), "part": json_values}
+)
+
+_small_limits = st.fixed_dictionaries(
+    {},
+    optional={
+        "MAX_EVENTS": st.integers(1, 3),
+        "MAX_SPAN_BYTES": st.sampled_from([1, 300, 700, 2_000]),
+        "REST_PIECE": st.sampled_from([1, 20, 100]),
+    },
+)
+limits = st.just({}) | _small_limits | _small_limits
+"""Limits of the mapping, most often so small that even a small batch exceeds them."""
+
+
+@contextmanager
+def cut(some_limits: dict[str, int]) -> Iterator[None]:
+    """Set limits of the mapping."""
+    before = {name: getattr(semconv, name) for name in some_limits}
+    try:
+        for name, value in some_limits.items():
+            setattr(semconv, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(semconv, name, value)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """What is outside a batch: segments and places, so that there are traces and seams."""
+    starts = draw(st.lists(st.tuples(st.integers(0, 9), native_ids), unique=True, max_size=3))
+    segments: list[Segment] = []
+    for number, (start, unit) in enumerate(sorted(starts), 1):
+        before = segments[-1].trace_id if segments else bytes.fromhex(SESSION_ID)
+        trace_id = segment_trace_id(SESSION_ID, unit, number, bytes.fromhex(SESSION_ID))
+        parent = draw(st.none() | st.just(SESSION_ID) | native_ids)
+        segments.append(Segment(start, unit, parent, number, trace_id, before))
+    places = {
+        own: Place(SESSION_ID, bytes.fromhex(draw(trace_ids)), draw(st.integers(0, 3)))
+        for own in draw(st.lists(native_ids, unique=True, max_size=2))
+    }
+    return Plan(SESSION_ID, places, {SESSION_ID: segments})

@@ -14,6 +14,7 @@ from cirron_otel import exactjson
 from cirron_otel.translator.encode import Options, encode_batch
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Plan
+from cirron_otel.translator.top import file_name
 from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
 
 from . import strategies as gen
@@ -69,61 +70,113 @@ def texts(messages: list[ResourceSpans]) -> list[bytes]:
     return [message.SerializeToString() for message in messages]
 
 
+BATCHES = gen.batches | gen.crowded_batches() | gen.crowded_batches()
+NAMES = st.none() | st.just("odd name.json")
+SHUFFLERS = st.randoms(use_true_random=False)
+
+
 @pytest.mark.parametrize("options", LAYOUTS, ids=lambda o: o.layout)
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
-@given(batch=gen.batches, name=st.none() | st.just("odd name.json"))
-def test_batch_to_otlp_and_back(options: Options, batch: Any, name: str | None) -> None:
+@settings(max_examples=1100, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(batch=BATCHES, name=NAMES, limits=gen.limits, plan=gen.plans())
+def test_batch_to_otlp_and_back(
+    options: Options, batch: Any, name: str | None, limits: Any, plan: Plan
+) -> None:
     before = gen.copy_of(batch)
-    messages = wire(to_otlp(batch, plan_for(batch), name, options))
-    assert exactjson.equal(batch, before), "the input was changed"
-    reader = FromOtlp()
-    (decoded,) = reader.feed(messages)
+    with gen.cut(limits):
+        messages = wire(to_otlp(batch, plan_of(batch) or plan, name, options))
+        assert exactjson.equal(batch, before), "the input was changed"
+        reader = FromOtlp()
+        (decoded,) = reader.feed(messages)
     assert reader.finish() == []
     assert exactjson.equal(decoded.batch, batch)
     assert name is None or decoded.name == name
     assert decoded.complete
 
 
-@settings(max_examples=700, deadline=None, suppress_health_check=SLOW, phases=PHASES)
-@given(batch=gen.batches, size=st.integers(1, 3), shuffler=st.randoms(use_true_random=False))
+@settings(max_examples=500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(
+    batch=BATCHES, size=st.integers(1, 3), shuffler=SHUFFLERS, limits=gen.limits, plan=gen.plans()
+)
 def test_batch_through_a_splitting_collector(
-    batch: Any, size: int, shuffler: random.Random
+    batch: Any, size: int, shuffler: random.Random, limits: Any, plan: Plan
 ) -> None:
-    messages = wire(encode_batch(batch, plan_for(batch)))
-    (decoded,) = back(split(messages, size, shuffler))
+    with gen.cut(limits):
+        messages = wire(encode_batch(batch, plan_of(batch) or plan))
+        (decoded,) = back(split(messages, size, shuffler))
     assert exactjson.equal(decoded.batch, batch)
     assert decoded.complete
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
-@given(batch=gen.batches, shuffler=st.randoms(use_true_random=False))
-def test_everything_twice_counts_once(batch: Any, shuffler: random.Random) -> None:
-    pieces = split(wire(encode_batch(batch, plan_for(batch))), 1, shuffler)
-    twice = pieces + [ResourceSpans.FromString(p.SerializeToString()) for p in pieces]
-    (decoded,) = back(twice)
-    assert exactjson.equal(decoded.batch, batch)
-
-
-@settings(max_examples=500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
-@given(batch=gen.batches, shuffler=st.randoms(use_true_random=False), data=st.data())
-def test_part_of_a_batch_is_kept_as_it_is(
-    batch: Any, shuffler: random.Random, data: st.DataObject
-) -> None:
-    pieces = split(wire(encode_batch(batch, plan_for(batch))), 1, shuffler)
-    lost = data.draw(st.integers(0, len(pieces) - 1))
-    kept = pieces[:lost] + pieces[lost + 1 :]
-    found = back(kept)
-    if not kept:
-        assert found == []
-        return
-    (decoded,) = found
-    if decoded.complete:
+@settings(max_examples=350, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(batch=BATCHES, shuffler=SHUFFLERS, limits=gen.limits)
+def test_everything_twice_counts_once(batch: Any, shuffler: random.Random, limits: Any) -> None:
+    with gen.cut(limits):
+        pieces = split(wire(encode_batch(batch, plan_for(batch))), 1, shuffler)
+        twice = pieces + [ResourceSpans.FromString(p.SerializeToString()) for p in pieces]
+        (decoded,) = back(twice)
         assert exactjson.equal(decoded.batch, batch)
-        return
-    assert decoded.batch["batch_id"] != batch.get("batch_id")
-    (again,) = back(wire(to_otlp(decoded.batch, plan_for(decoded.batch), decoded.name)))
+        shuffler.shuffle(twice)
+        (decoded,) = back(twice)
+        assert exactjson.equal(decoded.batch, batch)
+
+
+@settings(max_examples=350, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(batch=BATCHES, shuffler=SHUFFLERS, data=st.data(), limits=gen.limits)
+def test_part_of_a_batch_is_kept_as_it_is(
+    batch: Any, shuffler: random.Random, data: st.DataObject, limits: Any
+) -> None:
+    with gen.cut(limits):
+        pieces = split(wire(encode_batch(batch, plan_for(batch))), 1, shuffler)
+        lost = data.draw(st.integers(0, len(pieces) - 1))
+        kept = pieces[:lost] + pieces[lost + 1 :]
+        found = back(kept)
+        if not kept:
+            assert found == []
+            return
+        (decoded,) = found
+        if decoded.complete:
+            assert exactjson.equal(decoded.batch, batch)
+            return
+        assert decoded.batch["batch_id"] != batch.get("batch_id")
+        (again,) = back(wire(to_otlp(decoded.batch, plan_for(decoded.batch), decoded.name)))
     assert exactjson.equal(again.batch, decoded.batch)
     assert again.name == decoded.name
+
+
+@settings(max_examples=450, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(
+    batch=BATCHES,
+    shuffler=SHUFFLERS,
+    owners=st.lists(st.sets(st.integers(0, 2), min_size=1, max_size=2), min_size=1, max_size=20),
+    limits=gen.limits,
+    plan=gen.plans(),
+    options=st.sampled_from(LAYOUTS),
+)
+def test_parts_converted_alone_and_joined_later_are_the_batch(
+    batch: Any,
+    shuffler: random.Random,
+    owners: list[set[int]],
+    limits: Any,
+    plan: Plan,
+    options: Options,
+) -> None:
+    # A batch without a name of its own is named after its content once it is complete.
+    name = None if file_name(batch) else "odd name.json"
+    with gen.cut(limits):
+        messages = wire(encode_batch(batch, plan_of(batch) or plan, name, options))
+        groups: list[list[ResourceSpans]] = [[], [], []]
+        for number, piece in enumerate(split(messages, 1, shuffler)):
+            for owner in owners[number % len(owners)]:
+                groups[owner].append(piece)
+        joined = []
+        for part in (decoded for group in groups for decoded in back(group)):
+            stored = exactjson.loads(exactjson.dumps(part.batch))
+            assert exactjson.equal(stored, part.batch)
+            joined += split(wire(to_otlp(stored, plan_for(stored), part.name)), 1, shuffler)
+        shuffler.shuffle(joined)
+        (decoded,) = back(joined)
+    assert decoded.complete
+    assert exactjson.equal(decoded.batch, batch)
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
