@@ -9,7 +9,7 @@ from ..exporter.delivery import Delivery
 from ..spool.owner import NONE
 from ..spool.paths import SpoolPaths
 from .counting import Counting
-from .feeding import Feed, Oldest, Standing, Unsent, unsent
+from .feeding import MOST_NAMES, Feed, Oldest, Standing, Unsent, unsent
 from .metrics import Registry
 
 
@@ -32,7 +32,7 @@ class Delivering:
         self.name = name
         nobodys: Any = Nobodys()
         counted: Any = Counting(target, registry, name) if name else target
-        self.delivery = Delivery(paths, nobodys, counted)
+        self.delivery = Delivery(paths, nobodys, counted, most_names=MOST_NAMES)
         names = unsent(paths, target)
         self._feed = Feed(self.delivery, names)
         self._unsent = Unsent(paths, target.key)
@@ -54,8 +54,11 @@ class Delivering:
         self.delivery.finish(timeout)
 
     def lacks(self, name: str) -> bool:
-        """Whether a batch is still to be sent."""
-        return self._unsent.lacks(name)
+        """Whether a batch is still to be sent; then the spool needs its room."""
+        is_lacking = self._unsent.lacks(name)
+        if is_lacking:
+            self.delivery.press()
+        return is_lacking
 
     def standing(self) -> Standing:
         """Where it stands."""

@@ -16,9 +16,12 @@ from ..spool.delivered import Delivered, cursor_of
 from ..spool.owner import NONE, group_of, is_alive, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 
-_WAITING = 5_000
-"""A delivery is told of no more than this at once: it looks through the spool for what it had no
-room for by the prefix of an owner, which a collector's batches do not have."""
+MOST_NAMES = 1_000_000
+"""Batches that a delivery remembers by name: more than a spool is meant to hold, for a batch beyond
+them would wait behind those of tenants that are refused. A name takes about 200 bytes."""
+_WAITING = MOST_NAMES // 2
+"""A delivery is given no more than this at once: it looks through the spool for those that it had
+no room for by the prefix of an owner, which a collector's batches do not have."""
 
 _LOOK_S = 5.0
 _LOOK_SHARE = 100.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import CirronOtelError
 from ..exporter.config import OtlpConfig, target_key
-from ..exporter.otlp import StoppedError
+from ..exporter.otlp import PushError, StoppedError
 from ..pipeline.convert import default_service_name
 from ..pipeline.export_report import ExportReport
 from ..pipeline.follow import Follower, MakeTarget, Terms
@@ -63,7 +63,12 @@ class Following:
             self._report,
             stop=self._stop,
             say=_say,
-            terms=Terms(make_target=self._target, is_noted=True),
+            terms=Terms(
+                is_noted=True,
+                make_target=self._target,
+                tries_on=True,
+                on_failure=self._failed,
+            ),
         )
 
     def _target(self, *about: Any) -> Any:
@@ -76,13 +81,18 @@ class Following:
                 self._at_work = self._follower()
                 self._at_work.run()
             except CirronOtelError as error:
-                logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
+                self._failed(error)
                 self._stop.wait(_AGAIN_S)
             except Exception:
                 logger.exception("the export to %s failed", self._config.shown_endpoint)
                 self._stop.wait(_AGAIN_S)
             finally:
                 self._at_work = None
+
+    def _failed(self, error: CirronOtelError) -> None:
+        status = error.status if isinstance(error, PushError) else ""
+        cause = f"otlp {self._config.endpoint} {status}".rstrip()
+        logger.warning("%s", error, extra={"cause": cause})
 
     def stored(self, names: list[str]) -> None:
         """Batches are in the spool."""
@@ -110,14 +120,21 @@ class Following:
         except StoppedError:
             pass
         except CirronOtelError as error:
-            logger.warning("%s", error, extra={"cause": f"otlp {self._config.endpoint}"})
+            self._failed(error)
         finally:
             timer.cancel()
 
     def lacks(self, name: str) -> bool:
-        """Whether a batch is still to be sent: one that cannot be read never is."""
+        """Whether a batch is still to be sent: one that cannot be read never is.
+
+        The spool needs its room if that is asked: see `Schedule.press`.
+        """
         is_skipped = any(finding.name == name for finding in self._report.skipped)
-        return not is_skipped and self._unsent.lacks(name)
+        if is_skipped or not self._unsent.lacks(name):
+            return False
+        if (follower := self._at_work) is not None:
+            follower.press()
+        return True
 
     def standing(self) -> Standing:
         """Where it stands."""

@@ -5,14 +5,23 @@ What came with different ones goes out in requests of its own.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..exporter.batch_target import BlobSink, Receipt, SealedBatch
+from ..errors import TargetError
+from ..exporter.batch_target import (
+    BlobSink,
+    MisconfiguredError,
+    Receipt,
+    RefusedError,
+    SealedBatch,
+)
 from ..exporter.blobs import local_blobs
 from ..exporter.cirron_http import CirronTarget
 from ..exporter.config import OtlpConfig
@@ -30,6 +39,44 @@ _MOST_PUSHERS = 32
 
 HeadersOf = Callable[[str], Headers]
 """The headers that came with what is in a batch, by its file's name."""
+
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?")
+"""RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Blanks at either end are
+removed on the way: the value would become another tenant's."""
+
+
+class _Lanes:
+    """The headers of batches, and the lane that each set of headers is."""
+
+    def __init__(self, names: Collection[str], headers_of: HeadersOf) -> None:
+        """`names`: the headers that are sent on."""
+        self._names, self.headers_of = frozenset(names), headers_of
+
+    def headers(self, name: str) -> Headers:
+        """Return the headers that are sent on with a batch.
+
+        Raises RefusedError if no request can have them.
+        """
+        found = self.named(self.headers_of(name))
+        for key, value in found:
+            if not (_NAME.fullmatch(key) and _VALUE.fullmatch(value)):
+                raise RefusedError(
+                    f"the header {key} that came with {name} cannot be sent on: expected printable"
+                    " ASCII without blanks at the ends"
+                )
+        return found
+
+    def lane_of(self, name: str) -> str:
+        """Return the lane of a batch; see BatchTarget."""
+        try:
+            return json.dumps(self.named(self.headers_of(name))) if self._names else ""
+        except TargetError:  # reported when the batch is sent
+            return ""
+
+    def named(self, headers: Headers) -> Headers:
+        """Return those of `headers` that are sent on."""
+        return tuple(each for each in headers if each[0] in self._names)
 
 
 class PassingOtlp(IndexedTarget):
@@ -52,14 +99,17 @@ class PassingOtlp(IndexedTarget):
     ) -> None:
         """`names`: the headers that are sent on. Raises as IndexedTarget does."""
         super().__init__(config, options, index, report)
-        self._config, self._names, self._headers_of = config, frozenset(names), headers_of
+        self._config, self._passed = config, _Lanes(names, headers_of)
+        self.lane_of = self._passed.lane_of
         self._pushers: OrderedDict[Headers, Pusher] = OrderedDict({(): self._pusher})
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Send one batch; see BatchTarget."""
         (batch,) = batches
-        self._pusher = self._pusher_for(_named(self._headers_of(batch.name), self._names))
-        return super().send(batches)
+        headers = self._passed.headers(batch.name)
+        self._pusher = self._pusher_for(headers)
+        with _of_one_lane(headers):
+            return super().send(batches)
 
     def _pusher_for(self, headers: Headers) -> Pusher:
         pusher = self._pushers.get(headers)
@@ -81,11 +131,9 @@ class PassingOtlp(IndexedTarget):
 class PassingCirron(CirronTarget):
     """A Cirron endpoint that gets the headers of the batches that it gets."""
 
-    names: Collection[str] = ()
-    """The headers that are sent on."""
-    headers_of: HeadersOf = staticmethod(lambda _: ())
     tenants: Callable[[], Mapping[str, Headers]] = staticmethod(dict)
     """The headers of each tenant that is known; see `Whose.tenants`."""
+    _lanes = _Lanes((), lambda _: ())
     _passed: Mapping[str, str] = {}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -93,11 +141,23 @@ class PassingCirron(CirronTarget):
         super().__init__(*arguments, **options)
         self.blobs = PassingBlobs(self, self.blobs)
 
-    def with_headers(self, headers: Headers) -> AbstractContextManager[None]:
-        """Send these with each request, as far as they are sent on."""
-        return self._with(dict(_named(headers, self.names)))
+    def pass_on(self, names: Collection[str], headers_of: HeadersOf) -> None:
+        """Send on the headers `names` of what `headers_of` gives for a batch, by its name."""
+        self._lanes = _Lanes(names, headers_of)
 
-    @contextmanager
+    def headers_of(self, name: str) -> Headers:
+        """Return all headers that came with a batch."""
+        return self._lanes.headers_of(name)
+
+    def lane_of(self, name: str) -> str:
+        """Return the lane of a batch; see BatchTarget."""
+        return self._lanes.lane_of(name)
+
+    def with_headers(self, headers: Headers) -> contextlib.AbstractContextManager[None]:
+        """Send these with each request, as far as they are sent on."""
+        return self._with(dict(self._lanes.named(headers)))
+
+    @contextlib.contextmanager
     def _with(self, passed: Mapping[str, str]) -> Iterator[None]:
         self._passed = passed
         try:
@@ -108,7 +168,8 @@ class PassingCirron(CirronTarget):
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """POST a batch; see BatchTarget."""
         (batch,) = batches
-        with self.with_headers(self.headers_of(batch.name)):
+        headers = self._lanes.headers(batch.name)
+        with self._with(dict(headers)), _of_one_lane(headers):
             return super().send(batches)
 
     def _request(
@@ -147,5 +208,12 @@ class PassingBlobs:
             return self._blobs.upload(snapshots, key)
 
 
-def _named(headers: Headers, names: Collection[str]) -> Headers:
-    return tuple((name, value) for name, value in headers if name in names)
+@contextlib.contextmanager
+def _of_one_lane(headers: Headers) -> Iterator[None]:
+    """Turn the answer to headers that are too large into a refusal of the batch they came with."""
+    try:
+        yield
+    except MisconfiguredError as error:
+        if headers and error.status.startswith("431"):
+            raise RefusedError(str(error), error.result, status=error.status) from None
+        raise

@@ -241,6 +241,6 @@ def _cirron(exporter: CirronExporter, path: str, owners: Whose) -> Any:
         timeout=exporter.timeout_s,
         settings=cirron_settings(path),
     )
-    target.names, target.headers_of = exporter.headers_from, owners.of
+    target.pass_on(exporter.headers_from, owners.of)
     target.tenants = owners.tenants
     return target

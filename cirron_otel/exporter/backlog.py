@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
-import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Self
 
@@ -15,22 +14,14 @@ from ..spool.delivered import Delivered, cursor_of, reset_cursor
 from ..spool.lease import Lease, claim_delivery
 from ..spool.owner import NONE, group_of, known_owners
 from ..spool.paths import SpoolPaths, batch_names
-from .batch_target import SealedBatch
+from .batch_queue import BatchQueue
+from .batch_target import SealedBatch, lanes_of
 from .blobs import BlobQueue, named_blobs, queue_path
-from .otlp import PushError
+from .pace import Pace
+from .schedule import Schedule
 
 MOST_NAMES = 10_000
 """Batches that are remembered by name; what is more is found again in the directory."""
-
-_TRIES = 5
-"""So often a suspect batch is tried before those behind it are: it alone may be what the target
-fails at, and must not keep up all others."""
-
-_ABOUT_NO_BATCH = re.compile(
-    r"40[1345]\b.*|429\b.*|503\b.*|no answer|no TLS connection|"
-    r"|UNAVAILABLE|RESOURCE_EXHAUSTED|UNAUTHENTICATED|PERMISSION_DENIED"
-)
-"""Failures, in the words of Response.status, that another batch would meet as well."""
 
 
 BlobsOf = Callable[[str, bytes], list[BlobKey]]
@@ -50,38 +41,46 @@ class Backlog:
         owner: str,
         lease: Lease,
         on_trouble: Callable[[Exception], None],
+        queue: BatchQueue,
+        most_names: int,
     ) -> None:
         """`claim` is how one comes by a backlog."""
         self.owner = owner
-        self.evicted = 0
-        """Batches that were gone before they could be sent."""
+        self.evicted: list[str] = []
+        """Batches that were gone before they could be sent; the caller may clear the list."""
+        self.unreadable: list[str] = []
+        """Batches that were given up because their files cannot be read; as `evicted`."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
-        self._heap: list[tuple[int, str]] = []
-        """(tries // _TRIES, name)"""
-        self._names: set[str] = set()
-        """Those in the heap, and those being sent."""
-        self._tries: dict[str, int] = {}
-        self._alone: set[str] = set()
-        """Batches to be sent in a request of their own, for one of their group was refused."""
+        self._queue, self._most_names = queue, most_names
         self._is_unsaved = self._are_blobs_unsaved = False
         self.cursor = self._cursor()
-        self.blobs, self._are_blobs_lost = self._queue()
+        self.blobs, self._are_blobs_lost = self._blob_queue()
 
     @classmethod
     def claim(
-        cls, paths: SpoolPaths, target: str, owner: str, on_trouble: Callable[[Exception], None]
+        cls,
+        paths: SpoolPaths,
+        target: str,
+        owner: str,
+        on_trouble: Callable[[Exception], None],
+        queue: BatchQueue | None = None,
+        *,
+        most_names: int = MOST_NAMES,
     ) -> Self | None:
-        """The backlog of an owner (a prefix) for the key of a target; None where another has it.
+        """Return the backlog of an owner (a prefix) for the key of a target.
 
-        What was damaged is set aside and given to `on_trouble`. Raises TargetError where `state/`
-        cannot be written.
+        None if another process has it. A damaged file is set aside and reported to `on_trouble`.
+        No more than `most_names` batches are remembered. Raises TargetError if `state/` cannot be
+        written.
         """
         lease = claim_delivery(paths, target, owner)
         if lease is None:
             return None
+        if queue is None:
+            queue = BatchQueue(Schedule(Pace(), time.monotonic), lanes_of(None))
         try:
-            backlog = cls(paths, target, owner, lease, on_trouble)
+            backlog = cls(paths, target, owner, lease, on_trouble, queue, most_names)
             backlog.cursor.save()  # else the next process does not know whose the batches are
         except BaseException:
             lease.release()
@@ -95,7 +94,7 @@ class Backlog:
             self._on_trouble(error)
             return reset_cursor(self._paths, self._target, self.owner)
 
-    def _queue(self) -> tuple[BlobQueue, bool]:
+    def _blob_queue(self) -> tuple[BlobQueue, bool]:
         state = self._paths.state
         try:
             return BlobQueue(state, self._target, self.owner), False
@@ -120,20 +119,35 @@ class Backlog:
     @property
     def waiting(self) -> int:
         """Batches that the target does not have, as far as they are known."""
-        return len(self._names)
+        return len(self._queue)
 
-    def take(self, names: Iterable[str]) -> int:
-        """Take up batches that are not done; gives how many there was no room for."""
+    def names(self) -> set[str]:
+        """The batches that wait, and those that are being sent."""
+        return self._queue.names()
+
+    def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
+        """Take up batches that are not done; gives how many there was no room for.
+
+        `are_first`: they go before those that were taken up already.
+        """
         left = 0
         for name in names:
-            if name in self._names or name in self.cursor:
+            if name in self._queue or name in self.cursor:
                 continue
-            if len(self._names) >= MOST_NAMES:
+            if len(self._queue) >= self._most_names:
                 left += 1
                 continue
-            self._names.add(name)
-            heapq.heappush(self._heap, (0, name))
+            self._queue.add(name, is_first=are_first)
         return left
+
+    @property
+    def opens(self) -> float:
+        """When the next batch may be tried, by the clock of the schedule."""
+        return self._queue.opens()
+
+    def lane(self, group: Sequence[SealedBatch]) -> str:
+        """The lane of a group that `group` gave."""
+        return self._queue.lane(group[0].name)
 
     def scan(self) -> int:
         """Take up what the directory holds; gives how many there was no room for."""
@@ -150,38 +164,47 @@ class Backlog:
                         self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
-        """The batches whose turn it is: the next one, and more up to `limit` bytes together.
+        """Return the batches whose turn it is: one, or more of a lane up to `limit` bytes together.
 
-        They are to be given to `acknowledge`, `refuse` or `put_back`. Raises OSError where the
-        next one cannot be read.
+        Empty if none may be tried now. The caller gives them to `acknowledge`, `refuse` or
+        `put_back`.
         """
         found: list[SealedBatch] = []
-        room, first = limit, 0
-        while self._heap:
-            turn, name = self._heap[0]
-            path = self._paths.spool / name
-            try:
-                room -= path.stat().st_size
-                if found and (room < 0 or turn != first or name in self._alone):
-                    break
-                data = path.read_bytes()
-            except FileNotFoundError:
-                heapq.heappop(self._heap)
-                self._forget(name)
-                self.evicted += 1
-                continue
-            except OSError:
-                if found:
-                    break
-                heapq.heappop(self._heap)
-                self._again(name, True)
-                raise
-            heapq.heappop(self._heap)
-            found.append(SealedBatch(name, data))
-            first = turn
-            if name in self._alone or room <= 0:
+        room = limit
+        name = self._queue.take()
+        while name is not None:
+            if found and self._size(name) > room:
+                self._queue.put_back(name)
                 break
+            data = self._read(name)
+            if data is not None:
+                room -= len(data)
+                found.append(SealedBatch(name, data))
+            if not found:
+                name = self._queue.take()
+            else:
+                name = self._queue.take_with(found[0].name) if room > 0 else None
         return found
+
+    def _size(self, name: str) -> int:
+        with contextlib.suppress(OSError):
+            return (self._paths.spool / name).stat().st_size
+        return 0
+
+    def _read(self, name: str) -> bytes | None:
+        """Return the content of a batch; None if it is gone, or cannot be read now."""
+        try:
+            return (self._paths.spool / name).read_bytes()
+        except FileNotFoundError:
+            self._queue.forget(name)
+            self.evicted.append(name)
+        except OSError as error:
+            self._on_trouble(error)
+            if self._queue.failed(name, error):
+                self.cursor.refuse(name, f"cannot be read: {error.strerror or error}")
+                self._queue.forget(name)
+                self.unreadable.append(name)
+        return None
 
     def acknowledge(
         self, group: Sequence[SealedBatch], *, with_blobs: bool, blobs_of: BlobsOf = named_blobs
@@ -194,7 +217,7 @@ class Backlog:
             if with_blobs and self.blobs.add(blobs_of(batch.name, batch.data)):
                 self._are_blobs_unsaved = True
             self.cursor.acknowledge(batch.name)
-            self._forget(batch.name)
+            self._queue.forget(batch.name)
         self._save()
 
     def finish_blob(self, key: BlobKey) -> None:
@@ -208,39 +231,19 @@ class Backlog:
         if self._are_blobs_unsaved:
             self.blobs.save()
             self._are_blobs_unsaved = False
-        self.cursor.save(self._names)
+        self.cursor.save(self._queue.names())
         self._is_unsaved = False
 
     def refuse(self, batch: SealedBatch, reason: str) -> None:
         """Note that the target will never take a batch. Raises as `acknowledge`."""
         self.cursor.refuse(batch.name, reason)
-        self._forget(batch.name)
+        self._queue.forget(batch.name)
         self._save()
 
-    def put_back(
-        self, group: Sequence[SealedBatch], *, singly: bool = False, is_suspect: bool = False
-    ) -> None:
-        """Try a group again later; `singly`: one by one, for the target refuses one of them.
-
-        `is_suspect`: the failure may be for what is in it (see `makes_suspect`).
-        """
+    def put_back(self, group: Sequence[SealedBatch], *, singly: bool = False) -> None:
+        """Try a group again, when its schedule allows it; `singly`: one by one."""
         for batch in group:
-            if singly:
-                self._alone.add(batch.name)
-            self._again(batch.name, is_suspect)
-
-    def _again(self, name: str, is_suspect: bool) -> None:
-        tries = self._tries.get(name, 0) + is_suspect
-        if tries:
-            self._tries[name] = tries
-        if tries >= _TRIES:
-            self._alone.add(name)  # to find out which of its group it is
-        heapq.heappush(self._heap, (tries // _TRIES, name))
-
-    def _forget(self, name: str) -> None:
-        self._names.discard(name)
-        self._tries.pop(name, None)
-        self._alone.discard(name)
+            self._queue.put_back(batch.name, alone=singly)
 
     def remove(self) -> None:
         """Remove what is kept of an owner that is no more and none of whose batches is left."""
@@ -260,13 +263,6 @@ class Backlog:
     def abandon(self) -> None:
         """In a forked child: let go of the lease, which is the parent's."""
         self._lease.abandon()
-
-
-def makes_suspect(error: BaseException) -> bool:
-    """Whether a failure may be for what is in the batches, and not for all that is sent."""
-    if isinstance(error, PushError):
-        return not _ABOUT_NO_BATCH.fullmatch(error.status)
-    return not isinstance(error, OSError)
 
 
 def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ __all__ = [
     "SealedBatch",
     "StoppedError",
     "UnreachableError",
+    "lanes_of",
 ]
 
 
@@ -62,6 +63,10 @@ class BlobSink(Protocol):
 class BatchTarget(Protocol):
     """Takes sealed batches. One thread uses it; `interrupt` may come from any.
 
+    A target may have a method `lane_of`, which gives the lane of a batch by its name: the failures
+    of one lane delay no other. Batches of a lane are alike to the target, as those of one tenant
+    are. `send` is given batches of one lane.
+
     Batches are sent at least once: those of a request whose answer was lost may be there already,
     and come again with the same ids.
     """
@@ -83,7 +88,7 @@ class BatchTarget(Protocol):
         """Where snapshot files go; None where the target takes none."""
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Send batches, all or none of them; tries once, the caller decides when to try again.
+        """Send batches of one lane, all or none of them, once: the caller tries again.
 
         Raises RefusedError where the target will never take one of them, UnreachableError where it
         takes nothing now (MisconfiguredError where that looks like a fault of the configuration),
@@ -98,3 +103,13 @@ class BatchTarget(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: let go of the connections without a word to the server."""
+
+
+def lanes_of(target: object) -> Callable[[str], str]:
+    """Return what gives the lane of a batch; without `lane_of` all are in one lane."""
+    found: Callable[[str], str] = getattr(target, "lane_of", _one_lane)
+    return found
+
+
+def _one_lane(_name: str) -> str:
+    return ""

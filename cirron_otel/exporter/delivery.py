@@ -19,11 +19,21 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_val
 
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
-from .backlog import MOST_NAMES, Backlog, makes_suspect
-from .batch_target import BatchTarget, BlobSink, RefusedError, StoppedError
+from .attempt import attempt
+from .backlog import MOST_NAMES, Backlog
+from .batch_queue import BatchQueue
+from .batch_target import (
+    BatchTarget,
+    BlobSink,
+    RefusedError,
+    SealedBatch,
+    StoppedError,
+    lanes_of,
+)
 from .blobs import named_blobs
 from .leftovers import Leftovers
 from .pace import Gate, Pace
+from .schedule import Schedule
 from .tally import Tally
 
 _GRACE_S = 0.5
@@ -45,10 +55,15 @@ class Delivery:
         *,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        most_names: int = MOST_NAMES,
     ) -> None:
-        """Nothing is claimed or sent yet. `clock` gives seconds, and never goes back."""
+        """Nothing is claimed or sent yet. `clock` gives seconds, and never goes back.
+
+        No more than `most_names` batches are remembered by name.
+        """
         self._paths, self._prefix, self._target = paths, owner.prefix, target
-        self._pace, self._clock = pace or Pace(), clock
+        self._pace, self._clock, self._most_names = pace or Pace(), clock, most_names
+        self._schedule = Schedule(self._pace, clock)
         self._pid = os.getpid()
         # Re-entrant: a signal handler that ends the process may hit a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
@@ -59,14 +74,15 @@ class Delivery:
         self._sealed = self._done = 0
         """Own batches that were notified, and those that need nothing more."""
         self._is_idle = False
-        """Whether the thread waits for a batch to be noted."""
+        """Whether the thread waits, and a batch that is noted is to wake it."""
         self._is_hurried = False
         self._is_stopped = False
         self._deadline: float | None = None
         """When `finish` gives up; None before it is called."""
         self._own: Backlog | None = None
         self._leftovers = Leftovers(paths, target.key, owner.prefix, self._claim)
-        self._batch_gate = Gate(self._pace, clock)
+        self._own_gate = Gate(self._pace, clock)
+        """Closed for a while after trouble with files of this process."""
         self._blob_gate = Gate(self._pace, clock)
         self._sweep_at = clock()
         self._tally = Tally()
@@ -89,7 +105,7 @@ class Delivery:
         with self._changed:
             self._sealed += 1
             # Behind one that was not noted none is, so that the order is kept.
-            if len(self._noted) < MOST_NAMES and not self._unnoted:
+            if len(self._noted) < self._most_names and not self._unnoted:
                 self._noted.append(name)
             else:
                 self._unnoted += 1
@@ -101,6 +117,12 @@ class Delivery:
         with self._changed:
             self._leftovers.are_more = True
             self._sweep_at = self._clock()
+            self._changed.notify_all()
+
+    def press(self) -> None:
+        """Ask for room in the spool, from any thread; see Schedule."""
+        self._schedule.press()
+        with self._changed:
             self._changed.notify_all()
 
     def hurry(self, timeout: float) -> None:
@@ -187,7 +209,7 @@ class Delivery:
             return False
         except Exception as error:  # the thread must go on, and nobody else would hear of it
             self._tally.failed(error, self._target.shown)
-            self._batch_gate.failed(error)
+            self._own_gate.failed(error)
             return False
 
     def _is_over(self) -> bool:
@@ -195,7 +217,8 @@ class Delivery:
             return self._is_stopped
         if not self._is_hurried:
             self._is_hurried = self._is_scan_due = True  # some batch may never have been notified
-            self._batch_gate.hurry()
+            self._own_gate.hurry()
+            self._schedule.hurry()
             self._blob_gate.hurry()
         if self._is_own_done() or self._clock() >= self._deadline:
             return True
@@ -212,17 +235,20 @@ class Delivery:
             return self._held()
         return [self._own] if self._own is not None else []
 
-    def _has_batches(self) -> bool:
-        noted = self._noted or self._unnoted or self._is_scan_due
-        return (self._own is not None and bool(noted)) or any(
-            backlog.waiting for backlog in self._backlogs()
-        )
+    def _has_noted(self) -> bool:
+        """Whether `_take_noted` has something to do."""
+        own = self._own
+        if own is None:
+            return False
+        if self._noted:
+            return own.waiting < self._most_names
+        return not own.waiting and bool(self._unnoted or self._is_scan_due)
 
     def _next(self) -> float:
         """When the next thing is to be done, as far as that is known now."""
-        times = []
-        if self._has_batches():
-            times.append(self._batch_gate.opens)
+        times = [max(backlog.opens, self._own_gate.opens) for backlog in self._backlogs()]
+        if self._has_noted():
+            times.append(self._own_gate.opens)
         if self._target.blobs and any(len(backlog.blobs) for backlog in self._backlogs()):
             times.append(self._blob_gate.opens)
         if self._own is None or self._deadline is None:
@@ -238,7 +264,7 @@ class Delivery:
                 left = min(until, self._next()) - self._clock()
                 if left <= 0:
                     return
-                self._is_idle = not self._has_batches()
+                self._is_idle = True
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
                 self._is_idle = False
 
@@ -251,9 +277,10 @@ class Delivery:
             if self._deadline is None:
                 self._leftovers.sweep()
         self._take_noted()
-        if self._batch_gate.is_open:
+        self._schedule.relieve()
+        if self._own_gate.is_open:
             for backlog in self._backlogs():
-                if backlog.waiting:
+                if backlog.opens <= self._clock():
                     return self._send(backlog)
         if self._target.blobs is not None and self._blob_gate.is_open:
             for backlog in self._backlogs():
@@ -267,6 +294,8 @@ class Delivery:
             self._target.key,
             owner,
             lambda e: self._tally.failed(e, self._target.shown),
+            BatchQueue(self._schedule, lanes_of(self._target)),
+            most_names=self._most_names,
         )
 
     def _claim_own(self) -> None:
@@ -281,7 +310,7 @@ class Delivery:
         if own is None:
             return
         with self._changed:
-            room = min(MOST_NAMES - own.waiting, len(self._noted))
+            room = min(self._most_names - own.waiting, len(self._noted))
             names = [self._noted.popleft() for _ in range(room)]
             own.take(names)
             if own.waiting or not (self._unnoted or self._is_scan_due):
@@ -294,40 +323,40 @@ class Delivery:
     def _send(self, backlog: Backlog) -> bool:
         if not self._is_held(backlog):
             return True
-        evicted = backlog.evicted
         group = backlog.group(self._target.request_bytes)
         if backlog is not self._own:
-            self._tally.evicted += backlog.evicted - evicted
-        if not group:
-            self._settle(backlog)
-            return True
-        try:
-            receipt = self._target.send(group)
-        except RefusedError as error:
-            self._batch_gate.passed()
-            if len(group) > 1:
-                backlog.put_back(group, singly=True)
-                return True
+            self._tally.evicted += len(backlog.evicted)
+        backlog.evicted.clear()
+        self._tally.refused += len(backlog.unreadable)
+        self._done += len(backlog.unreadable) if backlog is self._own else 0
+        backlog.unreadable.clear()
+        if group:
+            self._try(backlog, group)
+        self._settle(backlog)
+        return True
+
+    def _try(self, backlog: Backlog, group: list[SealedBatch]) -> None:
+        shown = self._target.shown
+        result = attempt(self._target, self._schedule, backlog, group)
+        if result.failure is not None:
+            self._tally.failed(result.failure, shown)
+            return
+        self._own_gate.passed()
+        if result.refusal is not None:
             self._tally.refused += 1
-            self._tally.failed(error, self._target.shown)
+            self._tally.failed(result.refusal, shown)
             self._done += backlog is self._own
-            backlog.refuse(group[0], str(error))
-        except BaseException as error:
-            backlog.put_back(group, is_suspect=makes_suspect(error))
-            raise
-        else:
-            self._batch_gate.passed()
+            backlog.refuse(group[0], str(result.refusal))
+        elif result.receipt is not None:
             self._tally.succeeded()
             self._tally.sent_batches += len(group)
             self._tally.sent_bytes += sum(len(batch.data) for batch in group)
-            self._tally.rejected_spans += receipt.rejected_spans
-            self._tally.noted(receipt.message, self._target.shown)
+            self._tally.rejected_spans += result.receipt.rejected_spans
+            self._tally.noted(result.receipt.message, shown)
             self._done += len(group) if backlog is self._own else 0
             sink = self._target.blobs
             blobs_of = named_blobs if sink is None else sink.keys_of
             backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
-        self._settle(backlog)
-        return True
 
     def _upload(self, backlog: Backlog, sink: BlobSink) -> bool:
         if not self._is_held(backlog):

@@ -6,12 +6,16 @@ by two, and nothing twice but what was in a request whose answer was lost.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
+from ..errors import CirronOtelError, EndpointError
+from ..exporter.attempt import attempt
 from ..exporter.backlog import Backlog
+from ..exporter.batch_queue import BatchQueue
 from ..exporter.batch_target import (
     BlobSink,
     MisconfiguredError,
@@ -20,8 +24,11 @@ from ..exporter.batch_target import (
     SealedBatch,
     StoppedError,
     UnreachableError,
+    lanes_of,
 )
 from ..exporter.otlp import Backoff
+from ..exporter.pace import Pace
+from ..exporter.schedule import Schedule
 from ..spool.findings import Finding
 from ..spool.paths import SpoolPaths
 from .export_report import ExportReport
@@ -29,8 +36,11 @@ from .light import light
 
 T = TypeVar("T")
 
-CHUNK = 1000
-"""Batches that are taken up at once."""
+logger = logging.getLogger(__name__)
+
+_MOST_NAMES = 10_000_000
+"""Batches that are remembered by name: all of a spool, for one beyond them would wait behind those
+of tenants that are refused."""
 
 
 class Sink(Protocol):
@@ -66,30 +76,45 @@ class Courier:
         say: Callable[[str], None],
         with_blobs: bool = False,
         backoff: Backoff | None = None,
+        on_failure: Callable[[EndpointError], None] = lambda _: None,
     ) -> None:
         """Nothing is claimed yet.
 
         `patience` is how long, in seconds, the target may not be ready; None: for ever. `say` is
         given what people should know. `with_blobs`: the snapshot files are to be sent as well.
+        `on_failure` is given the failures that are tried again.
         """
         self.backlogs: dict[str, Backlog] = {}
         """By owner: what is ours to send."""
+        self.lost: set[str] = set()
+        """Batches that were in line when another process got their lease; the caller clears it."""
         self._paths, self._target, self._report = paths, target, report
         self._stop = stop
         self._patience = float("inf") if patience is None else patience
+        self._schedule = Schedule(Pace(backoff or Backoff()), time.monotonic)
+        self._lanes = lanes_of(target)
+        self._failure: EndpointError | None = None
+        """The latest failure that is not for good."""
         self._say = say
         self._with_blobs = with_blobs
         self._is_said = False
         self._backoff = backoff or Backoff()
+        self._on_failure = on_failure
 
     def claim(self, owner: str) -> Backlog | None:
         """The backlog of an owner, if its lease is to be had. Raises TargetError."""
         backlog = self.backlogs.get(owner)
         if backlog is not None and backlog.is_held():
             return backlog
-        self.release(owner)
+        if backlog is not None:
+            self._lose(owner, backlog)
         backlog = Backlog.claim(
-            self._paths, self._target.key, owner, lambda error: self._say(str(error))
+            self._paths,
+            self._target.key,
+            owner,
+            lambda error: self._say(str(error)),
+            BatchQueue(self._schedule, self._lanes),
+            most_names=_MOST_NAMES,
         )
         if backlog is not None:
             self.backlogs[owner] = backlog
@@ -104,25 +129,93 @@ class Courier:
         if backlog is not None:
             backlog.release()
 
+    def _lose(self, owner: str, backlog: Backlog) -> None:
+        self.lost |= backlog.names()
+        self.release(owner)
+
     def close(self) -> None:
         """Release everything."""
         for owner in list(self.backlogs):
             self.release(owner)
 
-    def send(self, backlog: Backlog, names: Iterable[str]) -> None:
-        """Send an owner's batches, in order, but those that the target has.
+    def take(self, backlog: Backlog, names: Iterable[str], *, are_first: bool = False) -> None:
+        """Put an owner's batches in line, but those that the target has.
 
-        Raises UnreachableError where the target is not ready for too long, MisconfiguredError, and
-        StoppedError: what was acknowledged until then is in the cursor.
+        `are_first`: before those that are in line already.
         """
-        waiting = sorted(names)
-        for start in range(0, len(waiting), CHUNK):
-            chunk = waiting[start : start + CHUNK]
-            backlog.take(chunk)
-            self._drain(backlog)
-            for name in chunk:
-                if name not in backlog.cursor:
-                    self.skip(Finding(name, "evicted", "gone before it could be sent"))
+        if left := backlog.take(sorted(names), are_first=are_first):
+            self._say(f"{left} batches wait until others are sent")
+
+    def names(self) -> set[str]:
+        """The batches that are in line."""
+        return set().union(*(backlog.names() for backlog in list(self.backlogs.values())))
+
+    def press(self) -> None:
+        """Ask for room in the spool, from any thread; see Schedule."""
+        self._schedule.press()
+
+    def send(self, seconds: float, *, tries_on: bool) -> bool:
+        """Send what is in line and may be sent now, for about so many seconds.
+
+        Returns whether there may be more. Raises StoppedError, and without `tries_on`
+        MisconfiguredError if the target takes nothing at all.
+        """
+        until = time.monotonic() + seconds
+        self._schedule.relieve()
+        while self._turn(tries_on=tries_on):
+            if time.monotonic() >= until:
+                return True
+        return False
+
+    def finish(self) -> None:
+        """Send everything that is in line, however often that must be tried.
+
+        Raises UnreachableError if nothing was accepted for too long, MisconfiguredError if that is
+        all that is left, and StoppedError: what was acknowledged by then is in the cursors.
+        """
+        give_up = time.monotonic() + self._patience
+        while True:
+            before = self._schedule.answers
+            if self._turn(tries_on=True, give_up=give_up):
+                if self._schedule.answers > before:
+                    give_up = time.monotonic() + self._patience
+                self._check_misconfigured()
+                continue
+            opens = min((each.opens for each in self.backlogs.values()), default=float("inf"))
+            if opens == float("inf"):
+                return
+            if self._failure is not None and opens >= give_up:
+                raise self._failure
+            self._stop.wait(min(max(opens - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
+
+    def _check_misconfigured(self) -> None:
+        """Raise the latest failure if every batch that is left has met one of its kind."""
+        waiting = sum(backlog.waiting for backlog in self.backlogs.values())
+        if isinstance(self._failure, MisconfiguredError) and self._schedule.failing >= waiting:
+            raise self._failure
+
+    def _turn(self, *, tries_on: bool, give_up: float = float("inf")) -> bool:
+        """Send one group of each owner; whether there was any."""
+        was_any = False
+        for owner, backlog in list(self.backlogs.items()):
+            self._check_stop()
+            if not backlog.is_held():
+                self._lose(owner, backlog)
+                continue
+            group = backlog.group(self._target.request_bytes)
+            self._tell_lost(backlog)
+            if group:
+                was_any = True
+                self._try(backlog, group, tries_on, give_up)
+        return was_any
+
+    def _tell_lost(self, backlog: Backlog) -> None:
+        for name in backlog.evicted:
+            self.skip(Finding(name, "evicted", "gone before it could be sent"))
+        for name in backlog.unreadable:
+            self.skip(Finding(name, "unreadable", "given up: its file cannot be read"))
+        backlog.evicted.clear()
+        backlog.unreadable.clear()
 
     def skip(self, finding: Finding) -> None:
         """Tell the report what is not sent."""
@@ -149,30 +242,44 @@ class Courier:
                 backlog.blobs.save()
         return sent
 
-    def _drain(self, backlog: Backlog) -> None:
-        while group := backlog.group(self._target.request_bytes):
-            try:
-                receipt = self.retried(lambda: self._target.send(group))
-            except RefusedError as error:
-                if len(group) > 1:
-                    backlog.put_back(group, singly=True)
-                    continue
-                backlog.refuse(group[0], str(error))
-                self.skip(Finding(group[0].name, "refused", str(error)))
-            except BaseException:
-                backlog.put_back(group)
-                raise
-            else:
-                backlog.acknowledge(group, with_blobs=self._with_blobs)
-                self._count(group, receipt)
+    def _try(
+        self, backlog: Backlog, group: list[SealedBatch], tries_on: bool, give_up: float
+    ) -> None:
+        result = attempt(self._target, self._schedule, backlog, group)
+        if result.failure is not None:
+            self._failed(group[0].name, result.failure, tries_on, give_up)
+        elif result.refusal is not None:
+            backlog.refuse(group[0], str(result.refusal))
+            self.skip(Finding(group[0].name, "refused", str(result.refusal)))
+        elif result.receipt is not None:
+            self._failure = None
+            backlog.acknowledge(group, with_blobs=self._with_blobs)
+            self._count(group, result.receipt)
+
+    def _failed(self, name: str, error: Exception, tries_on: bool, give_up: float) -> None:
+        """Raise what cannot be waited for; report the rest, each cause once."""
+        if not isinstance(error, EndpointError):
+            if not isinstance(error, CirronOtelError):
+                logger.error("the export to %s failed", self._target.shown, exc_info=error)
+            error = UnreachableError(f"{self._target.shown} could not be served: {error}")
+        self._failure = error
+        is_misconfigured = isinstance(error, MisconfiguredError)
+        if is_misconfigured and not tries_on and not self._schedule.has_passed:
+            raise error
+        if not is_misconfigured and self._schedule.held_until(name) >= give_up:
+            raise error
+        self._on_failure(error)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise StoppedError(f"stopped before {self._target.shown} accepted everything")
 
     def retried(self, attempt: Callable[[], T]) -> T:
         """What an attempt gives, made until the target is ready; the errors are those of `send`."""
         give_up = time.monotonic() + self._patience
         number = 0
         while True:
-            if self._stop.is_set():
-                raise StoppedError(f"stopped before {self._target.shown} accepted everything")
+            self._check_stop()
             try:
                 return attempt()
             except MisconfiguredError:

@@ -157,7 +157,8 @@ class CirronFlush:
             left = [name for name in names if name not in backlog.cursor]
             for name in left:
                 reader.read(name)  # what is no batch is found then
-            courier.send(backlog, [name for name in left if name not in self._broken])
+            courier.take(backlog, [name for name in left if name not in self._broken])
+            courier.finish()
             report.files += courier.upload(backlog, self._target.blobs)
             courier.release(owner)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError, TargetError
+from ..errors import EndpointError, InputError, TargetError
 from ..exporter.backlog import Backlog
 from ..exporter.config import OtlpConfig, target_key
 from ..exporter.otlp import Backoff, StoppedError
@@ -31,10 +31,12 @@ from .listing import Listing
 UNDECIDED_SECONDS = 60.0
 """How long a batch waits until it is known whose session its records belong to."""
 POLL_SECONDS = 0.2
+_SEND_SECONDS = 0.5
+"""After sending for so long, new batches are taken up: their lanes must not wait for a long one."""
 _AGAIN_SECONDS = 5.0
 """Leases that others hold are asked for again after that."""
 MOST_AT_ONCE = 2_000
-"""Batches without an owner that are sent before new ones have their turn."""
+"""Batches without an owner that are put in line before new ones have their turn."""
 
 
 MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedTarget]
@@ -52,6 +54,10 @@ class Terms:
     is_noted: bool = False
     """Whether `Follower.note` is called for the batches that this process seals."""
     make_target: MakeTarget = IndexedTarget
+    tries_on: bool = False
+    """Whether to go on with an endpoint that refuses everything, as with a wrong key."""
+    on_failure: Callable[[EndpointError], None] = lambda _: None
+    """Given the failures that are tried again."""
 
 
 class Follower:
@@ -111,6 +117,11 @@ class Follower:
             with lease, self._work() as work:
                 work.round(is_last=True)
 
+    def press(self) -> None:
+        """Ask for room in the spool, from any thread; see Schedule."""
+        if (work := self._at_work) is not None:
+            work.press()
+
     def unsent(self) -> int:
         """How many batches the endpoint does not have."""
         return unsent(self._reader, self._key, self._broken)
@@ -149,6 +160,7 @@ class Follower:
                     patience=self._terms.patience,
                     say=self._say,
                     backoff=self._terms.backoff,
+                    on_failure=self._terms.on_failure,
                 )
                 stack.callback(courier.close)
                 is_segmented = self._options.layout == SEGMENTED
@@ -214,25 +226,39 @@ class _Work:
         """Whether the last round left batches that can be sent."""
 
     def round(self, *, is_last: bool = False) -> bool:
-        """Send what can be sent now; `is_last`: nothing is waited for.
+        """Send what can be sent now; `is_last`: send everything, and wait for no parents.
 
         Returns whether the next round has something to do at once.
         """
+        self._take_up(is_last)
+        if is_last:
+            self._courier.finish()
+        elif self._courier.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
+            self._is_more = True
+        self._left |= self._courier.lost
+        self._courier.lost.clear()
+        self._release()
+        return self._is_more
+
+    def _take_up(self, is_last: bool) -> None:
+        """Put in line what can be sent."""
         new = self._listing.take()
         self._left.update(new)
         is_read = is_last or self._listing.is_due()
         if is_read:
             self._read()
         elif not (new or self._is_more or self._is_late() or self._is_lease_due()):
-            return False
+            return
         owned = self._owned()
         self._is_more = False
         for owner, names in owned.items():
             if self._courier.claim(owner) is not None:
                 self._work_at(owner, names, new, is_read, is_last)
-        self._release(owned)
         self._is_begun = True
-        return self._is_more
+
+    def press(self) -> None:
+        """Ask for room in the spool, from any thread; see Schedule."""
+        self._courier.press()
 
     def left(self) -> list[str] | None:
         """The batches that may not be sent yet; from any thread. None before that is known."""
@@ -240,7 +266,7 @@ class _Work:
             return None
         while True:
             with contextlib.suppress(RuntimeError):  # it was changed meanwhile
-                return [*{*self._left, *noted}]
+                return [*{*self._left, *noted, *self._courier.names()}]
 
     def _read(self) -> None:
         self._left.update(self._listing.read())
@@ -275,7 +301,7 @@ class _Work:
     def _work_at(
         self, owner: str, names: list[str], new: list[str], is_read: bool, is_last: bool
     ) -> None:
-        """Send an owner's batches, in order. New ones without an owner that say where their records
+        """Put an owner's batches in line. New ones without an owner that say where their records
         stand come first: an earlier backlog does not keep them waiting.
         """
         backlog = self._courier.backlogs[owner]
@@ -289,19 +315,19 @@ class _Work:
             backlog.cursor.forget(set(present))
         if owner == NONE and len(undone) > len(new) > 0:
             first = self._decided_alone(set(undone).intersection(new))
-            self._send(backlog, first)
+            self._take(backlog, first, are_first=True)
             undone = [name for name in undone if name in self._left]
         self._observe(undone)
         self._index.forget_resolved()
         most = MOST_AT_ONCE if owner == NONE and not is_last else len(undone)
         decided = self._decided(undone, most, is_last)
         backlog.cursor.waiting = {name for name in undone if name in self._since}
-        self._send(backlog, decided)
+        self._take(backlog, decided)
 
-    def _release(self, owned: dict[str, list[str]]) -> None:
+    def _release(self) -> None:
         """Let others send what nothing of which is waited for."""
-        for owner in list(self._courier.backlogs):
-            if not any(name in self._since for name in owned.get(owner, ())):
+        for owner, backlog in list(self._courier.backlogs.items()):
+            if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
                 self._courier.release(owner)
 
     def _observe(self, names: list[str]) -> None:
@@ -346,10 +372,10 @@ class _Work:
                 decided.append(name)
         return decided
 
-    def _send(self, backlog: Backlog, names: list[str]) -> None:
+    def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
         # Before they are sent: where a batch stands must not depend on how sending it ends.
         self._index.commit()
-        self._courier.send(backlog, names)
+        self._courier.take(backlog, names, are_first=are_first)
         self._left.difference_update(names)
 
     def _is_decided(self, name: str, is_last: bool) -> bool:

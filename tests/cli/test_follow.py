@@ -91,7 +91,7 @@ def test_a_refused_batch_is_noted_and_the_others_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_wrong_key_or_url_loses_nothing(tmp_path: Path, status: int) -> None:
     put(tmp_path, 1, 2)
-    with http_receiver(Answer(status)) as server:
+    with http_receiver(*[Answer(status)] * 3) as server:  # both together, and each alone
         with pytest.raises(MisconfiguredError, match=str(status)):
             Following(tmp_path, config_of(server), patience=None).once()
         assert Following(tmp_path, config_of(server)).once().batches == 2
@@ -104,7 +104,9 @@ def test_an_endpoint_that_is_away_loses_nothing(tmp_path: Path) -> None:
             Following(tmp_path, config_of(server)).once()
         report = Following(tmp_path, config_of(server), patience=None).once()
         assert (report.batches, report.skipped_count) == (2, 0)
-        assert [len(TracesData.FromString(p.body).resource_spans) for p in server.posts] == [2] * 4
+        # One of them alone might be what the endpoint fails at.
+        sizes = [len(TracesData.FromString(p.body).resource_spans) for p in server.posts]
+        assert sizes in ([2, 2, 2, 1, 1], [2, 2, 1, 1, 1])
 
 
 def test_it_goes_on_as_the_spool_grows_and_stops_when_told(tmp_path: Path) -> None:

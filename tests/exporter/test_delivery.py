@@ -67,7 +67,7 @@ def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
     assert delivery.stats()["waiting"] == 30
     with CirronServer().running(port) as server:
         assert delivery.finish(30)
-    assert server.accepted == process.sealed
+    assert sorted(server.accepted) == sorted(process.sealed)
 
 
 def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
         until(lambda: len(server.accepted) == 3)
         next_one.notify(later.seal())
         assert next_one.finish(30)
-    assert server.accepted == process.sealed + later.sealed
+    assert sorted(server.accepted) == sorted(process.sealed + later.sealed)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,7 @@ def test_what_fails_for_a_while_is_sent_when_it_works_again(tmp_path: Path, faul
             delivery.notify(process.seal())
         until(lambda: not server.faults)
         assert delivery.finish(30)
-    if fault.status == 500:  # which one batch alone may cause
-        server.accepted.sort(key=process.sealed.index)
-    assert server.accepted == process.sealed
+    assert sorted(server.accepted) == sorted(process.sealed)
     assert len(server.posts()) == 4 + 7
     stats = delivery.stats()
     assert stats["last_error"]
@@ -185,7 +183,8 @@ def test_a_lost_acknowledgement_costs_one_request(tmp_path: Path) -> None:
         for _ in range(5):
             delivery.notify(process.seal())
         assert delivery.finish(30)
-    assert server.accepted == [process.sealed[0], *process.sealed]
+    # The batch after it was tried at once, to find out whether the target or the batch failed.
+    assert sorted(server.accepted) == sorted([process.sealed[0], *process.sealed])
 
 
 def test_slow_answers_do_not_hold_up_the_end(tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ def test_batches_evicted_before_they_were_sent_are_counted(tmp_path: Path) -> No
     assert process.writer.drops.batches > 0
     stats = delivery.stats()
     assert stats["evicted"] + stats["sent_batches"] == 50
-    assert server.accepted == process.sealed[stats["evicted"] :]
+    assert sorted(server.accepted) == sorted(process.sealed[stats["evicted"] :])
 
 
 def test_what_there_is_no_room_to_note_is_found_again(
@@ -266,7 +265,7 @@ def test_what_there_is_no_room_to_note_is_found_again(
         assert delivery.finish(30)
     stats = delivery.stats()
     assert stats["evicted"] == process.writer.drops.batches > 0
-    assert server.accepted == process.sealed[stats["evicted"] :]
+    assert sorted(server.accepted) == sorted(process.sealed[stats["evicted"] :])
 
 
 def test_the_spool_removed_while_it_runs(tmp_path: Path) -> None:

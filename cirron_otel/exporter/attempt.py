@@ -1,0 +1,73 @@
+"""One attempt to send batches, and what it means for them and for those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from .backlog import Backlog
+from .batch_target import Receipt, RefusedError, SealedBatch, StoppedError
+from .failures import Failure, kind_of
+from .schedule import Schedule
+
+_ABOUT_THE_REQUEST = (Failure.SERVER_FAULT, Failure.FINAL, Failure.UNAUTHORIZED)
+
+
+class Sender(Protocol):
+    """What an attempt needs of a BatchTarget."""
+
+    def send(self, batches: list[SealedBatch]) -> Receipt:
+        """Send batches, all or none of them, once."""
+
+
+class Result(NamedTuple):
+    """How an attempt ended; without any of these its batches are tried one by one."""
+
+    receipt: Receipt | None = None
+    """The target has the batches."""
+    refusal: Exception | None = None
+    """The only batch is refused for good, or given up."""
+    failure: Exception | None = None
+    """The batches are tried again when the schedule allows it."""
+
+
+def attempt(
+    target: Sender, schedule: Schedule, backlog: Backlog, group: list[SealedBatch]
+) -> Result:
+    """Send a group that `backlog.group` gave.
+
+    The caller notes in the backlog what the target has or refused; batches that are to be tried
+    again are in the backlog. Raises StoppedError.
+    """
+    lane, names = backlog.lane(group), [batch.name for batch in group]
+    try:
+        receipt = target.send(group)
+    except RefusedError as error:
+        schedule.answered(lane, ())
+        if len(group) == 1:
+            return Result(refusal=error)
+        backlog.put_back(group, singly=True)
+        return Result()
+    except Exception as error:
+        if isinstance(error, StoppedError):
+            backlog.put_back(group)
+            raise
+        if _splits(schedule, lane, group, error):
+            backlog.put_back(group, singly=True)
+            return Result()
+        if schedule.failed(lane, names, error):
+            return Result(refusal=error)
+        backlog.put_back(group)
+        return Result(failure=error)
+    except BaseException:
+        backlog.put_back(group)
+        raise
+    schedule.passed(lane, names)
+    return Result(receipt=receipt)
+
+
+def _splits(schedule: Schedule, lane: str, group: Sequence[SealedBatch], error: Exception) -> bool:
+    """Whether to find out at once which batch of a group is the one that fails."""
+    if len(group) == 1 or schedule.has_failed(lane):
+        return False
+    return kind_of(error) in _ABOUT_THE_REQUEST

@@ -1,0 +1,179 @@
+"""The names of batches that wait for one target, in lanes (`schedule`), and whose turn it is."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .schedule import Schedule
+
+_HELD_EVERY = 8
+"""One turn in so many goes to a batch that failed before, although others have not been tried."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The batches of one lane."""
+
+    fresh: list[tuple[bool, str]] = field(default_factory=list)
+    """A heap of (is late, name): batches that may be tried whenever the lane is open."""
+    held: list[str] = field(default_factory=list)
+    """Sorted: batches that failed, each of which has its own time."""
+
+
+class BatchQueue:
+    """Lanes take turns; within a lane batches go in the order of their names.
+
+    A batch that failed is behind those that have not been tried. For one thread.
+    """
+
+    def __init__(self, schedule: Schedule, lane_of: Callable[[str], str]) -> None:
+        """`lane_of` gives the lane of a batch by its name."""
+        self._schedule, self._lane_of = schedule, lane_of
+        self._queues: OrderedDict[str, _Queue] = OrderedDict()
+        self._lanes: dict[str, str] = {}
+        """By name: the lane. It has those that are being sent, too."""
+        self._single: set[str] = set()
+        """Batches that are to be sent alone, for a request that they were in was refused."""
+        self._releases = schedule.releases
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lanes
+
+    def names(self) -> set[str]:
+        """All of them, those that are being sent included."""
+        return set(self._lanes)
+
+    def add(self, name: str, *, is_first: bool = False) -> None:
+        """Put a batch in line; `is_first`: before all of its lane that are in line already."""
+        lane = self._lanes[name] = self._lane_of(name)
+        heapq.heappush(self._queues.setdefault(lane, _Queue()).fresh, (not is_first, name))
+
+    def lane(self, name: str) -> str:
+        """The lane of a batch that was added and not removed."""
+        return self._lanes[name]
+
+    def take(self) -> str | None:
+        """Take out the batch whose turn it is; None where none may be tried now."""
+        self._release()
+        self._turn += 1
+        name = None
+        if self._turn % _HELD_EVERY == 0:
+            name = self._due()
+        if name is None:
+            name = self._first()
+        if name is None:
+            name = self._due()
+        if name is not None:
+            lane = self._lanes[name]
+            self._remove(lane, name)
+            if lane in self._queues:
+                self._queues.move_to_end(lane)
+        return name
+
+    def take_with(self, name: str) -> str | None:
+        """Take out one more that may go in the same request as `name`."""
+        lane = self._lanes[name]
+        queue = self._queues.get(lane)
+        if queue is None or self._is_alone(name):
+            return None
+        now = self._schedule.clock()
+        held = (each for each in queue.held if self._schedule.held_until(each) <= now)
+        late = ((True, each) for each in held)
+        nearest = min([*queue.fresh[:1], *itertools.islice(late, 1)], default=None)
+        if nearest is None or self._is_alone(nearest[1]):
+            return None
+        self._remove(lane, nearest[1])
+        return nearest[1]
+
+    def put_back(self, name: str, *, alone: bool = False) -> None:
+        """Put back what was taken: by its failure it waits, or goes on where it was."""
+        if alone:
+            self._single.add(name)
+        queue = self._queues.setdefault(self._lanes[name], _Queue())
+        if self._schedule.tries(name):
+            bisect.insort(queue.held, name)
+        else:
+            heapq.heappush(queue.fresh, (True, name))
+
+    def failed(self, name: str, error: Exception) -> bool:
+        """Put back a batch that could not be read: only this one waits; whether to give it up."""
+        is_hopeless = self._schedule.held(self._lanes[name], name, error)
+        self.put_back(name)
+        return is_hopeless
+
+    def forget(self, name: str) -> None:
+        """Forget a batch: nothing is to be done with it any more."""
+        lane = self._lanes.pop(name, None)
+        queue = self._queues.get(lane) if lane is not None else None
+        if lane is not None and queue is not None and name in queue.held:
+            self._remove(lane, name)
+        self._single.discard(name)
+        self._schedule.forget([name])
+
+    def opens(self) -> float:
+        """When the next batch may be tried, as far as that is known now."""
+        self._release()
+        times = []
+        for lane, queue in self._queues.items():
+            opens = self._schedule.opens(lane)
+            if not queue.fresh and not self._schedule.wants_head(lane):
+                opens = max(opens, min(map(self._schedule.held_until, queue.held)))
+            times.append(opens)
+        return min(times, default=float("inf"))
+
+    def _is_alone(self, name: str) -> bool:
+        return name in self._single or self._schedule.is_alone(name)
+
+    def _first(self) -> str | None:
+        """The first batch of the next open lane."""
+        now = self._schedule.clock()
+        for lane, queue in self._queues.items():
+            if self._schedule.opens(lane) > now:
+                continue
+            if self._schedule.wants_head(lane):
+                return min([name for _, name in queue.fresh[:1]] + queue.held[:1])
+            if queue.fresh:
+                return queue.fresh[0][1]
+        return None
+
+    def _due(self) -> str | None:
+        """A batch that failed before and may be tried again."""
+        now = self._schedule.clock()
+        for lane, queue in self._queues.items():
+            if queue.held and self._schedule.opens(lane) <= now:
+                for name in queue.held:
+                    if self._schedule.held_until(name) <= now:
+                        return name
+        return None
+
+    def _release(self) -> None:
+        """Let those go on in order that wait for nothing any more."""
+        if self._releases == self._schedule.releases:
+            return
+        self._releases = self._schedule.releases
+        now = self._schedule.clock()
+        for queue in self._queues.values():
+            held, queue.held = queue.held, []
+            for name in held:
+                if self._schedule.held_until(name) <= now:
+                    heapq.heappush(queue.fresh, (True, name))
+                else:
+                    queue.held.append(name)
+
+    def _remove(self, lane: str, name: str) -> None:
+        queue = self._queues[lane]
+        if queue.fresh and queue.fresh[0][1] == name:
+            heapq.heappop(queue.fresh)
+        else:
+            queue.held.remove(name)
+        if not (queue.fresh or queue.held):
+            del self._queues[lane]

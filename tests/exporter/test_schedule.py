@@ -1,0 +1,171 @@
+"""Whose turn it is after failures of every kind, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from cirron_otel.exporter.batch_queue import BatchQueue
+from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
+from cirron_otel.exporter.failures import Failure, kind_of
+from cirron_otel.exporter.otlp import Backoff, PushError
+from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.schedule import Schedule
+
+DOWN = UnreachableError("down", status="no answer")
+BUSY = UnreachableError("busy", status="429 Too Many Requests")
+FORBIDDEN = MisconfiguredError("no", status="403 Forbidden")
+FAULT = UnreachableError("fault", status="500 Internal Server Error")
+
+
+class Lane:
+    """A queue of batches whose lanes are the first letter of their names."""
+
+    def __init__(self, *names: str) -> None:
+        self.now = 0.0
+        self.schedule = Schedule(Pace(Backoff(jitter=0)), lambda: self.now)
+        self.queue = BatchQueue(self.schedule, lambda name: name[0])
+        for name in names:
+            self.queue.add(name)
+
+    def fails(self, error: PushError, expected: str) -> bool:
+        name = self.queue.take()
+        assert name == expected
+        is_hopeless = self.schedule.failed(self.queue.lane(name), [name], error)
+        if is_hopeless:
+            self.queue.forget(name)
+        else:
+            self.queue.put_back(name)
+        return is_hopeless
+
+    def passes(self, *expected: str) -> None:
+        for each in expected:
+            name = self.queue.take()
+            assert name == each
+            self.schedule.passed(self.queue.lane(name), [name])
+            self.queue.forget(name)
+
+
+@pytest.mark.parametrize("error", [DOWN, FORBIDDEN, FAULT])
+def test_a_failure_holds_back_one_batch_and_an_outage_keeps_the_order(error: PushError) -> None:
+    one = Lane("a1", "a2", "a3", "a4")
+    one.fails(error, "a1")
+    one.passes("a2")
+    one.fails(error, "a3")
+    one.fails(error, "a4")
+    assert one.queue.take() is None
+    one.queue.add("a5")
+    one.fails(error, "a5")  # the third in a row: the lane waits
+    one.queue.add("a6")
+    assert one.queue.take() is None
+    one.now = one.queue.opens()
+    one.passes("a1", "a3", "a4", "a5", "a6")
+
+
+def test_what_fails_again_and_again_closes_nothing() -> None:
+    one = Lane("a1", "a2")
+    for _ in range(50):
+        for name in ("a1", "a2"):
+            one.now = max(one.now, one.queue.opens())
+            one.fails(FAULT, name)
+    assert one.now > 1000
+    one.queue.add("a3")
+    one.passes("a3")
+
+
+def test_lanes_take_turns() -> None:
+    one = Lane("a1", "a2", "a3", "b1", "c1")
+    one.passes("a1", "b1", "c1", "a2", "a3")
+
+
+def test_a_lane_that_is_rate_limited_waits_alone() -> None:
+    one = Lane("a1", "a2", "b1")
+    one.fails(BUSY, "a1")
+    one.passes("b1")
+    assert one.queue.take() is None
+    one.now = one.queue.opens()
+    one.passes("a1", "a2")
+
+
+def test_a_dead_target_is_asked_rarely() -> None:
+    names = [f"{chr(97 + lane)}{number}" for lane in range(20) for number in range(50)]
+    one, attempts = Lane(*names), 0
+    while one.now < 3600:
+        name = one.queue.take()
+        if name is None:
+            one.now = one.queue.opens()
+            continue
+        attempts += 1
+        one.schedule.failed(one.queue.lane(name), [name], DOWN)
+        one.queue.put_back(name)
+    assert 100 < attempts < 400
+    found = []
+    while name := one.queue.take():
+        one.schedule.passed(one.queue.lane(name), [name])
+        one.queue.forget(name)
+        found.append(name)
+    assert sorted(found) == sorted(names)  # all of them at once, when it is back
+
+
+def test_a_lane_is_given_up_only_while_others_are_accepted() -> None:
+    one = Lane("a1")
+    for _ in range(100):
+        one.now = max(one.now, one.queue.opens())
+        assert not one.fails(FORBIDDEN, "a1")
+    assert one.now > 3600
+    one.queue.add("b1")
+    one.passes("b1")
+    one.now = one.queue.opens()
+    assert one.fails(FORBIDDEN, "a1")
+
+
+def test_room_is_made_of_what_holds_back_the_others() -> None:
+    one = Lane("a1", "b1")
+    one.fails(BUSY, "a1")
+    one.passes("b1")
+    one.schedule.press()
+    assert one.queue.take() is None
+    one.schedule.relieve()
+    assert one.fails(BUSY, "a1")
+    alone = Lane("a1")
+    alone.fails(BUSY, "a1")
+    alone.schedule.press()
+    alone.schedule.relieve()
+    assert alone.queue.take() is None  # nothing else is accepted: it may be the target
+
+
+def test_a_batch_is_given_up_that_fails_while_its_lane_is_accepted() -> None:
+    one, tries = Lane("a1"), 1
+    one.fails(FAULT, "a1")
+    while True:
+        one.queue.add(f"a2{tries}")
+        one.passes(f"a2{tries}")
+        one.now = one.queue.opens()
+        if one.fails(FAULT, "a1"):
+            break
+        tries += 1
+    assert tries == 20
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("", Failure.NO_ANSWER),
+        ("no answer", Failure.NO_ANSWER),
+        ("503 Service Unavailable", Failure.NO_ANSWER),
+        ("UNAVAILABLE", Failure.NO_ANSWER),
+        ("429", Failure.RATE_LIMIT),
+        ("RESOURCE_EXHAUSTED", Failure.RATE_LIMIT),
+        ("401 Unauthorized", Failure.UNAUTHORIZED),
+        ("PERMISSION_DENIED", Failure.UNAUTHORIZED),
+        ("404 Not Found", Failure.FINAL),
+        ("431", Failure.FINAL),
+        ("200 OK", Failure.FINAL),
+        ("UNIMPLEMENTED", Failure.FINAL),
+        ("408", Failure.SERVER_FAULT),
+        ("500", Failure.SERVER_FAULT),
+        ("INTERNAL", Failure.SERVER_FAULT),
+    ],
+)
+def test_kinds(status: str, kind: Failure) -> None:
+    assert kind_of(UnreachableError("why", status=status)) is kind
+    assert kind_of(ValueError(status)) is Failure.SERVER_FAULT
