@@ -114,11 +114,15 @@ class SpoolCounts:
 
 def folder_bytes(folder: Path) -> int:
     """The bytes of all files in a folder and below it."""
-    size = 0
-    for above, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(above, name)).st_size  # noqa: PTH118 - there are many
+    size, folders = 0, [os.fspath(folder)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_size
     return size
 
 

@@ -118,7 +118,7 @@ def owner_of(name: str) -> str | None:
 
 def group_of(name: str, known: set[str]) -> str:
     """Whose a batch is for those who send it: an owner of `known_owners`, else NONE."""
-    prefix = owner_of(name)
+    prefix = owner_of(name) if known else None
     return prefix if prefix in known and prefix is not None else NONE
 
 
