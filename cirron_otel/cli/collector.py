@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..collector.config_file import ConfigError, Loaded
+
+logger = logging.getLogger("cirron_otel.collector")
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -62,6 +65,7 @@ def collector(
     before the file.
     """
     from ..collector.config_file import ConfigError, load_options
+    from ..collector.extra import require
 
     given = {
         f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None
@@ -72,6 +76,7 @@ def collector(
         _refuse(error)
     if print_config:
         return _print(loaded, as_json)
+    require()
     if check:
         return _check(loaded, file, as_json)
     return _serve(loaded, as_json, lambda: load_options(file, given))
@@ -91,10 +96,11 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
             output.flush()
         else:
             told = ", ".join(f"{name} on {address}" for name, address in addresses.items())
-            output.message(f"listening: {told}")
+            logger.info("listening: %s", told)
 
-    for warning in loaded.warnings:
-        output.message(f"warning: {warning}")
+    # gRPC's core writes lines of its own to stderr, which would be no JSON. What it refuses is
+    # counted and logged by the receiver; GRPC_VERBOSITY=error brings its lines back.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # uvloop forks to start a process, and gRPC's handlers for that would say on standard error that
     # they give up. No child goes on with what gRPC has here: each is another program at once.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -102,6 +108,8 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
         Logging(loaded.options.logs, secrets_of(loaded.options)) as logs,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
+        for warning in loaded.warnings:
+            logger.warning("%s", warning, extra={"cause": warning})
         return runner.run(run(loaded.options, announce, read, logs))
 
 

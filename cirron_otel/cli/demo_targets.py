@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..collector.extra import is_installed
 from ..errors import CirronOtelError, UsageError
-from .embedded import Embedded, EmbeddedError, is_installed
+from .embedded import Embedded, EmbeddedError
 from .text import count, duration, printable
 
 if TYPE_CHECKING:

@@ -29,23 +29,11 @@ _END_S = 45.0
 _ROUND_S, _GONE_ROUNDS, _MOST_ROUNDS = 0.1, 3, 50
 """After a kill: the time between two looks, how many in a row must find its folder gone, and how
 many there are."""
-_MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
-"""What the extra `collector` brings."""
 _PROGRAM = "from cirron_otel.cli.embedded import serve; serve({})"
 
 
 class EmbeddedError(Exception):
     """The collector did not come to its end; the message is one line and says why."""
-
-
-def is_installed() -> bool:
-    """Whether all is there that a collector needs."""
-    from importlib.util import find_spec
-
-    try:
-        return all(find_spec(name) is not None for name in _MODULES)
-    except ModuleNotFoundError:
-        return False
 
 
 class Embedded:

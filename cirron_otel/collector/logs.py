@@ -24,16 +24,22 @@ CAUSE: Final = "cause"
 """`extra={"cause": "…"}`: what makes two warnings the same; by default the message's template."""
 
 _OURS = "cirron_otel"
+_logger = logging.getLogger(__name__)
 _SHORTEST = 4
 _MAX_CAUSES = 1000
 _MAX_DEPTH = 8
 _MAX_TEXT = 10_000
 _REPEAT_S = 60.0
-# A scheme and its credentials (RFC 9110, "Authorization"), and user and password of a URL.
-_CREDENTIALS = re.compile(r"\b(bearer|basic|digest)(\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
+# RFC 9110, "Authorization". After the name of a header all of its value is masked; after a scheme
+# alone what does not look like a word of a sentence. User and password of a URL are masked, too.
+_CHARACTER = r"[A-Za-z0-9._~+/=-]"
+_CREDENTIALS = re.compile(
+    r"\b((?i:bearer|basic|digest)\s+)"
+    rf"(?={_CHARACTER}*[0-9_~+=]|{_CHARACTER}*[a-z][A-Z]|{_CHARACTER}{{20}}){_CHARACTER}+"
+)
 _HEADER = re.compile(
-    r"""\b((?:proxy-)?authorization|x-api-key)(["']?\s*[:=,]\s*["']?)(?!(?:bearer|basic|digest)\s)"""
-    r"""[^\s"',;]+""",
+    r"""\b((?:proxy-)?authorization|x-api-key)"""
+    r"""(["']?\s*[:=,]\s*["']?(?:(?:bearer|basic|digest)\s+)?+)(?![<…])[^\s"',;]+""",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"(?<=://)[^\s/@]+@")
@@ -57,7 +63,7 @@ class Masking:
         """`text` without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
-        text = _CREDENTIALS.sub(rf"\1\2{MASK}", text)
+        text = _CREDENTIALS.sub(rf"\1{MASK}", text)
         text = _HEADER.sub(rf"\1\2{MASK}", text)
         return _USER_INFO.sub(f"{MASK}@", text)
 
@@ -172,6 +178,19 @@ class _Handler(logging.StreamHandler[TextIO]):
         del record
 
 
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Log what Python writes to stderr by itself, an exception in a destructor for example."""
+    error = (found.exc_type, found.exc_value, found.exc_traceback)
+    _logger.error("an error that nothing can handle: %s", found.err_msg or "", exc_info=error)  # type: ignore[arg-type]
+
+
+def _in_thread(found: threading.ExceptHookArgs) -> None:
+    """Log an exception that ended a thread."""
+    error = (found.exc_type, found.exc_value, found.exc_traceback)
+    name = found.thread.name if found.thread is not None else "?"
+    _logger.error("the thread %s ended with an error", name, exc_info=error)  # type: ignore[arg-type]
+
+
 class Logging:
     """The logs of one process, from its making to `close`; a context manager."""
 
@@ -190,6 +209,9 @@ class Logging:
         self._root, self._ours = logging.getLogger(), logging.getLogger(_OURS)
         self._before = (self._root.level, self._ours.level, self._root.handlers[:])
         self._root.handlers[:] = [self._handler]
+        self._hooks = sys.unraisablehook, threading.excepthook
+        sys.unraisablehook, threading.excepthook = _unraisable, _in_thread
+        logging.captureWarnings(True)
         self.apply(options)
 
     def apply(self, options: Logs) -> None:
@@ -204,6 +226,8 @@ class Logging:
         self._root.setLevel(self._before[0])
         self._ours.setLevel(self._before[1])
         self._root.handlers[:] = self._before[2]
+        sys.unraisablehook, threading.excepthook = self._hooks
+        logging.captureWarnings(False)
 
     def __enter__(self) -> Self:
         return self

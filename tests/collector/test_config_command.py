@@ -44,6 +44,32 @@ def run(tmp_path: Path) -> Run:
 
 
 class TestTheCommand:
+    @pytest.mark.parametrize(
+        ("missing", "arguments"),
+        [
+            ("aiohttp", ["--check"]),
+            ("grpc", []),
+            ("google.rpc", ["--check", "--json"]),
+            ("prometheus_client", ["--check"]),
+        ],
+    )
+    def test_without_the_extra(self, tmp_path: Path, missing: str, arguments: list[str]) -> None:
+        """Neither a check that is good, nor a traceback; the configuration can still be shown."""
+        program = f"import sys; sys.modules[{missing!r}] = None\n{PROGRAM}"
+
+        def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-c", program, "collector", *arguments]
+            return subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            )
+
+        done = call(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "pip install 'cirron-otel[collector]'" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        if not arguments:
+            assert call("--print-config").returncode == 0
+
     def test_a_good_configuration(self, run: Run) -> None:
         done = run("--check", "--grpc", "0.0.0.0:0", "--storage", "sqlite:///x.db")
         assert (done.returncode, done.stdout) == (0, "the configuration: good\n")

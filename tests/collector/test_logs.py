@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,6 +148,25 @@ class TestLines:
         Written(level="debug").logging.close()
         assert (root.level, root.handlers, logging.getLogger("cirron_otel").level) == before
 
+    def test_what_python_writes_by_itself_is_a_line_too(self, written: Written) -> None:
+        class Bad:
+            def __del__(self) -> None:
+                raise ValueError("sesame-token")
+
+        def fail() -> None:
+            raise KeyError("in a thread")
+
+        Bad()
+        thread = threading.Thread(target=fail, name="worker-1")
+        thread.start()
+        thread.join()
+        warnings.warn("a warning\nof two lines", stacklevel=1)
+        unraisable, in_thread, warning = written.documents
+        assert unraisable["error"].endswith("ValueError: ****")
+        assert "worker-1" in in_thread["message"]
+        assert in_thread["error"].endswith("KeyError: 'in a thread'")
+        assert "of two lines" in warning["message"]
+
     def test_a_closed_stderr_ends_nothing(self) -> None:
         code = (
             "import logging, os\n"
@@ -194,6 +215,21 @@ class TestSecrets:
             ("x-api-key: abc, b", "x-api-key: ****, b"),
             ("postgresql://u:p@h/db and http://x@y", "postgresql://****@h/db and http://****@y"),
             ("nothing to hide", "nothing to hide"),
+            ("Authorization: Bearer sesame", "Authorization: Bearer ****"),
+            ("authorization=Basic a$b c", "authorization=Basic **** c"),
+            ("sent Bearer token-1 and basic dXNlcg==", "sent Bearer **** and basic ****"),
+            ("sent bearer eyJhbGciOiJ", "sent bearer ****"),
+            ("sent bearer abcdefghijklmnopqrst", "sent bearer ****"),
+            *(
+                (text, text)
+                for text in (
+                    "the file of bearer tokens /etc/tokens is over 1 MiB",
+                    "the bearer tokens were read again",
+                    "Basic authentication is not taken, digest neither.",
+                    "expected `Authorization: Bearer <token>` with a token that is accepted here",
+                    "expected the header `authorization: Bearer …`, with a token known here",
+                )
+            ),
         ],
     )
     def test_what_looks_like_credentials(self, text: str, expected: str) -> None:

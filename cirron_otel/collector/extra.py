@@ -1,0 +1,23 @@
+"""Whether the packages of the extra `collector` are installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ..errors import MissingExtraError
+
+_MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
+
+
+def is_installed() -> bool:
+    """Whether a collector can run here."""
+    try:
+        return all(find_spec(name) is not None for name in _MODULES)
+    except ModuleNotFoundError:  # of `google`, which contains `google.rpc`
+        return False
+
+
+def require() -> None:
+    """Raise MissingExtraError, which names the command that installs them, if they are missing."""
+    if not is_installed():
+        raise MissingExtraError("collector", "the collector")
