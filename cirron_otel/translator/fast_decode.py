@@ -7,10 +7,8 @@ raises FallbackError, and `decode` does it the exact way. So what it accepts nee
 
 from __future__ import annotations
 
-from struct import error as StructError  # noqa: N812
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -18,13 +16,10 @@ from .. import exactjson
 from . import rest as rests
 from .decode import assembly_key
 from .fast_spans import SpanReader
-from .fast_wire import (
-    field_at,
-)
+from .fast_wire import UNREADABLE, SuspectError, field_at
 from .header import Header, Origin, read_resource, read_scope
 from .top import decoded_top
 from .typed import FallbackError, encode
-from .values import UnsayableError
 
 _CACHED = 8192
 
@@ -46,7 +41,7 @@ def fast_decode(data: bytes) -> Whole:
     """The one whole batch in a serialised TracesData. Raises FallbackError for anything else."""
     try:
         return _decode(data)
-    except (IndexError, StructError, UnicodeDecodeError, DecodeError, UnsayableError):
+    except UNREADABLE:
         raise FallbackError from None
 
 
@@ -67,29 +62,47 @@ def _decode(data: bytes) -> Whole:
     created_ns = header.created_ns
     if not isinstance(header.batch_id, str) or not isinstance(created_ns, int) or created_ns < 0:
         raise FallbackError
-    otel = _otel(header, origin)
-    reader = SpanReader(data, header, origin)
-    reader.read(scope_end, spans_end)
-    found = (len(reader.spans), len(reader.marks), len(reader.snapshots), reader.synthetic)
-    counts = header.counts
-    if found != (counts.spans, counts.marks, counts.snapshots, counts.synthetic):
-        raise FallbackError
-    reader.check_order()
+    try:
+        read = _read(SpanReader(data, header, origin), scope_end, spans_end)
+    except SuspectError:
+        read = _read(SpanReader(data, header, origin, careful=True), scope_end, spans_end)
+    spans, marks, snapshots = read.texts
     name = header.file or f"{created_ns:020d}-{header.batch_id}.json"
     pieces = (
         b'{"schema_version":1,"sdk_version":', encode(header.sdk_version),
         b',"batch_id":', encode(header.batch_id), b',"created_ns":', encode(created_ns),
-        b',"spans":[', ",".join(reader.spans).encode(),
-        b'],"marks":', encode(reader.marks), b',"snapshots":', encode(reader.snapshots),
-        otel, b"}",
+        b',"spans":[', spans, b'],"marks":[', marks, b'],"snapshots":[', snapshots, b"]",
+        _otel(header, origin, read.rest or header.rest), b"}",
     )  # fmt: skip
-    return Whole(name, b"".join(pieces), assembly_key(header, origin), *found[:3])
+    counts = header.counts
+    key = assembly_key(header, origin)
+    return Whole(name, b"".join(pieces), key, counts.spans, counts.marks, counts.snapshots)
 
 
-def _otel(header: Header, origin: Origin) -> bytes:
+class _Records(NamedTuple):
+    """What the spans of a batch hold."""
+
+    texts: list[bytes]
+    """The JSON of its spans, marks and snapshots, without the brackets."""
+    rest: str | None
+    """The header's rest that came on a span of its own."""
+
+
+def _read(reader: SpanReader, at: int, end: int) -> _Records:
+    reader.read(at, end)
+    reader.check_ids()
+    events, counts = reader.events, reader.header.counts
+    records = (reader.spans, events.marks, events.snapshots)
+    expected = (counts.spans, counts.marks, counts.snapshots, counts.synthetic)
+    if (*map(len, records), len(reader.synthetic)) != expected:
+        raise FallbackError
+    return _Records([each.joined().encode("latin-1") for each in records], reader.rest)
+
+
+def _otel(header: Header, origin: Origin, text: str) -> bytes:
     """The batch's own `otel` as a member of its JSON; b"" where it has none."""
     top = decoded_top(header, origin.attributes)
-    rest = rests.parse(header.rest, of_batch=True)
+    rest = rests.parse(text, of_batch=True)
     inner = rest.get(rests.NESTED, {})
     touched = {*inner.get("set", {}), *inner.get("missing", ())}
     if rest.keys() - {rests.NESTED} or "resource" in touched:
@@ -99,12 +112,12 @@ def _otel(header: Header, origin: Origin) -> bytes:
         return b""
     otel = top["otel"]
     try:
-        text = encode(otel)
+        made = encode(otel)
     except (TypeError, UnicodeError, OverflowError):
-        text = exactjson.dumps(otel)
-    if not exactjson.equal(exactjson.loads(text), otel):
-        text = exactjson.dumps(otel)
-    return b',"otel":' + text
+        made = exactjson.dumps(otel)
+    if not exactjson.equal(exactjson.loads(made), otel):
+        made = exactjson.dumps(otel)
+    return b',"otel":' + made
 
 
 _origins: dict[tuple[bytes, bool], Origin | None] = {}

@@ -1,380 +1,373 @@
-"""Spans, exactly as our encoder writes them, to JSON: what `fast_decode` is made of."""
+"""Spans as our encoder writes them, to JSON text: what `fast_decode` is made of.
+
+A span that is read here needs no second proof; one that is not goes to the exact mapper alone.
+"""
 
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 
-from msgspec import Raw
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import semconv as sc
 from ..ids import is_id
-from . import events as ev
-from .fast_wire import (
-    INT_FIELDS,
-    SYNTHETIC_SLOT,
-    USERS_SLOT,
-    attribute,
-    attributes,
-    differing,
-    exact_mark,
-    exact_snapshot,
-    field_at,
-    length_at,
-    other,
-    plain_mark,
-    time_and_id,
-    typed_record,
+from .fast_attributes import int_of, read_attributes
+from .fast_marks import EVENT_TAG, EventReader, scope_of
+from .fast_span_parts import (
+    NAME_TAG,
+    PARENT_SIZE,
+    ZERO,
+    Trace,
+    members_of,
+    name_of,
+    other_ids,
+    rest_of,
 )
+from .fast_wire import UNREADABLE, SuspectError, length_at
 from .header import Header, Origin
-from .pieces import ID_PREFIX, PARENT_PREFIX, int_index, int_overhead, span_texts
-from .spans import Placed, overhead_id, read_span
+from .pieces import ID_PREFIX, PARENT_PREFIX, int_index, int_overhead
+from .record_text import NEXT, SpanText
+from .spans import Placed, overhead_id, overhead_mark, read_span
 from .synthetic import is_synthetic, read_synthetic
-from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, TypedSpan, encode
-from .values import INT64_MAX, UnsayableError
+from .typed import FallbackError
+from .values import INT64_MAX
 
-_HEAD = Struct("<H16sH8sH").unpack_from
-_LEAF = Struct("<H16sH8sH8sBB").unpack_from
-_TIMES = Struct("<HBQBQ").unpack_from
-_ZERO = bytes(8)
+_HEAD = Struct("<20s8s10sxB").unpack_from
+"""The trace's field and the tag of the id; the id; the parent's field; the length of the name."""
+_TIMES = Struct("<QBQ").unpack_from
+_SPAN_TAG, _PARENT_TAG, _ATTRIBUTE_TAG = 0x12, 0x22, 0x4A
+_END_TAG = 0x41
 _EMPTY_STATUS = b"\x7a\x00"
+_SHORTEST = 60
+"""Bytes of a span with a parent and without a name."""
 
-_ID_FIELD, _PARENT_FIELD = ID_PREFIX, PARENT_PREFIX
-_ID_SIZE, _PARENT_SIZE = len(_ID_FIELD) + 32, len(_PARENT_FIELD) + 32
-_IDS_SIZE = _ID_SIZE + _PARENT_SIZE
+_ID_KEY = len(ID_PREFIX)
+_ID_SIZE = _ID_KEY + 32
+_IDS_SIZE = _ID_SIZE + PARENT_SIZE
 _INDEX_KEY, _OVERHEAD_KEY = int_index(0)[2:-3], int_overhead(0)[2:-3]
-
+_INDEX_SIZE, _OVERHEAD_SIZE = len(_INDEX_KEY), len(_OVERHEAD_KEY)
+_MOST_TAILS, _LONGEST_TAIL = 1024, 1024
 
 _SYNTHETIC = ""
-"""The tail of a synthetic span."""
-_ATTRIBUTE_TAG, _EVENT_TAG = 0x4A, 0x5A
+"""In place of the text of a synthetic span."""
+_OTHER = (b"", b"", b"", 0)
+"""In place of the head of a span that is too short for one."""
+
+# Pieces of the text of spans and of overhead marks
+_NO_INDEX, _END = ',"index":null,"start_ns":', ',"end_ns":'
 
 
-def _hex(text: str) -> str:
-    """What is left of hex digits when they are read and written again."""
-    try:
-        return bytes.fromhex(text).hex()
-    except ValueError:
-        return ""
+_OVERHEAD = f',"name":"{sc.OVERHEAD_NS}","value_type":"int","value":'
+_NO_ATTRS, _SUMMARY = ',"attrs":{},"ts_ns":', f',"kind":"summary"{NEXT}'
+
+
+_Span = tuple[Trace, bytes, bytes, bytes, str, int, int]
+"""The first fields of a span: its trace, its id, the field of the name with the kind and the tag of
+the start, the parent's field, the JSON text of the parent's id by the rule, start and end.
+"""
 
 
 class SpanReader:
-    """Reads the spans of one whole batch."""
+    """Reads the spans of one complete batch."""
 
-    def __init__(self, data: bytes, header: Header, origin: Origin) -> None:
+    def __init__(
+        self, data: bytes, header: Header, origin: Origin, *, careful: bool = False
+    ) -> None:
+        """If `careful`, each explicit id is checked by itself, else all of them in the end."""
         self.data, self.header, self.origin = data, header, origin
-        self.spans: list[str] = []
-        """Each as JSON, made as msgspec would make it of a TypedSpan."""
-        self.order: list[tuple[int, str]] = []
-        self.marks: list[TypedMark] = []
-        self.snapshots: list[TypedSnapshot] = []
-        self.synthetic = 0
-        self.lowers: dict[bytes, tuple[str, str]] = {}
-        """By trace id: its lower half, and what a span in it says of it as a member of its JSON."""
-        self.parents: dict[bytes, str] = {}
-        self.names: dict[bytes, str] = {}
-        self.told_parents: dict[str, str] = {}
-        """Ids that were checked: what stood on the wire, and what the rule derives there."""
-        self.common = b"\0"
-        """The attributes of the span before, which are most often those of the next one."""
-        self.tail = ""
-        """The fields from `cpu_ns` to `attrs` that they say."""
-        self.is_open = True
-        """Whether no attributes of the user's are among them."""
+        self.spans = SpanText()
+        self.events = EventReader(data, careful=careful)
+        self.synthetic: set[object] = set()
+        """Identifies each synthetic span."""
+        self.rest: str | None = None
+        """The header's rest that came on a span of its own."""
+        self._careful = careful
+        self._ordinal = -1
+        """The last carrier's."""
+        self._traces: dict[bytes, Trace] = {}
+        """By the head of a span."""
+        self._names: dict[bytes, str] = {}
+        """The text from the name to the parent, by the field of the name up to the start's tag."""
+        self._commons: dict[bytes, tuple[bytes, str]] = {}
+        """By such a field: the last attributes, without an overhead, and their text."""
+        self._explicit: list[str] = []
+        """Explicit ids of which only the first half was checked."""
 
-    def read(self, at: int, end: int) -> None:
-        """All spans: here those like most others, leaves with the attributes of the one before."""
-        data = self.data
-        names, parents, lowers = self.names, self.parents, self.lowers
-        add, add_order = self.spans.append, self.order.append
-        told_ids: list[str] = []
+    def read(self, at: int, end: int) -> None:  # noqa: PLR0915 - the hot loop: calls are its cost
+        """Read all spans: here those with a parent and without events, by known attributes."""
+        data, names, spans, explicit = self.data, self._names, self.spans, self._explicit
+        add, times, span_ids = spans.parts.extend, spans.times, spans.span_ids
+        last, trace = b"", None
         while at < end:
-            opening, size = data[at], data[at + 1]
-            start = at + 2
+            size, start = data[at + 1], at + 2
             if size > 127:
-                size, start = length_at(data, at + 1)
+                high = data[start]
+                if 0 < high < 128:
+                    size, start = size & 127 | high << 7, at + 3
+                else:
+                    size, start = length_at(data, at + 1)
+            if data[at] != _SPAN_TAG:
+                raise FallbackError
             at = start + size
-            if opening != 0x12 or size < 40:
-                raise FallbackError
-            tag, trace_id, tag2, span_id, tag3, above, tag4, length = _LEAF(data, start)
-            first = start + 40 + length
-            rest = first + 20
-            own = upper = ""
-            if (
-                at - rest == _IDS_SIZE + len(self.common)
-                and data.startswith(_ID_FIELD, rest)
-                and data.startswith(_PARENT_FIELD, rest + _ID_SIZE)
-            ):
-                rest += _IDS_SIZE
-                own = data[rest - _PARENT_SIZE - 32 : rest - _PARENT_SIZE].decode()
-                upper = data[rest - 32 : rest].decode()
-            if (
-                at != rest + len(self.common)
-                or not data.startswith(self.common, rest)
-                or (tag != 0x100A or tag2 != 0x0812 or tag3 != 0x0822 or tag4 != 0x2A)
-            ):
-                self._any(start, at)
+            head, span_id, above, length = _HEAD(data, start) if size >= _SHORTEST else _OTHER
+            first = start + 43 + length
+            if head != last:
+                last, trace = head, self._traces.get(head)
+            if trace is None or first + 17 > at:
+                self._other(start, at)
+                last = b""
                 continue
-            kind, tag5, start_ns, tag6, end_ns = _TIMES(data, first)
-            name = names.get(data[start + 40 : first])
-            parent = parents.get(above) or self._parent(above)
-            lower, in_trace = lowers.get(trace_id) or self._lower(trace_id)
-            if (name and start_ns and end_ns and span_id != _ZERO) and (
-                kind == 0x0130 and tag5 == 0x39 and tag6 == 0x41 and length < 128
+            start_ns, end_tag, end_ns = _TIMES(data, first)
+            rest = first + 17
+            name = names.get(data[start + 38 : first])
+            parent = parent_id = trace.parents.get(above) or trace.parent(above)
+            lower = trace.lower
+            if at - rest > _IDS_SIZE and data[rest : rest + _ID_KEY] == ID_PREFIX:
+                own = data[rest + _ID_KEY : rest + _ID_SIZE].decode("latin-1")
+                field = data[rest + _ID_SIZE : rest + _IDS_SIZE]
+                found = trace.explicit.get(above)
+                if found is None or found[0] != field:
+                    found = trace.explicit_parent(above, field)
+                if (found[1] and own[:16] == span_id.hex() and own[16:] != lower) and not (
+                    self._careful and not is_id(own)
+                ):
+                    rest += _IDS_SIZE
+                    lower, parent_id = own[16:], found[1]
+                    explicit.append(own)
+            tail = trace.tails.get(data[rest:at])
+            if (
+                (name and parent and start_ns and end_ns)
+                and end_tag == _END_TAG
+                and span_id != ZERO
             ):
-                parent += lower
-                derived = span_id.hex() + lower
-                if own:
-                    if own[:16] != derived[:16] or own == derived:
-                        raise FallbackError
-                    told_ids.append(own)
-                    derived = own
-                    parent = self._known_parent(upper, parent, above)
-                own = derived
-                add(
-                    f'{{"id":"{own}","name":{name},"parent_id":"{parent}","index":null,'
-                    f'"start_ns":{start_ns},"end_ns":{end_ns},{self.tail},'
-                    f'"mark_ids":[]{in_trace}}}'
-                )
-                add_order((end_ns, own))
+                if tail:
+                    add((None, lower, name, parent_id, _NO_INDEX, None, _END, None, tail))
+                    times += (start_ns, end_ns)
+                    span_ids.append(span_id)
+                else:
+                    field = data[start + 38 : first]
+                    each = (trace, span_id, field, above, parent, start_ns, end_ns)
+                    self._known(each, start, first + 17, at)
             else:
-                self._any(start, at)
-        text = "".join(told_ids)
-        if at != end or _hex(text) != text:
+                self._other(start, at)
+        if at != end:
             raise FallbackError
 
-    def _known_parent(self, told: str, derived: str, span_id: bytes) -> str:
-        """A parent's id that stands beside the one the rule derives."""
-        if self.told_parents.get(told) != derived:
-            other(told, derived, span_id)
-            self.told_parents[told] = derived
-        return told
-
-    def check_order(self) -> None:
-        """Canonical order, which is what a batch without `seq` stands in; ids are unique."""
-        order = self.order
-        if order != sorted(order) or len({own for _, own in order}) != len(order):
-            raise FallbackError
-        self.marks.sort(key=time_and_id)
-        self.snapshots.sort(key=time_and_id)
-        for ids in ([m.id for m in self.marks], [s.id for s in self.snapshots]):
-            if len(set(ids)) != len(ids):
-                raise FallbackError
-
-    def _any(self, at: int, end: int) -> None:
-        """A span; what is not as the pieces have it goes to the exact mapper."""
-        marks, snapshots = len(self.marks), len(self.snapshots)
+    def check_ids(self) -> None:
+        """Check the explicit ids. Raises SuspectError if one of them is not regular."""
+        text = "".join(self._explicit)
         try:
-            self._span(at, end)
-        except (FallbackError, IndexError, StructError, UnicodeDecodeError, UnsayableError):
-            del self.marks[marks:], self.snapshots[snapshots:]
-            self._exactly(at, end)
+            again = bytes.fromhex(text).hex()
+        except ValueError:
+            again = ""
+        if again != text:
+            raise SuspectError
 
-    def _span(self, at: int, end: int) -> None:
-        data, first = self.data, at
-        trace_tag, trace_id, span_tag, span_id, next_tag = _HEAD(data, at)
-        if trace_tag != 0x100A or span_tag != 0x0812 or span_id == _ZERO:
-            raise FallbackError
-        lower, in_trace = self.lowers.get(trace_id) or self._lower(trace_id)
+    def _known(self, each: _Span, start: int, at: int, end: int) -> None:
+        """Read a span from `at` on, whose fields up to there are `each`."""
+        marks, snapshots = len(self.events.marks.times), len(self.events.snapshots.times)
+        try:
+            attributes_end = self._rest(each, at, end)
+            if attributes_end:
+                self._take_synthetic(start, attributes_end, end)
+        except UNREADABLE:
+            self.events.marks.cut(marks)
+            self.events.snapshots.cut(snapshots)
+            self._exactly(start, end)
+
+    def _other(self, start: int, end: int) -> None:
+        """Read a span of which something is not known yet, or that has another form."""
+        try:
+            each, at = self._head(start)
+        except UNREADABLE:
+            each, at = None, start
+        if each is None:
+            self._exactly(start, end)
+        else:
+            self._known(each, start, at, end)
+
+    def _head(self, at: int) -> tuple[_Span, int]:
+        """Read a span up to its times; returns the position after them."""
+        data = self.data
+        head, span_id = data[at : at + 20], data[at + 20 : at + 28]
+        if head not in self._traces:
+            self._traces[head] = Trace(head, self.header)
+        trace = self._traces[head]
         at += 28
-        parent = None
-        parent_span = b""
-        if next_tag == 0x0822:
-            parent_span = data[at + 2 : at + 10]
-            parent = self.parents.get(parent_span) or self._parent(parent_span)
-            parent += lower
+        above, parent = b"", "null"
+        if data[at] == _PARENT_TAG:
+            above = data[at : at + 10]
+            parent = trace.parents.get(above) or trace.parent(above)
             at += 10
-        name = '""'
-        if data[at] == 0x2A:
-            size = data[at + 1]
-            if size > 127:
-                raise FallbackError
-            at += 2 + size
-            text = data[at - size : at]
-            name = self.names.get(text) or self._name(text)
-        kind, start_tag, start_ns, end_tag, end_ns = _TIMES(data, at)
-        at += 20
-        if kind != 0x0130 or start_tag != 0x39 or end_tag != 0x41 or not start_ns or not end_ns:
+        begin = at
+        if data[at] == NAME_TAG:
+            at += 2 + data[at + 1]
+        at += 3
+        field = data[begin:at]
+        if field not in self._names:
+            self._names[field] = name_of(field)
+        start_ns, end_tag, end_ns = _TIMES(data, at)
+        if end_tag != _END_TAG or not (start_ns and end_ns and parent) or span_id == ZERO:
             raise FallbackError
-        own = span_id.hex() + lower
-        if data.startswith(_ID_FIELD, at):
-            at += _ID_SIZE
-            own = other(data[at - 32 : at].decode(), own, span_id)
-        if parent is not None and data.startswith(_PARENT_FIELD, at):
-            at += _PARENT_SIZE
-            parent = other(data[at - 32 : at].decode(), parent, parent_span)
-        index: int | str = "null"
-        if data.startswith(_INDEX_KEY, at + 2):
-            index, at = self._int_at(at, len(_INDEX_KEY))
-        tail, overhead, events = self._known_tail(at, end) or self._tail(at, end)
-        if events > end:  # a field claims to be longer than the span
-            raise FallbackError
-        if tail is _SYNTHETIC:
-            self._take_synthetic(first, end)
-            return
-        mark_ids = ""
-        if events < end or overhead is not None:
-            mark_ids = self._riders(events, end, own, end_ns, overhead)
-        above = "null" if parent is None else f'"{parent}"'
-        self.spans.append(
-            f'{{"id":"{own}","name":{name},"parent_id":{above},"index":{index},'
-            f'"start_ns":{start_ns},"end_ns":{end_ns},{tail},"mark_ids":[{mark_ids}]{in_trace}}}'
-        )
-        self.order.append((end_ns, own))
+        return (trace, span_id, field, above, parent, start_ns, end_ns), at + 17
 
-    def _known_tail(self, at: int, end: int) -> tuple[str, int | None, int] | None:
-        """What `_tail` gives, for the attributes of the span before and an overhead of its own."""
-        data, overhead = self.data, None
-        if not data.startswith(self.common, at):
-            return None
-        at += len(self.common)
-        if at < end and data.startswith(_OVERHEAD_KEY, at + 2):
-            if not self.is_open:
-                return None
-            overhead, at = self._int_at(at, len(_OVERHEAD_KEY))
-        if at == end or (at < end and data[at] == _EVENT_TAG):
-            return self.tail, overhead, at
-        return None
+    def _rest(self, each: _Span, at: int, end: int) -> int:
+        """Read a span's attributes and events, and add it.
+
+        Returns 0, or the position after the attributes of a synthetic span, which is not added.
+        """
+        data = self.data
+        trace, span_id, field, above, parent, start_ns, end_ns = each
+        lower = trace.lower
+        if data[at : at + _ID_KEY] == ID_PREFIX:
+            at += _ID_SIZE
+            own = data[at - 32 : at].decode("latin-1")
+            if own[:16] != span_id.hex() or own[16:] == lower or (self._careful and not is_id(own)):
+                raise FallbackError
+            lower = own[16:]
+            self._explicit.append(own)
+        if above and data.startswith(PARENT_PREFIX, at):
+            found = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
+            if not found[1]:
+                raise FallbackError
+            parent, at = found[1], at + PARENT_SIZE
+        index = _NO_INDEX
+        if data[at + 2 : at + 2 + _INDEX_SIZE] == _INDEX_KEY:
+            number, at = self._int_at(at, end, _INDEX_SIZE)
+            index = f',"index":{number},"start_ns":'
+        members, overhead, seq, rest, at = self._attributes(trace, field, at, end)
+        if members == _SYNTHETIC:
+            return at
+        own = span_id.hex() + lower
+        mark_ids, at = self.events.read(at, end, f'","span_id":"{own}"') if at < end else ([], at)
+        if at != end and data[at:end] != _EMPTY_STATUS:
+            raise FallbackError
+        if overhead is not None:
+            mark_ids.append(self._overhead(own, end_ns, overhead))
+        ids = f"[{','.join(mark_ids)}]"
+        if rest:
+            ids = other_ids(rest, ids)
+        spans = self.spans
+        if seq is not None:
+            spans.seqs[len(spans)] = seq
+        tail = f'{members},"mark_ids":{ids}{trace.last}'
+        name = self._names[field]
+        spans.parts += (None, lower, name, parent, index, None, _END, None, tail)
+        spans.times += (start_ns, end_ns)
+        spans.span_ids.append(span_id)
+        return 0
+
+    def _attributes(
+        self, trace: Trace, name: bytes, at: int, end: int
+    ) -> tuple[str, int | None, int | None, str, int]:
+        """Read the attributes at `at` of a span whose ids and index have been read.
+
+        Returns the text from `cpu_ns` to `attrs`, the overhead, the `seq`, the text of the rest,
+        and the position after the attributes.
+        """
+        data = self.data
+        common = self._commons.get(name)
+        if common is not None:
+            after = at + len(common[0])
+            if data[at:after] == common[0]:
+                overhead = None
+                if data[after + 2 : after + 2 + _OVERHEAD_SIZE] == _OVERHEAD_KEY:
+                    overhead, after = self._int_at(after, end, _OVERHEAD_SIZE)
+                if after == end or (after < end and data[after] == EVENT_TAG):
+                    return common[1], overhead, None, "", after
+        ours, users, after = read_attributes(data, at, end, _ATTRIBUTE_TAG)
+        if sc.SYNTHETIC in ours:
+            return _SYNTHETIC, None, None, "", after
+        overhead, seq = int_of(ours.pop(sc.OVERHEAD_NS, None)), int_of(ours.pop(sc.SEQ, None))
+        rest = rest_of(ours) if sc.REST in ours else ""
+        members = members_of(ours, users, self.origin)
+        if seq is None and not rest and after > at:
+            self._keep(name, data[at:after], members, overhead)
+            if overhead is None and after == end and len(trace.tails) < _MOST_TAILS:
+                trace.tails[data[at:after]] = f'{members},"mark_ids":[]{trace.last}'
+        return members, overhead, seq, rest, after
+
+    def _keep(self, name: bytes, field: bytes, members: str, overhead: int | None) -> None:
+        """Remember the text of serialised attributes for the spans that follow."""
+        if len(field) > _LONGEST_TAIL:
+            return
+        if overhead is None:
+            self._commons[name] = (field, members)
+        elif field.endswith(int_overhead(overhead)):
+            self._commons[name] = (field[: -len(int_overhead(overhead))], members)
+
+    def _overhead(self, own: str, end_ns: int, value: int) -> str:
+        """Add the SDK's own overhead mark of a span; returns its id as JSON."""
+        if end_ns > INT64_MAX:
+            raise FallbackError
+        mark_id = overhead_id(own)
+        marks = self.events.marks
+        marks.parts += (mark_id, f'","span_id":"{own}"', _OVERHEAD, None, _NO_ATTRS, None, _SUMMARY)
+        marks.values.append(value)
+        marks.times.append(end_ns)
+        return f'"{mark_id}"'
+
+    def _int_at(self, at: int, end: int, key: int) -> tuple[int, int]:
+        """The value of the int attribute at `at`, whose key has `key` bytes, and where it ends."""
+        data = self.data
+        size = data[at + 1]
+        start = at + 2 + key
+        value, after = length_at(data, start + 2)
+        if data[at] != _ATTRIBUTE_TAG:
+            raise FallbackError
+        if data[start + 1] != 0x18 or data[start] != after - start - 1 or after != at + 2 + size:
+            raise FallbackError
+        if value > INT64_MAX or after > end:
+            raise FallbackError
+        return value, after
 
     def _exactly(self, at: int, end: int) -> None:
-        """A span by the exact mapper. Raises FallbackError where the types do not hold it."""
+        """Read a span by the exact mapper."""
         span = Span.FromString(self.data[at:end])
         if is_synthetic(span):
-            self._take_synthetic(at, end)
+            self._take_synthetic(at, end, end)
             return
         unit = read_span(span, self.header, self.origin)
         if unit.more_marks:
             raise FallbackError
-        record = typed_record(TypedSpan, unit.record, unit.seq)
-        self.spans.append(encode(record).decode())
-        self.order.append((record.end_ns, record.id))
-        self._take(unit.marks, unit.snapshots)
+        record, marks = unit.record, unit.marks
+        self.spans.add_record(record, "end_ns", unit.seq)
         if unit.overhead_ns is not None:
-            self._overhead(record.id, record.end_ns, unit.overhead_ns)
+            mark = overhead_mark(record["id"], record["end_ns"], unit.overhead_ns)
+            marks = [*marks, (mark, None)]
+        self._add_records(marks, unit.snapshots)
 
-    def _take(self, marks: list[Placed], snapshots: list[Placed]) -> None:
+    def _add_records(self, marks: list[Placed], snapshots: list[Placed]) -> None:
         for mark, seq in marks:
-            self.marks.append(typed_record(TypedMark, mark, seq))
+            self.events.marks.add_record(mark, "ts_ns", seq)
         for snapshot, seq in snapshots:
-            self.snapshots.append(typed_record(TypedSnapshot, snapshot, seq))
+            self.events.snapshots.add_record(snapshot, "ts_ns", seq)
 
-    def _overhead(self, own: str, end_ns: int, value: int) -> str:
-        """Add the SDK's own overhead mark of a span; returns its id."""
-        if end_ns > INT64_MAX or not is_id(own):
-            raise FallbackError
-        name, told = sc.OVERHEAD_NS, Raw(b"%d" % value)
-        mark_id = overhead_id(own)
-        self.marks.append(TypedMark(mark_id, own, name, "int", told, EMPTY, end_ns, "summary"))
-        return mark_id
-
-    def _riders(self, at: int, end: int, own: str, end_ns: int, overhead: int | None) -> str:
-        if at == end and overhead is not None:
-            return f'"{self._overhead(own, end_ns, overhead)}"'
-        mark_ids = self._events(at, end, own) if at < end else []
-        if overhead is not None:
-            mark_ids.append(self._overhead(own, end_ns, overhead))
-        return encode(mark_ids).decode()[1:-1]
-
-    def _lower(self, trace_id: bytes) -> tuple[str, str]:
-        own = self.header.own_trace_ids and trace_id != self.header.trace_id
-        in_trace = f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if own else ""
-        made = self.lowers[trace_id] = (trace_id[8:].hex(), in_trace)
-        return made
-
-    def _parent(self, span_id: bytes) -> str:
-        if span_id == _ZERO:
-            raise FallbackError
-        made = self.parents[span_id] = span_id.hex()
-        return made
-
-    def _name(self, text: bytes) -> str:
-        if not text:
-            raise FallbackError
-        made = self.names[text] = encode(text.decode()).decode()
-        return made
-
-    def _int_at(self, at: int, key: int) -> tuple[int, int]:
-        """The value of the int attribute at `at`, whose key is `key` bytes, and where it ends."""
+    def _take_synthetic(self, at: int, attributes_end: int, end: int) -> None:
+        """Read a synthetic span: its events here if they begin at `attributes_end`, else all of it
+        by the exact mapper.
+        """
         data = self.data
-        size = data[at + 1]
-        start = at + 2 + key
-        value, end = length_at(data, start + 2)
-        if data[at] != _ATTRIBUTE_TAG:
+        has_events = attributes_end < end and data[attributes_end] == EVENT_TAG
+        span = Span.FromString(data[at : attributes_end if has_events else end])
+        carrier = read_synthetic(span, self.header)
+        key: object = (span.trace_id, span.span_id) if carrier is None else carrier.ordinal
+        if key in self.synthetic:
             raise FallbackError
-        if data[start + 1] != 0x18 or data[start] != end - start - 1 or end != at + 2 + size:
-            raise FallbackError
-        if value > INT64_MAX:
-            raise FallbackError
-        return value, end
-
-    def _tail(self, at: int, end: int) -> tuple[str, int | None, int]:
-        """The JSON of what the attributes from `at` on say, the overhead, where events begin."""
-        data, first = self.data, at
-        last, ended = at, USERS_SLOT
-        fields: list[int | None] = [None] * len(INT_FIELDS)
-        while at < end and data[at] == _ATTRIBUTE_TAG:
-            size = data[at + 1]
-            body = data[at + 2 : at + 2 + size]
-            slot, value = (USERS_SLOT, 0) if size > 127 else attributes.get(body) or attribute(body)
-            if slot == SYNTHETIC_SLOT:
-                return _SYNTHETIC, None, end
-            if slot == USERS_SLOT:
-                break
-            ended = slot
-            if fields[slot] is not None:
-                raise FallbackError
-            fields[slot] = value
-            last, at = at, at + 2 + size
-        users = at
-        while at < end and data[at] == _ATTRIBUTE_TAG:
-            _, at = field_at(data, at, _ATTRIBUTE_TAG)
-        attrs = b"{}" if users == at else span_texts(data[users:at])
-        thread, cpu, gpu, memory, pid, rank, overhead = fields
-        origin = self.origin
-        pid = origin.pid if pid is None else differing(pid, origin.pid)
-        rank = origin.rank if rank is None else differing(rank, origin.rank)
-        told = {"cpu_ns": cpu, "gpu_ns": gpu, "memory_peak_bytes": memory}
-        told |= {"thread_id": thread, "pid": pid, "rank": rank}
-        tail = f'{encode(told).decode()[1:-1]},"attrs":{attrs.decode()}'
-        self.is_open = users == at
-        if overhead is None:
-            self.common, self.tail = data[first:at] or b"\0", tail
-        elif self.is_open and ended == INT_FIELDS[sc.OVERHEAD_NS]:  # the next one has another
-            self.common, self.tail = data[first:last] or b"\0", tail
-        if at == end - 2 and data[at:end] == _EMPTY_STATUS:
-            at = end
-        return tail, overhead, at
-
-    def _take_synthetic(self, at: int, end: int) -> None:
-        carrier = read_synthetic(Span.FromString(self.data[at:end]), self.header)
-        self.synthetic += 1
+        self.synthetic.add(key)
         if carrier is None:
+            if has_events:
+                raise FallbackError
             return
+        if carrier.ordinal <= self._ordinal:
+            raise FallbackError
+        self._ordinal = carrier.ordinal
+        self._add_records(carrier.marks, carrier.snapshots)
         if carrier.rest is not None:
-            raise FallbackError
-        self._take(carrier.marks, carrier.snapshots)
-
-    def _events(self, at: int, end: int, span_id: str) -> list[str]:
-        data = self.data
-        mark_ids: list[str] = []
-        snapshots = False
-        while at < end and data[at] == _EVENT_TAG:
-            size, start = length_at(data, at + 1)
-            at = start + size
-            body = data[start:at]
-            mark = plain_mark(body, span_id)
-            if mark is None:
-                event = Span.Event.FromString(body)
-                if ev.kind_of(event) == ev.SNAPSHOT:
-                    snapshots = True
-                    self.snapshots.append(exact_snapshot(event, body, span_id))
-                    continue
-                mark = exact_mark(event, body, span_id)
-            if snapshots:
-                raise FallbackError  # marks stand before snapshots
-            mark_ids.append(mark.id)
-            self.marks.append(mark)
-        if at != end and data[at:end] != _EMPTY_STATUS:
-            raise FallbackError
-        return mark_ids
+            if self.rest is not None or has_events:
+                raise FallbackError
+            self.rest = carrier.rest
+        elif has_events:
+            _, at = self.events.read(attributes_end, end, scope_of(carrier.span_id))
+            if at != end and data[at:end] != _EMPTY_STATUS:
+                raise FallbackError

@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import exactjson, semconv
 from .typed import FallbackError
-from .values import INT64_MAX, INT64_MIN, UnsayableError, add, add_escaped, split_attributes
+from .values import INT64_MAX, INT64_MIN, add, add_escaped, split_attributes
 
 _CACHED = 4096
 
@@ -105,33 +105,6 @@ class UserAttributes:
         return made
 
 
-class AttributesText:
-    """The way back: the user's attributes of an event or a span, as JSON text."""
-
-    def __init__(self, owner: type[Any]) -> None:
-        """`owner` is the message that they belong to."""
-        self._owner = owner
-        self._made: dict[bytes, bytes] = {b"": b"{}"}
-
-    def __call__(self, fields: bytes) -> bytes:
-        """The JSON of serialised attributes; FallbackError unless encoding gives them back."""
-        made = self._made.get(fields)
-        if made is not None:
-            return made
-        try:
-            ours, attrs = split_attributes(self._owner.FromString(fields).attributes)
-        except UnsayableError:
-            raise FallbackError from None
-        again = self._owner()
-        add_escaped(again.attributes, attrs)
-        if ours or again.SerializeToString() != fields:
-            raise FallbackError
-        made = exactjson.dumps(attrs)
-        if len(self._made) < _CACHED and len(made) < _CACHED:
-            self._made[fields] = made
-        return made
-
-
 int_index = IntAttribute(SPAN_TAG, semconv.INDEX)
 int_thread = IntAttribute(SPAN_TAG, semconv.THREAD_ID)
 int_cpu = IntAttribute(SPAN_TAG, semconv.CPU_NS)
@@ -149,7 +122,6 @@ mark_text = TextAttribute(EVENT_TAG, semconv.MARK_VALUE)
 mark_int = IntAttribute(EVENT_TAG, semconv.MARK_VALUE)
 span_users = UserAttributes(Span)
 event_users = UserAttributes(Span.Event)
-span_texts = AttributesText(Span)
 
 
 def _double_prefix() -> bytes:

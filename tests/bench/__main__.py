@@ -33,9 +33,10 @@ from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
 from . import collector_load, sdk, snapshots, torch_cost, torch_tables, workload
+from .shapes import SHAPES
 
 BLOCKS = 7
-SECTIONS = ("conversion", "sdk", "torch", "snapshots", "collector")
+SECTIONS = ("conversion", "shapes", "sdk", "torch", "snapshots", "collector")
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
@@ -63,11 +64,12 @@ def say(label: str, value: float, floor: float | None = None, bar: str = "") -> 
     print(f"  {label:<46}{value:7.2f} µs/span {1e6 / value:12,.0f} spans/s{ratio}", flush=True)
 
 
-def encoding(native: bool) -> None:
+def encoding(load: workload.Load, native: bool) -> None:
     """Spool → OTLP protobuf, one process: both readings for sessions and segments included."""
-    files = list(workload.batches(40, native=native))
+    files = list(workload.batches(40, native=native, load=load))
     count = sum(len(light(data).spans) for _, data in files)
-    print(f"spool -> OTLP protobuf, {'native' if native else 'cirron-sdk'} ids, {count:,} spans")
+    ids = "native" if native else "cirron-sdk"
+    print(f"spool -> OTLP protobuf, {load.label}, {ids} ids, {count:,} spans")
     index = SessionIndex()
     sessions(files, index)
     made = [encode(name, data, index, Options()) for name, data in files]
@@ -110,11 +112,12 @@ def exactly(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
         TracesData(resource_spans=messages).SerializeToString()
 
 
-def decoding(native: bool) -> None:
+def decoding(load: workload.Load, native: bool) -> None:
     """OTLP protobuf → spool, one process."""
-    files = list(workload.batches(40, native=native))
+    files = list(workload.batches(40, native=native, load=load))
     count = sum(len(light(data).spans) for _, data in files)
-    print(f"OTLP protobuf -> spool, {'native' if native else 'cirron-sdk'} ids, {count:,} spans")
+    ids = "native" if native else "cirron-sdk"
+    print(f"OTLP protobuf -> spool, {load.label}, {ids} ids, {count:,} spans")
     index = SessionIndex()
     sessions(files, index)
     messages = [encode(name, data, index, Options()).data for name, data in files]
@@ -144,6 +147,30 @@ def decoding(native: bool) -> None:
             reader.feed(TracesData.FromString(data).resource_spans)
 
     say("the exact way instead of the fast one", median_us(exact, count, 1), floor)
+
+
+def shapes() -> None:
+    """Both directions for other shapes of marks and attributes: the ratios to the floors."""
+    print(f"  {'the converter, x floor':<46}{'-> OTLP':>9}{'-> spool':>9}  (bars: 4.5 and 8)")
+    for load in SHAPES:
+        files = list(workload.batches(10, load=load))
+        index = SessionIndex()
+        sessions(files, index)
+        messages = [encode(name, data, index, Options()).data for name, data in files]
+        parsed = [TracesData.FromString(data) for data in messages]
+        typed = [msgspec.json.decode(data, type=Batch) for _, data in files]
+        texts = [data for _, data in files]
+        times = [
+            median_us(work, 1)
+            for work in (
+                lambda: (each(orjson.loads, texts), each(TracesData.SerializeToString, parsed)),  # noqa: B023
+                lambda: everything(files),  # noqa: B023
+                lambda: (each(TracesData.FromString, messages), each(msgspec.json.encode, typed)),  # noqa: B023
+                lambda: each(FromOtlp().feed_whole, messages),  # noqa: B023
+            )
+        ]
+        ratios = f"{times[1] / times[0]:9.2f}{times[3] / times[2]:9.2f}"
+        print(f"  {load.label:<46}{ratios}", flush=True)
 
 
 def command(arguments: list[str]) -> tuple[float, float, int]:
@@ -230,10 +257,12 @@ def following(rounds: int = 15) -> None:
 
 def conversion(is_big: bool) -> None:
     """Spool to OTLP and back."""
-    for native in (True, False):
-        encoding(native)
-    for native in (True, False):
-        decoding(native)
+    for load in workload.LOADS:
+        for native in (True, False):
+            encoding(load, native)
+    for load in workload.LOADS:
+        for native in (True, False):
+            decoding(load, native)
     files(100_000_000, "100 MB", [1, 2])
     following()
     if is_big:
@@ -251,6 +280,8 @@ def main() -> None:
     chosen = SECTIONS if arguments.section is None else (arguments.section,)
     if "conversion" in chosen:
         conversion(arguments.big)
+    if "shapes" in chosen:
+        shapes()
     if "sdk" in chosen:
         sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
     if "torch" in chosen:

@@ -1,0 +1,129 @@
+"""What is common to spans that `fast_spans` reads: traces, names, attributes as JSON text."""
+
+from __future__ import annotations
+
+from .. import exactjson
+from .. import semconv as sc
+from ..ids import is_id
+from . import rest as rests
+from .fast_attributes import int_text, object_of, string_of
+from .header import Header, Origin
+from .light_text import quoted
+from .pieces import PARENT_PREFIX
+from .record_text import NEXT
+from .typed import FallbackError
+
+ZERO = bytes(8)
+NAME_TAG = 0x2A
+KIND_AND_START = b"\x30\x01\x39"
+"""The field of the kind, and the tag of the start."""
+PARENT_SIZE = len(PARENT_PREFIX) + 32
+_COSTS = ((sc.CPU_NS, "cpu_ns"), (sc.GPU_NS, "gpu_ns"), (sc.MEMORY_PEAK, "memory_peak_bytes"))
+
+
+class Trace:
+    """What is common to the spans of a trace."""
+
+    def __init__(self, head: bytes, header: Header) -> None:
+        trace_id = head[2:18]
+        if head[:2] != b"\x0a\x10" or head[18:] != b"\x12\x08":
+            raise FallbackError
+        self.lower = trace_id[8:].hex()
+        own = header.own_trace_ids and trace_id != header.trace_id
+        self.last = (f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if own else "") + NEXT
+        """The end of a span's text."""
+        self.parents: dict[bytes, str] = {}
+        """The JSON text of a parent's id, by the parent's field."""
+        self.explicit: dict[bytes, tuple[bytes, str]] = {}
+        """By such a field: the attribute of the last explicit id, and its JSON text."""
+        self.tails: dict[bytes, str] = {}
+        """The text from `cpu_ns` on of a span without events, by its attributes."""
+
+    def parent(self, field: bytes) -> str:
+        """The JSON text of the id in the field of a parent; empty for any other field."""
+        if field[:2] != b"\x22\x08" or field[2:] == ZERO or len(field) != 10:
+            return ""
+        made = self.parents[field] = f'"{field[2:].hex()}{self.lower}"'
+        return made
+
+    def explicit_parent(self, above: bytes, field: bytes) -> tuple[bytes, str]:
+        """An attribute and the JSON text of the parent's id in it; empty for any other field.
+
+        `above` is the field of the parent.
+        """
+        derived = self.parents.get(above, "")[1:-1]
+        own = field[-32:].decode("latin-1")
+        if not field.startswith(PARENT_PREFIX) or len(field) != PARENT_SIZE:
+            return field, ""
+        if not is_id(own) or own == derived or own[:16] != derived[:16]:
+            return field, ""
+        found = self.explicit[above] = field, f'"{own}"'
+        return found
+
+
+def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> str:
+    """The text from `cpu_ns` to `attrs`. Raises FallbackError for other attributes."""
+    costs = [f'"{name}":{_int(ours, key)}' for key, name in _COSTS]
+    thread = _int(ours, sc.THREAD_ID)
+    pid = _differing(ours, sc.PROCESS_PID, origin.pid)
+    rank = _differing(ours, sc.RANK, origin.rank)
+    if ours:
+        raise FallbackError
+    return (
+        f',{",".join(costs)},"thread_id":{thread},"pid":{pid},"rank":{rank},'
+        f'"attrs":{object_of(users)}'
+    )
+
+
+def _int(ours: dict[str, str], key: str) -> str:
+    """The JSON of an int attribute, which is taken out of `ours`; null if there is none."""
+    text = ours.pop(key, None)
+    return "null" if text is None else int_text(text)
+
+
+def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
+    """The JSON of an int attribute that is on a span only if it differs from the resource's."""
+    common = "null" if default is None else str(default)
+    text = ours.pop(key, None)
+    if text is None:
+        return common
+    if text == common:
+        raise FallbackError
+    return int_text(text)
+
+
+def rest_of(ours: dict[str, str]) -> str:
+    """The text of a span's rest, whose pieces are taken out of `ours`."""
+    pieces = []
+    name = sc.REST
+    while name in ours:
+        pieces.append(string_of(ours.pop(name)))
+        name = f"{sc.REST}.{len(pieces)}"
+    texts = [exactjson.loads(piece.encode("latin-1")) for piece in pieces]
+    if any(len(text) != sc.REST_PIECE for text in texts[:-1]) or len(texts[-1]) > sc.REST_PIECE:
+        raise FallbackError
+    return "".join(texts)
+
+
+def other_ids(text: str, mark_ids: str) -> str:
+    """The JSON of a span's `mark_ids` whose rest is nothing but them."""
+    rest = rests.parse(text)
+    changed = rest.get("set", {})
+    listed = changed.get("mark_ids")
+    if rest.keys() != {"set"} or changed.keys() != {"mark_ids"} or rests.text_of(rest) != text:
+        raise FallbackError
+    if exactjson.equal(listed, exactjson.loads(mark_ids.encode("latin-1"))):
+        raise FallbackError
+    return exactjson.dumps(listed).decode("latin-1")
+
+
+def name_of(field: bytes) -> str:
+    """The text from the name to the parent, by the field of the name up to the start's tag."""
+    text = field[2:-3]
+    if not field.endswith(KIND_AND_START):
+        raise FallbackError
+    if len(field) == len(KIND_AND_START):
+        text = b""
+    elif not text or len(text) > 127 or field[0] != NAME_TAG or field[1] != len(text):
+        raise FallbackError
+    return f'","name":{quoted(text)},"parent_id":'
