@@ -118,6 +118,7 @@ class Listeners:
             ),
             headers=self._options.receivers.headers.pass_,
             refused=RefusalCounts(self._registry, "grpc"),
+            sockets=self._paths.state,
         )
 
     def _http(self, unready: Callable[[], str]) -> Any:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -90,12 +91,14 @@ class GrpcReceiver:
         limits: GrpcLimits | None = None,
         headers: Collection[str] = KEPT_HEADERS,
         refused: Observer = ignore,
+        sockets: Path | None = None,
     ) -> None:
         """Nothing listens yet. `port` 0 takes a free one.
 
-        `headers` are kept with a request (see KeptHeaders); `refused` observes what is refused.
+        `headers` are kept with a request (see KeptHeaders); `refused` observes what is refused;
+        `sockets` is a directory for the socket of gRPC if the temporary one cannot be written.
         """
-        self._refused = refused
+        self._refused, self._sockets = refused, sockets
         self._exporter, self._auth, self._tls = exporter, auth, tls
         self._host, self._port = host, port
         self._limits = limits or GrpcLimits()
@@ -123,7 +126,7 @@ class GrpcReceiver:
         Raises UsageError for the TLS files, TargetError if the address is not available.
         """
         context = None if self._tls is None else self._tls.context()
-        self._socket = PrivateSocket()
+        self._socket = PrivateSocket(self._sockets)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers((_Services(self._export, self._unknown),))
         server.add_insecure_port(f"unix:{self._socket.path}")

@@ -1,0 +1,66 @@
+"""The private socket of gRPC: where it is, who may reach it, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.errors import TargetError
+from cirron_otel.receiver.grpc_socket import PrivateSocket
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def bound(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(bytes(path))
+    listener.listen()
+    return listener
+
+
+def test_it_is_private_and_removed(temporary: Path) -> None:
+    own = PrivateSocket()
+    assert own.path.parent.parent == temporary
+    assert own.path.parent.stat().st_mode & 0o077 == 0
+    with bound(own.path):
+        own.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed(temporary: Path) -> None:
+    alive, dead, new = PrivateSocket(), PrivateSocket(), PrivateSocket()
+    listener = bound(alive.path)
+    bound(dead.path).close()
+    bound(new.path).close()  # it may be about to listen
+    for each in (alive, dead):
+        os.utime(each.path, (0, 0))
+    own = PrivateSocket()
+    assert {each.name for each in temporary.iterdir()} == {
+        each.path.parent.name for each in (alive, new, own)
+    }
+    listener.close()
+
+
+def test_another_folder_where_the_temporary_one_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ("x" * 100)).mkdir()
+    for wrong in (tmp_path / "missing", tmp_path / ("x" * 100)):
+        monkeypatch.setattr(tempfile, "tempdir", str(wrong))
+        other = Path(tempfile.mkdtemp(dir="/tmp"))
+        own = PrivateSocket(other)
+        assert own.path.parent.parent == other
+        own.remove()
+        other.rmdir()
+        with pytest.raises(TargetError, match="TMPDIR"):
+            PrivateSocket()
