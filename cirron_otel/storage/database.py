@@ -47,6 +47,12 @@ class Database(Protocol):
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
         """Insert rows, one by one; the `batchKey` of each, None where it is there already."""
 
+    def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
+        """Insert rows of a digest, in a unique column, and a `batchKey`, in their order.
+
+        Gives the digests that were not there. Waits for writers that are about to insert one.
+        """
+
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Insert many rows."""
 

@@ -152,6 +152,16 @@ class PostgresDatabase:
                 cursor.nextset()
         return keys
 
+    def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
+        """See Database."""
+        statement = (
+            f'INSERT INTO "{table}" ({quoted((column, "batchKey"))})'  # noqa: S608
+            " SELECT * FROM unnest(?::bytea[], ?::bigint[])"
+            f' ON CONFLICT DO NOTHING RETURNING "{column}"'
+        )
+        digests, keys = [row[0] for row in rows], [row[1] for row in rows]
+        return {bytes(found) for (found,) in self.rows(statement, digests, keys)}
+
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """See Database."""
         statement = f'COPY "{table}" ({quoted(columns)}) FROM STDIN'

@@ -133,6 +133,13 @@ class SqliteDatabase:
                 keys.append(cursor.lastrowid if cursor.rowcount else None)
         return keys
 
+    def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
+        """See Database."""
+        statement = f"{_insert(table, (column, 'batchKey'))} ON CONFLICT DO NOTHING"
+        with self._guarded():
+            execute = self._connection.execute
+            return {row[0] for row in rows if execute(statement, row).rowcount}
+
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """See Database."""
         with self._guarded():

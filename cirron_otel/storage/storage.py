@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple, Self
 
@@ -14,6 +14,7 @@ from ..spool.paths import checked_name
 from .database import Database, connect
 from .migrate import check_readable, migrate
 from .processes import forget_processes
+from .received import parts_of, without
 from .rows import (
     BATCH_COLUMNS,
     COLUMNS,
@@ -23,6 +24,7 @@ from .rows import (
     Made,
     hash_of,
     made_of,
+    name_of_stored,
     rows_of,
     stored_name,
 )
@@ -33,6 +35,8 @@ from .whose import Context
 
 _EXPIRED_AT_ONCE = 200
 """Batches that are removed in one transaction: writers wait for no more than that."""
+
+_DIGESTS = "TraceDigest"
 
 _DAY_NS = 86_400 * 10**9
 _EARLIEST_NS = 946_684_800 * 10**9
@@ -126,8 +130,9 @@ class Storage:
         """Store batches, all of them or, where it raises, none.
 
         A batch that is there already, by its name and content, is left as it is; one of a known
-        name with other content is stored beside it. Raises RefusedError for what is no batch, and
-        TargetError for a name that no file could have.
+        name with other content is stored beside it. Of a collector's batch, what it received and
+        another batch holds already is left out (`received`). Raises RefusedError for what is no
+        batch, and TargetError for a name that no file could have.
         """
         unknown = self._unknown(batches)
         made = [made_of(batch, hash_, context) for hash_, batch in unknown]
@@ -136,7 +141,7 @@ class Storage:
         new: list[tuple[int, Made]] = []
         if made:
             with self._database.transaction():
-                new = self._add(made)
+                new = self._new_parts(self._add(made), dict(unknown), context)
                 rows = self._fill(new, context)
         return Written(len(new), len(batches) - len(new), rows)
 
@@ -180,6 +185,7 @@ class Storage:
                 if not found:
                     self._forget_unresolved()
                     break
+                database.run(f'DELETE FROM "{_DIGESTS}" WHERE {among}', keys)  # noqa: S608
                 for kind in COLUMNS:
                     rows += database.run(f'DELETE FROM "{kind}" WHERE {among}', keys)  # noqa: S608
                 batches += database.run(f'DELETE FROM "TraceBatch" WHERE {among}', keys)  # noqa: S608
@@ -244,6 +250,35 @@ class Storage:
         now = time.time_ns()
         keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in made])
         return [(key, each) for key, each in zip(keys, made, strict=True) if key is not None]
+
+    def _new_parts(
+        self, new: list[tuple[int, Made]], batches: Mapping[bytes, SealedBatch], context: Context
+    ) -> list[tuple[int, Made]]:
+        """The batches, each without the parts that are stored already; those left with any.
+
+        Digests are added in their order, so that writers never wait for each other in circles.
+        """
+        parts = {key: parts_of(batches[each.hash], context) for key, each in new}
+        rows = sorted((part.digest, key) for key, of_batch in parts.items() for part in of_batch)
+        firsts = dict(reversed(rows))
+        added = self._database.claim(_DIGESTS, "digest", sorted(firsts.items())) if rows else ()
+        left = []
+        for key, each in new:
+            here = [p for p in parts[key] if firsts[p.digest] != key or p.digest not in added]
+            if here and len(here) == len(parts[key]):
+                self._database.run('DELETE FROM "TraceBatch" WHERE "batchKey" = ?', key)
+            elif here:
+                reduced = without(batches[each.hash].data, here)
+                left.append((key, self._reduced(key, each, reduced, context)))
+            else:
+                left.append((key, each))
+        return left
+
+    def _reduced(self, key: int, whole: Made, data: bytes, context: Context) -> Made:
+        made = made_of(SealedBatch(name_of_stored(whole.name), data), whole.hash, context)
+        statement = 'UPDATE "TraceBatch" SET "extra" = ?, "body" = ? WHERE "batchKey" = ?'
+        self._database.run(statement, made.header.extra, made.body, key)
+        return made
 
     def _fill(self, new: Sequence[tuple[int, Made]], context: Context) -> int:
         """Add the rows of batches; how many."""

@@ -13,7 +13,7 @@ from cirron_otel.storage import Storage
 
 ALL_TABLES = (
     "TraceBatch", "TraceSpan", "TraceMark", "TraceSnapshot",
-    "TraceUnresolved", "TraceSession", "TraceLoose",
+    "TraceUnresolved", "TraceSession", "TraceLoose", "TraceDigest",
 )  # fmt: skip
 
 
