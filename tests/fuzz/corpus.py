@@ -129,7 +129,7 @@ def seeds(target: str) -> list[bytes]:
     plain = rich().SerializeToString()
     if target == "binary":
         return [b"", plain]
-    if target == "born-in-cirron":
+    if target in ("born-in-cirron", "wire"):
         return [plain, *_own()]
     if target == "text":
         return [b"{}", traces_to_json(rich())]
@@ -191,7 +191,10 @@ def _bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def _wire(data: bytes, chance: random.Random) -> bytes:
-    """A message in which a field, at any depth, is gone, doubled, moved or another; lengths fit."""
+    """A message in which a field, at any depth, is gone, doubled, moved or another.
+
+    Lengths fit; but one may be another, or longer than it needs to be.
+    """
     fields = _fields(data)
     if not fields or chance.random() < 0.1:
         return _bytes(data, chance)
@@ -200,9 +203,15 @@ def _wire(data: bytes, chance: random.Random) -> bytes:
     if content is not None and chance.random() < 0.85:
         fields[at] = (tag, _wire(content, chance))
     else:
-        match chance.randint(0, 4):
+        match chance.randint(0, 5):
             case 0:
                 del fields[at]
+            case 5 if content is not None:
+                size = len(content) + chance.choice((-2, -1, 1, 2, 8, 40, 128))
+                length = encode_varint(max(size, 0))
+                if chance.random() < 0.2:
+                    length = length[:-1] + bytes((length[-1] | 0x80, 0))
+                fields[at] = (tag + length + content, None)
             case 1:
                 fields.insert(chance.randint(0, len(fields)), fields[at])
             case 2:

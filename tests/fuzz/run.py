@@ -5,7 +5,8 @@
 
 The first way changes inputs by a fixed seed, and is the same each time; the second is atheris',
 which looks for inputs that reach new code. `make fuzz SECONDS=60` does that for every target. What
-is found is written to a file, which `python -m tests.fuzz.run TARGET FILE` tries again.
+is found is written to a file, which `python -m tests.fuzz.run TARGET FILE` tries again. After the
+targets it checks the cases of tests/fuzz/generated.py, at least 20,000 batches and messages.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import argparse
 import importlib.util
 import itertools
 import json
+import os
+import random
 import resource
 import subprocess
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from pathlib import Path
 
 MOST_BYTES = 1 << 30
@@ -43,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 
 def _all(seconds: int) -> int:
-    """Each target in a process of its own, at once as many as there are."""
+    """Each target in a process of its own, at once as many as there are; then generated cases."""
     from .targets import TARGETS
 
     running = {
@@ -56,7 +60,34 @@ def _all(seconds: int) -> int:
     print(f"fuzz: {len(running) - len(failed)} targets without a finding", flush=True)
     for name in failed:
         print(f"fuzz: {name} FAILED: see above, and the file it wrote", flush=True)
+    if not _generated():
+        failed.append("generated")
+        print("fuzz: generated FAILED: see above, and the file it wrote", flush=True)
     return 1 if failed else 0
+
+
+def _generated() -> bool:
+    """Whether all generated cases come back, in as many processes as there are cores."""
+    from .generated import COUNT
+
+    workers = os.cpu_count() or 1
+    each, first = -(-COUNT // workers), random.SystemRandom().randrange(1_000_000)
+    print(f"fuzz: {COUNT} generated batches and messages, seeds {first} to {first + workers - 1}",
+          flush=True)  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.fuzz.generated", "--count", str(each), "--seed", str(n)],
+            stdout=subprocess.PIPE,
+        )
+        for n in range(first, first + workers)
+    ]
+    counts: Counter[str] = Counter()
+    for process in running:
+        printed, _ = process.communicate()
+        if process.returncode == 0:
+            counts.update(json.loads(printed))
+    print("fuzz: generated:", ", ".join(f"{n} {what}" for what, n in counts.items()), flush=True)
+    return all(process.returncode == 0 for process in running)
 
 
 def _repeat(name: str, options: argparse.Namespace) -> int:

@@ -21,9 +21,12 @@ from cirron_otel.receiver.inflating import CODINGS, inflater
 from cirron_otel.receiver.measure import measure
 from cirron_otel.receiver.measure_json import check_json
 from cirron_otel.spool.check import check_batch, check_value_of
+from cirron_otel.translator.fast_decode import fast_decode
 from cirron_otel.translator.fast_foreign import ForeignText
+from cirron_otel.translator.foreign import RECEIVED, decode_foreign
 from cirron_otel.translator.foreign_header import drop_headers
 from cirron_otel.translator.translate import FromOtlp, encode_foreign
+from cirron_otel.translator.typed import FallbackError
 
 BATCH_ID = uuid4_shaped(bytes(range(16)))
 MOST_ELEMENTS = 20_000
@@ -87,6 +90,33 @@ def born_in_cirron(data: bytes) -> None:
         told(error)
 
 
+def wire(data: bytes) -> None:
+    """What the manual readers of the wire accept, protobuf accepts; the records are the same.
+
+    Nothing measured it before, as a conversion of a file does not.
+    """
+    try:
+        whole = fast_decode(data)
+    except FallbackError:
+        whole = None
+    made = ForeignText()
+    try:
+        made.add(data)
+    except InputError as error:
+        told(error)
+        assert whole is None
+        return
+    message = TracesData.FromString(data)
+    expected = decode_foreign(list(message.resource_spans))
+    expected["batch_id"], expected["created_ns"] = BATCH_ID, 1
+    expected["otel"][RECEIVED] = 1
+    assert exactjson.equal(exactjson.loads(made.text(BATCH_ID, 1)), expected)
+    if whole is not None:
+        (decoded,) = FromOtlp().feed(message.resource_spans)
+        assert decoded.complete
+        assert exactjson.equal(decoded.batch, exactjson.loads(whole.data))
+
+
 def text(data: bytes) -> None:
     """OTLP in JSON."""
     try:
@@ -145,6 +175,7 @@ def coded(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "binary": binary,
     "born-in-cirron": born_in_cirron,
+    "wire": wire,
     "text": text,
     "batch": batch,
     "coded": coded,
