@@ -27,6 +27,12 @@ Known = Callable[[bytes], frozenset[bytes]]
 """By the key of a batch: the keys of its records that are kept elsewhere already."""
 
 
+_Read = tuple[Keyed, Span]
+"""An item and the span that it was read from."""
+_MOST_NAMESAKES = 16
+"""Batches with one header and different content that are regrouped at a time."""
+
+
 def nothing_known(_: bytes) -> frozenset[bytes]:
     """The records that are known where nothing came before: none."""
     return frozenset()
@@ -134,17 +140,19 @@ class Regrouper:
         key: bytes,
         touched: dict[bytes, None],
     ) -> ScopeSpans | None:
-        items: list[Keyed] = []
+        items: list[_Read] = []
         foreign: list[Span] = []
         for span in scope_spans.spans:
             try:
-                items.append(_read_item(span, header, origin))
+                items.append((_read_item(span, header, origin), span))
             except UnsayableError:
                 foreign.append(span)
         if not items:
             return scope_spans
         touched[key] = None
-        self._place(items, key, lambda: Assembly(header, origin.attributes, known=self._known(key)))
+        foreign += self._place(
+            items, key, lambda: Assembly(header, origin.attributes, known=self._known(key))
+        )
         if not foreign and not _has_more(scope_spans):
             return None
         rest = ScopeSpans()
@@ -153,23 +161,30 @@ class Regrouper:
         rest.spans.extend(foreign)
         return rest
 
-    def _place(self, items: list[Keyed], key: bytes, new: Callable[[], Assembly]) -> None:
+    def _place(self, items: list[_Read], key: bytes, new: Callable[[], Assembly]) -> list[Span]:
         """Add items to the first batch of this key in whose content none of them differs.
 
-        Spans that came below one scope stay together where they can.
+        Spans that came below one scope stay together where they can. Returns the spans of the items
+        that contradict every batch, if these already are as many as may be open.
         """
         assemblies = self.open.setdefault(key, [])
         for assembly in assemblies:
-            if not any(assembly.contradicts(item) for item in items):
+            if not any(assembly.contradicts(item) for item, _ in items):
                 break
         else:
+            if len(assemblies) >= _MOST_NAMESAKES:
+                if len(items) == 1:
+                    return [items[0][1]]
+                return [span for item in items for span in self._place([item], key, new)]
             assembly = new()
             assemblies.append(assembly)
-        for item in items:
+        left: list[Span] = []
+        for item, span in items:
             if assembly.contradicts(item):  # another item of the same scope has its key
-                self._place([item], key, new)
+                left += self._place([(item, span)], key, new)
             else:
                 assembly.add(item)
+        return left
 
 
 def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
 from cirron_otel.ids import segment_trace_id, span_id_for
+from cirron_otel.translator import fast_batch, fast_events, parts
 from cirron_otel.translator.placement import Place, Plan, Segment
 from cirron_otel.translator.spans import overhead_mark
 
@@ -457,15 +459,50 @@ limits = st.just({}) | _small_limits | _small_limits
 
 @contextmanager
 def cut(some_limits: dict[str, int]) -> Iterator[None]:
-    """Set limits of the mapping."""
-    before = {name: getattr(semconv, name) for name in some_limits}
-    try:
+    """Set limits of the mapping; on the fast paths, too."""
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in some_limits.items():
-            setattr(semconv, name, value)
+            patch.setattr(semconv, name, value)
+        if "MAX_SPAN_BYTES" in some_limits:
+            # It holds for the real limit that so many bytes surely fit.
+            patch.setattr(fast_events, "SMALL", 0)
+            patch.setattr(fast_batch, "SMALL", 0)
         yield
-    finally:
-        for name, value in before.items():
-            setattr(semconv, name, value)
+
+
+@st.composite
+def crafted_parts(draw: st.DrawFn) -> dict[str, Any]:
+    """Batches with the hash of a part whose `otel.part` no decoder wrote, or not for them."""
+    batch = draw(crowded_batches())
+    indexes = st.integers(0, 4) | st.just(-1)
+    numbers = st.lists(indexes, max_size=4)
+    otel = batch.get("otel")
+    entry = st.fixed_dictionaries(
+        {"ordinal": indexes}, optional={"marks": numbers, "snapshots": numbers}
+    )
+    seam = st.fixed_dictionaries({
+        "name": st.sampled_from([semconv.CONTINUATION_SPAN, semconv.SEGMENT_SPAN, "x"]),
+        "trace_id": hostile_traces, "span_id": st.sampled_from(["ab" * 8, ""]),
+        "parent_span_id": st.sampled_from(["ab" * 8, ""]), "start_ns": times, "index": indexes,
+        "links": st.lists(st.lists(trace_ids, max_size=3), max_size=2),
+    })  # fmt: skip
+    size = st.integers(0, 4)
+    part = draw(st.fixed_dictionaries(
+        {"spans": size, "marks": size, "snapshots": size, "missing_synthetic": size},
+        optional={
+            "batch_id": json_values, "file": texts, "otel": json_values, "part": json_values,
+            "seq": st.dictionaries(
+                st.sampled_from(["spans", "marks", "snapshots"]),
+                st.lists(st.none() | indexes, max_size=9),
+            ),
+            "more_marks": st.lists(st.tuples(indexes, indexes).map(list), max_size=2),
+            "carriers": st.lists(entry | json_values, max_size=3),
+            "seams": st.lists(seam | json_values, max_size=2),
+        },
+    ))  # fmt: skip
+    batch["otel"] = (otel if isinstance(otel, dict) else {}) | {"part": part}
+    batch["batch_id"] = parts._hash(batch)
+    return batch
 
 
 @st.composite

@@ -143,6 +143,15 @@ def test_part_of_a_batch_is_kept_as_it_is(
     assert again.name == decoded.name
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(batch=gen.crafted_parts(), limits=gen.limits, name=NAMES)
+def test_what_looks_like_a_part_comes_back(batch: Any, limits: Any, name: str | None) -> None:
+    with gen.cut(limits):
+        (decoded,) = back(wire(to_otlp(batch, plan_for(batch), name)))
+    assert exactjson.equal(decoded.batch, batch)
+    assert name is None or decoded.name == name
+
+
 @settings(max_examples=450, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(
     batch=BATCHES,

@@ -44,6 +44,14 @@ def carriers() -> None:
         limits={"MAX_EVENTS": 2},
         batch=marked(*(mark(own_id(f"a{n}"), STEP, "loss", n, 110 + n) for n in range(1, 6))),
     )
+    three = [mark(own_id(f"a{n}"), STEP, "loss", n, 110 + n) for n in range(1, 4)]
+    case(
+        "mark-ids-apart",
+        "`mark_ids` is empty though marks ride on the span and, the limit being 2 here, on a"
+        " carrier: the rest is final.",
+        limits={"MAX_EVENTS": 2},
+        batch=batch([step(mark_ids=[])], three),
+    )
     case("empty", "A batch without spans has a span `cirron.batch`.", batch=batch([]))
 
 
@@ -75,6 +83,23 @@ def header() -> None:
         "part",
         "One span of the batch of `native`, whose other two never came.",
         batch=part_of(arrived, Counts(3, 1, 0, 0), 0, None),
+    )
+    marks = [mark(own_id(f"a{n}"), STEP, "loss", n, 110 + n) for n in (1, 2, 5)]
+    places = {
+        "seq": {"spans": [4]},
+        "more_marks": [[0, 3]],
+        "carriers": [{"ordinal": 1, "marks": [2]}],
+    }
+    case(
+        "part-places",
+        "A span with two of its five marks, and the second of its two carriers.",
+        batch=part_of(
+            batch([step(mark_ids=[m["id"] for m in marks])], marks),
+            Counts(5, 5, 0, 2),
+            1,
+            None,
+            places,
+        ),
     )
 
 
