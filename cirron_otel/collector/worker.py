@@ -55,6 +55,8 @@ _TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
 _IDLE_S = 1.0
 _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
+_DAMAGED_SHARE = 8
+"""Copies of damaged files may take an eighth of the journal's room."""
 _DISTRUST_S = 60.0
 """Until the clock is asked again whether it can be trusted."""
 
@@ -84,7 +86,13 @@ class Worker:
         self._evicted = 0
         seen = Seen(directory / "seen.sqlite")
         self._owners = Whose(self._paths.state / FILE_NAME)
-        self._translation = Translation(directory, self._writer, seen, self._owners)
+        self._translation = Translation(
+            directory,
+            self._writer,
+            seen,
+            self._owners,
+            options.limits.journal_bytes // _DAMAGED_SHARE,
+        )
         self._registry = Registry()
         self._counted = SpoolCounts(self._registry, self._paths, directory / PARTS)
         self._senders = Senders(options, self._owners, self._registry)

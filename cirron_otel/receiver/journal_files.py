@@ -22,7 +22,8 @@ by how its head begins. A frame that is not whole is the trace of a crash: nobod
 is kept. Zeros follow the last frame while a segment is written, up to a whole block (direct_file).
 
 All of it lies in one directory, `state/intake/` of a spool, with `lock`, `consumer.json`
-(journal_place) and, beside a damaged segment, a copy of it named `<segment>.damaged`.
+(journal_place) and, beside a damaged segment, a copy of it named `<segment>.damaged`. The copies
+have a limit (damaged_copies): all that could be read of them is in the spool by then.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def aside_bytes(directory: Path) -> int:
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.endswith(DAMAGED_SUFFIX) or entry.name.startswith(REFUSED_PREFIX):
+            if DAMAGED_SUFFIX in entry.name or entry.name.startswith(REFUSED_PREFIX):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     total += status.st_size if status.st_nlink == 1 else 0

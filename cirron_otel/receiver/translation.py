@@ -18,7 +18,15 @@ import msgspec
 
 from ..ids import digest
 from ..spool.writer import SpoolWriter
-from .journal_files import GROUP_BYTES, Damage, Frame, Position, remove_before, segment_numbers
+from .damaged_copies import remove_damaged
+from .journal_files import (
+    GROUP_BYTES,
+    Damage,
+    Frame,
+    Position,
+    remove_before,
+    segment_numbers,
+)
 from .journal_place import Place, read_place, write_place
 from .journal_reader import Reader
 from .seen import Seen
@@ -58,12 +66,21 @@ class _Intent(msgspec.Struct, forbid_unknown_fields=True):
 class Translation:
     """Translates what is in `directory` into the spool of `writer`; one to a journal."""
 
-    def __init__(self, directory: Path, writer: SpoolWriter, seen: Seen, owners: Whose) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        writer: SpoolWriter,
+        seen: Seen,
+        owners: Whose,
+        most_damaged_bytes: int | None = None,
+    ) -> None:
         """`owners` is told whose the batches are. Nothing is read yet.
 
-        Raises InputError, TargetError.
+        Copies of damaged files may take `most_damaged_bytes`; None: any number. Raises InputError,
+        TargetError.
         """
         self._directory, self._seen = directory, seen
+        self._most_damaged_bytes = most_damaged_bytes
         self.counts: Counter[str] = Counter()
         self._storing = Storing(directory, writer, owners, seen)
         self._damaged_segment: int | None = None
@@ -71,6 +88,7 @@ class Translation:
         """Whether frames were read and are not done."""
         self._place, self._intent = self._read_place()
         self._reader = self._read_from(self._place.position)
+        self._remove_damaged()
 
     def recover(self) -> Done | None:
         """Finish the group that was broken off, by this process or an earlier one; None without.
@@ -146,7 +164,8 @@ class Translation:
         names = self._storing.store(kept)
         self._seen.add((_key(f), f.head.received_ns, f.start) for f in kept)
         self._move(Place(intent.until), None)
-        remove_before(self._directory, intent.until)
+        if remove_before(self._directory, intent.until):
+            self._remove_damaged()
         self.counts.update(self._storing.counts)
         self.counts.update({"requests": len(frames), "duplicates": len(frames) - len(kept)})
         return Done(intent.until, names, sum(len(frame.body) for frame in frames))
@@ -187,6 +206,19 @@ class Translation:
     def _damaged(self, damage: Damage) -> None:
         self._damaged_segment = damage.number
         self._report(_words(damage))
+
+    def _remove_damaged(self) -> None:
+        """Give the room of old copies back to the journal: a full one refuses all requests."""
+        if self._most_damaged_bytes is None:
+            return
+        for path, size in remove_damaged(self._directory, self._most_damaged_bytes):
+            logger.warning(
+                "%s is removed (%d bytes): copies of damaged files may have %d bytes together",
+                path,
+                size,
+                self._most_damaged_bytes,
+                extra={"cause": f"removed {path.name}"},
+            )
 
     def _report(self, told: str) -> None:
         self.counts["damaged"] += 1

@@ -15,11 +15,13 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel.receiver import state_file
+from cirron_otel.receiver.damaged_copies import remove_damaged
 from cirron_otel.receiver.export import Encoding, Signal
 from cirron_otel.receiver.journal import Journal
 from cirron_otel.receiver.journal_files import (
     Head,
     Position,
+    aside_bytes,
     intake_directory,
     segment_numbers,
     segment_path,
@@ -71,15 +73,19 @@ def journal(
     return directory, asyncio.run(write())
 
 
-def opened(folder: Path, max_bytes: int | None = None) -> Translation:
+def opened(
+    folder: Path, max_bytes: int | None = None, damaged_bytes: int | None = None
+) -> Translation:
     directory = intake_directory(folder / "state")
     seen, owners = Seen(directory / "seen.sqlite"), Whose(directory / "whose.sqlite")
-    return Translation(directory, SpoolWriter(folder, max_bytes), seen, owners)
+    return Translation(directory, SpoolWriter(folder, max_bytes), seen, owners, damaged_bytes)
 
 
-def finish(folder: Path, max_bytes: int | None = None) -> Translation:
+def finish(
+    folder: Path, max_bytes: int | None = None, damaged_bytes: int | None = None
+) -> Translation:
     """Translate all there is, and close."""
-    translation = opened(folder, max_bytes)
+    translation = opened(folder, max_bytes, damaged_bytes)
     for _ in range(10):
         if translation.work(None) is None:
             translation.close()
@@ -167,6 +173,50 @@ def test_an_id_that_comes_with_other_content(is_bad_twice: bool, tmp_path: Path)
     assert files[f"{5:020d}-same.json"] == batch("a")
     assert files[f"{6:020d}-same.json"] == batch("c", 6)
     assert batch("b") in files.values()
+
+
+def test_torn_tails_do_not_fill_the_journal_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each crash leaves a tail that is no frame; copies of the segments have a limit."""
+    limit = 100_000
+    names = [f"{number:02d}" for number in range(12)]
+    for name in names:
+        directory, _ = journal(tmp_path, [request(name, 20_000)])
+        segment = segment_path(directory, segment_numbers(directory)[-1])
+        with segment.open("ab") as file:
+            file.write(b"torn" * 500)
+        finish(tmp_path, damaged_bytes=limit)
+        kept = sorted(directory.glob("*.damaged"))
+        assert kept[-1].name == f"{segment.name}.damaged"  # the newest stays
+        assert aside_bytes(directory) <= limit
+    assert stored(tmp_path) == names
+    assert len(kept) < len(names)
+    removed = [r.getMessage() for r in caplog.records if "is removed (" in r.getMessage()]
+    assert len(removed) == len(names) - len(kept)
+
+
+def test_of_damaged_copies_those_of_other_files_go_first(tmp_path: Path) -> None:
+    """A refused request is never removed: it was acknowledged, and is nowhere else."""
+    for name in (
+        "seen.sqlite.damaged", "seen.sqlite.damaged-wal", "consumer.json.damaged",
+        f"{segment_path(tmp_path, 16).name}.damaged", f"{segment_path(tmp_path, 9).name}.damaged",
+        "refused-1.bin", segment_path(tmp_path, 17).name,
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(bytes(1000))
+    linked = tmp_path / f"{segment_path(tmp_path, 17).name}.damaged"
+    linked.hardlink_to(segment_path(tmp_path, 17))  # still a segment: it takes no room
+    left = {path.name for path in tmp_path.iterdir()}
+    for most, gone in (
+        (5000, set()),
+        (2000, {"seen.sqlite.damaged", "seen.sqlite.damaged-wal", "consumer.json.damaged"}),
+        (1999, {f"{segment_path(tmp_path, 9).name}.damaged"}),
+        (0, {f"{segment_path(tmp_path, 16).name}.damaged"}),
+        (0, set()),
+    ):
+        assert {path.name for path, _ in remove_damaged(tmp_path, most)} == gone
+        left -= gone
+        assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_duplicates_are_told_by_where_they_stand(tmp_path: Path) -> None:
