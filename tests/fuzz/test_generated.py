@@ -9,7 +9,7 @@ import pytest
 
 from . import generated
 
-COUNT = 500
+COUNT = 400
 
 
 def test_a_fixed_part_comes_back() -> None:
