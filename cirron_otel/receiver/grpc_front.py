@@ -19,6 +19,7 @@ from typing import cast
 
 from ..errors import InputError, TargetError
 from .http2_headers import EncodingRenamer
+from .listening import Listener
 from .refusals import NO_SIGNAL, Observer, Refused
 
 _UNPROVEN_S = 5.0
@@ -44,21 +45,12 @@ class Front:
         """Connections without a request yet, and when they were made; the oldest first."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Listen; the result is the address. Raises OSError if that is not possible."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: _Client(self),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=_HANDSHAKE_S if tls is not None else None,
-            backlog=_BACKLOG,
-        )
-        address = self._listener.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        self._listener = Listener(lambda: _Client(self), self._refused)
+        return await self._listener.start(host, port, _BACKLOG, tls, _HANDSHAKE_S)
 
     @property
     def connections(self) -> Collection[object]:

@@ -6,9 +6,7 @@ whoever wants it imports this module when it is wanted.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import socket
 import ssl
 import time
 from collections import Counter
@@ -36,6 +34,7 @@ from .http_bodies import Bodies, HttpLimits, Room
 from .http_connections import Connections, response_of
 from .http_content import encoding_of, json_signal
 from .http_cors import Cors, is_preflight
+from .listening import Listener
 from .refusals import NO_SIGNAL, Observer, Refused, ignore
 from .whose import tenant_of
 
@@ -109,7 +108,7 @@ class HttpReceiver:
             why = error.strerror or error
             raise UsageError(f"no parts of files can be kept in {staging}: {why}") from None
         self._connections: Connections | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
         """How many requests were answered, by route and status; `-` is no known route."""
@@ -121,26 +120,19 @@ class HttpReceiver:
     async def start(self) -> tuple[str, int]:
         """Listen; gives the address. Raises UsageError where that is not possible."""
         connections = Connections(self._answer, self._limits, self._refused_garbage)
-        loop = asyncio.get_running_loop()
-        handshake_s = self._limits.grace_s if self._tls is not None else None
+        listener, limits = Listener(connections, self._refused), self._limits
         try:
-            self._listener = await loop.create_server(
-                connections,
-                self._host if self._port else await _first_address(self._host),
-                self._port,
-                ssl=self._tls,
-                ssl_handshake_timeout=handshake_s,
-                backlog=min(self._limits.connections, 1024),
+            address = await listener.start(
+                self._host, self._port, min(limits.connections, 1024), self._tls, limits.grace_s
             )
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror or error}"
             ) from None
-        self._connections = connections
+        self._connections, self._listener = connections, listener
         if self._uploads is not None:
             self._uploads.start()
-        host, port = self._listener.sockets[0].getsockname()[:2]
-        return str(host), int(port)
+        return address
 
     async def stop(self, grace_s: float) -> None:
         """Take no more connections, and answer the requests that are there, for `grace_s` at most.
@@ -258,15 +250,6 @@ class HttpReceiver:
     def _refused_garbage(self, refused: Refused) -> None:
         self.answered[NO_SIGNAL, int(refused.status)] += 1
         self._refused(refused)
-
-
-async def _first_address(host: str) -> str:
-    """One address of `host`: with several, port 0 would take a port for each."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(
-        host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    return str(found[0][4][0])
 
 
 def _answered_in(request: web.BaseRequest) -> Encoding:

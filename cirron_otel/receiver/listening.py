@@ -1,0 +1,122 @@
+"""The listening sockets of a receiver.
+
+With TLS a connection takes a file descriptor during its handshake, before any protocol sees it. So
+handshakes are limited here, and those that fail are reported: to a client with an expired
+certificate they are refusals like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from .refusals import NO_SIGNAL, Observer, Refused
+
+_MOST_HANDSHAKES: Final = 64
+"""At a time; for one more the oldest ends. A good one takes some hundredths of a second."""
+_PAUSE_S = 0.1
+"""After an error of accept(2), for example because there are no file descriptors left."""
+_LONGEST_SHOWN = 200
+
+_LATE = Refused(NO_SIGNAL, "tls", "closed", "a TLS handshake took too long while others waited")
+
+_logger = logging.getLogger(__name__)
+
+Protocol = Callable[[], asyncio.Protocol]
+
+
+class Listener:
+    """Accepts connections, and makes a protocol for each."""
+
+    def __init__(self, protocol: Protocol, refused: Observer) -> None:
+        """`refused` observes TLS handshakes that fail."""
+        self._protocol, self._refused = protocol, refused
+        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """Those under way, the oldest first."""
+
+    async def start(
+        self, host: str, port: int, backlog: int, tls: ssl.SSLContext | None, handshake_s: float
+    ) -> tuple[str, int]:
+        """Listen; the result is the address. Port 0 takes a free one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if not port:
+            host = await _first_address(host)
+        # asyncio binds the sockets; without TLS it accepts, too.
+        self._server = await loop.create_server(
+            self._protocol, host, port, backlog=backlog, start_serving=tls is None
+        )
+        name = self._server.sockets[0].getsockname()
+        if tls is not None:
+            for each in self._server.sockets:
+                own = socket.socket(fileno=os.dup(each.fileno()))
+                own.listen(backlog)
+                own.setblocking(False)
+                self._sockets.append(own)
+                self._accepting.append(loop.create_task(self._accept(own, tls, handshake_s)))
+        return str(name[0]), int(name[1])
+
+    @property
+    def ports(self) -> set[int]:
+        """The ports of all its sockets."""
+        own = [] if self._server is None else self._server.sockets
+        return {int(each.getsockname()[1]) for each in own}
+
+    def close(self) -> None:
+        """Accept no more connections, and end handshakes."""
+        if self._server is not None:
+            self._server.close()
+        for task in (*self._accepting, *self._handshakes):
+            task.cancel()
+        for each in self._sockets:
+            each.close()
+        self._accepting, self._sockets = [], []
+
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _logger.warning("no connection can be accepted: %s", error.strerror or error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            task = loop.create_task(self._shake_hands(connection, tls, seconds))
+            self._handshakes[task] = None
+            task.add_done_callback(self._handshakes.pop)
+            if len(self._handshakes) > _MOST_HANDSHAKES:
+                next(iter(self._handshakes)).cancel()
+                self._refused(_LATE)
+
+    async def _shake_hands(
+        self, connection: socket.socket, tls: ssl.SSLContext, seconds: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                self._protocol, connection, ssl=tls, ssl_handshake_timeout=seconds
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            with contextlib.suppress(OSError):
+                connection.close()
+            if not isinstance(error, asyncio.CancelledError):
+                reason = getattr(error, "reason", None) or str(error) or "the client closed it"
+                message = f"a TLS handshake failed: {reason[:_LONGEST_SHOWN]}"
+                self._refused(Refused(NO_SIGNAL, "tls", "closed", message))
+
+
+async def _first_address(host: str) -> str:
+    """Return one address of `host`: with several, port 0 would take a port for each."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return str(found[0][4][0])
