@@ -25,6 +25,7 @@ from .pieces import (
     TextAttribute,
     pack_times,
     sized,
+    span_users,
     varint,
 )
 from .placement import Place, Plan
@@ -217,7 +218,7 @@ class _PlacedEncoder(FastEncoder):
         return shared
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
-        """Add a scope like most: without index, marks, attributes and costs of its own.
+        """Add a scope like most: without index, marks and costs of its own.
 
         Returns False where it is not, or where nothing is known of its siblings yet.
         """
@@ -232,13 +233,15 @@ class _PlacedEncoder(FastEncoder):
         head, lower, parent, attribute = shared
         if (
             not (span.index is None and span.cpu_ns is None and span.gpu_ns is None)
-            or (span.memory_peak_bytes is not None or span.mark_ids or span.attrs != EMPTY)
+            or (span.memory_peak_bytes is not None or span.mark_ids)
             or (start <= 0 or end <= 0 or start > UINT64_MAX or end > UINT64_MAX)
             or (span.id in self.riders or raw.startswith(ZERO))
         ):
             return False
         if raw[8:] != lower:
             attribute = ID_PREFIX + span.id.encode() + attribute
+        if span.attrs != EMPTY:
+            costs += span_users(bytes(span.attrs))
         times = pack_times(0x39, start, 0x41, end)
         # 20 bytes of the trace's id and its field, 8 of the own id, 18 of the times
         size = 46 + len(parent) + len(name) + len(attribute) + len(costs)

@@ -15,8 +15,10 @@ from . import events as ev
 from . import rest as rests
 from .order import sequence_of
 from .pieces import (
+    MARK_BOOLS,
     MARK_DOUBLE,
     MARK_ID_PREFIX,
+    event_seq,
     event_users,
     int_overhead,
     mark_int,
@@ -110,16 +112,18 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
 
 def _mark(mark: TypedMark, seq: int | None) -> bytes:
     try:
-        if seq is not None or not is_id(mark.id) or mark.ts_ns <= 0:
+        if not is_id(mark.id) or mark.ts_ns <= 0:
             raise FallbackError
-        value = _value(mark)
+        value, rest = _value(mark)
+        if seq is not None:
+            value += event_seq(seq)
         kind = _kinds.get(mark.kind) or _kind(mark.kind)
         users = b"" if mark.attrs == EMPTY else event_users(bytes(mark.attrs))
         name = _names.get(mark.name) or _name(mark.name)
         time = pack_time(0x09, mark.ts_ns)
     except (FallbackError, StructError):
         return _generic(ev.write_mark, mark, seq)
-    return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users))
+    return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users, rest))
 
 
 def _kind(kind: str) -> bytes:
@@ -175,12 +179,14 @@ def fits(riders: Riders, *scope: TypedSpan) -> bool:
     return 2 * sum(len(encode(record)) for record in typed) < sc.MAX_SPAN_BYTES * 3 // 4
 
 
-def _value(mark: TypedMark) -> bytes:
-    """A mark's value as an attribute. Raises FallbackError where its text needs more than that."""
+def _value(mark: TypedMark) -> tuple[bytes, bytes]:
+    """A mark's value as an attribute, and the rest. Raises FallbackError for any other value."""
     token = bytes(mark.value)
     kind = mark.value_type
-    if mark.value_nonfinite is not None and isinstance(mark.value_nonfinite, str):
-        raise FallbackError
+    if mark.value_nonfinite is not UNSET:
+        if token != b"null" or kind != "float" or mark.value_nonfinite not in NONFINITE:
+            raise FallbackError
+        return b"", NONFINITE[mark.value_nonfinite]
     if kind == "float":
         try:
             number = float(token)
@@ -188,13 +194,26 @@ def _value(mark: TypedMark) -> bytes:
             raise FallbackError from None
         if repr(number).encode() != token and type(exactjson.loads(token)) is not float:
             raise FallbackError
-        return MARK_DOUBLE + pack_double(number)
+        return MARK_DOUBLE + pack_double(number), b""
+    if kind == "bool" and token in MARK_BOOLS:
+        return MARK_BOOLS[token], b""
     value = exactjson.loads(token)
     if kind == "int" and type(value) is int:
-        return mark_int(value)
+        return mark_int(value), b""
     if kind == "string" and isinstance(value, str):
-        return mark_text(value)
+        return mark_text(value), b""
     raise FallbackError
+
+
+def _nonfinite(name: str) -> bytes:
+    """The rest of a mark whose value JSON has no number for."""
+    text = rests.text_of({"set": {"value": None, "value_nonfinite": name, "value_type": "float"}})
+    event = Span.Event()
+    rests.write(event.attributes, sc.REST, text)
+    return bytes(event.SerializeToString())
+
+
+NONFINITE = {name: _nonfinite(name) for name in ("nan", "inf", "-inf")}
 
 
 def _generic(write: Any, typed: TypedMark | TypedSnapshot, seq: int | None) -> bytes:

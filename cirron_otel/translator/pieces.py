@@ -5,13 +5,17 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgspec
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import exactjson, semconv
+from ..semconv import MAX_DEPTH
 from .typed import FallbackError
-from .values import INT64_MAX, INT64_MIN, add, add_escaped, split_attributes
+from .values import INT64_MAX, INT64_MIN, add, add_escaped, escape, split_attributes
 
 _CACHED = 4096
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
 
 SHORT = [bytes([n]) for n in range(128)]
 """The varints of one byte."""
@@ -82,16 +86,44 @@ SPAN_TAG, EVENT_TAG = b"\x4a", b"\x1a"
 class UserAttributes:
     """A record's own attributes, from JSON text, as fields of a span or of an event."""
 
-    def __init__(self, owner: type[Any]) -> None:
-        """`owner` is the message that they belong to."""
-        self._owner = owner
+    def __init__(self, owner: type[Any], tag: bytes) -> None:
+        """`owner` is the message that they belong to, and `tag` its field of attributes."""
+        self._owner, self._tag = owner, tag
         self._made: dict[bytes, bytes] = {}
+        self._keys: dict[str, bytes] = {}
+        """The field of a key and the tag of the value."""
 
     def __call__(self, text: bytes) -> bytes:
         """The attributes. Raises FallbackError where OTLP can't say all of them."""
         made = self._made.get(text)
         if made is not None:
             return made
+        try:
+            attrs = _decode(text)
+            is_canonical = _encode(attrs) == text
+        except (msgspec.MsgspecError, UnicodeError, OverflowError, RecursionError):
+            is_canonical = False
+        # the text of exactly this value: no number or repeated key was lost in decoding it
+        made = self._quickly(attrs) if is_canonical else self._exactly(text)
+        if len(self._made) < _CACHED and len(made) < _CACHED:
+            self._made[text] = made
+        return made
+
+    def _quickly(self, attrs: dict[str, Any]) -> bytes:
+        tag = self._tag
+        out: list[bytes] = []
+        for key, value in attrs.items():
+            body = (self._keys.get(key) or self._key(key)) + sized(_any_value(value))
+            out += (tag, sized(body))
+        return b"".join(out)
+
+    def _key(self, key: str) -> bytes:
+        made = _key_field(escape(key)) + b"\x12"
+        if len(self._keys) < _CACHED and len(made) < _CACHED:
+            self._keys[key] = made
+        return made
+
+    def _exactly(self, text: bytes) -> bytes:
         attrs = exactjson.loads(text)
         if not isinstance(attrs, dict):
             raise FallbackError
@@ -99,10 +131,39 @@ class UserAttributes:
         add_escaped(message.attributes, attrs)
         if not exactjson.equal(split_attributes(message.attributes)[1], attrs):
             raise FallbackError
-        made = bytes(message.SerializeToString())
-        if len(self._made) < _CACHED and len(made) < _CACHED:
-            self._made[text] = made
-        return made
+        return bytes(message.SerializeToString())
+
+
+def _key_field(key: str) -> bytes:
+    """The field of a KeyValue's key; proto3 leaves out an empty one."""
+    return b"\x0a" + sized(key.encode()) if key else b""
+
+
+def _any_value(value: Any, depth: int = 1) -> bytes:
+    """A serialised AnyValue of a JSON value. Raises FallbackError if OTLP has no such value."""
+    kind = type(value)
+    if kind is int:
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise FallbackError
+        return b"\x18" + varint(value if value >= 0 else value + 2**64)
+    if kind is float:
+        return b"\x21" + pack_double(value)
+    if kind is str:
+        return b"\x0a" + sized(value.encode())
+    if kind is bool:
+        return b"\x10\x01" if value else b"\x10\x00"
+    if value is None:
+        return b""
+    if depth > MAX_DEPTH:
+        raise FallbackError
+    if kind is list:
+        items = [b"\x0a" + sized(_any_value(item, depth + 1)) for item in value]
+        return b"\x2a" + sized(b"".join(items))
+    pairs = []
+    for key, item in value.items():
+        body = _key_field(key) + b"\x12" + sized(_any_value(item, depth + 1))
+        pairs.append(b"\x0a" + sized(body))
+    return b"\x32" + sized(b"".join(pairs))
 
 
 int_index = IntAttribute(SPAN_TAG, semconv.INDEX)
@@ -120,8 +181,9 @@ mark_id = TextAttribute(EVENT_TAG, semconv.MARK_ID)
 mark_kind = TextAttribute(EVENT_TAG, semconv.MARK_KIND)
 mark_text = TextAttribute(EVENT_TAG, semconv.MARK_VALUE)
 mark_int = IntAttribute(EVENT_TAG, semconv.MARK_VALUE)
-span_users = UserAttributes(Span)
-event_users = UserAttributes(Span.Event)
+event_seq = IntAttribute(EVENT_TAG, semconv.SEQ)
+span_users = UserAttributes(Span, SPAN_TAG)
+event_users = UserAttributes(Span.Event, EVENT_TAG)
 
 
 def _double_prefix() -> bytes:
@@ -135,6 +197,16 @@ MARK_DOUBLE = _double_prefix()
 MARK_ID_PREFIX = mark_id.prefix(32)
 ID_PREFIX, PARENT_PREFIX = text_id.prefix(32), text_parent.prefix(32)
 """What stands before an id of 32 digits in the attributes that hold one."""
+
+
+def _bool(value: bool) -> bytes:
+    event = Span.Event()
+    add(event.attributes, semconv.MARK_VALUE, value)
+    return bytes(event.SerializeToString())
+
+
+MARK_BOOLS = {b"true": _bool(True), b"false": _bool(False)}
+"""A mark's value, by its JSON text."""
 
 pack_times = struct.Struct("<BQBQ").pack
 pack_time = struct.Struct("<BQ").pack
