@@ -20,7 +20,7 @@ from tests.spool.made import made, mark, snapshot, span, span_id
 from tests.spool.recorded import ALL_BATCHES
 from tests.translator import strategies
 
-from .helpers import assert_stored, clear, column, files, sealed
+from .helpers import assert_stored, clear, files, sealed
 
 OURS = sorted((Path(cirron_otel.cli.__file__).parent / "recording" / "spool").glob("*.json"))
 
@@ -109,11 +109,23 @@ def test_deep_batches(shared_storage: Storage, levels: int) -> None:
         clear(shared_storage)
 
 
-def test_what_is_kept_as_its_bytes_is_said_so(storage: Storage) -> None:
-    odd = b'{ "schema_version":1, "marks":[{"a":' + b"[" * 900 + b"]" * 900 + b"}]}"
-    storage.write([SealedBatch("x.json", odd), sealed(made(1))])
-    assert column(storage, 'SELECT "name" FROM "TraceBatch" WHERE "body" IS NOT NULL') == ["x.json"]
-    assert dict(storage.batches())["x.json"] == odd
+def test_what_is_nested_deep_is_kept_up_to_the_limit_of_the_format(storage: Storage) -> None:
+    def nested(levels: int) -> SealedBatch:
+        odd = b'{ "schema_version":1, "marks":[{"a":' + b"[" * levels + b"]" * levels + b"}]}"
+        return SealedBatch("x.json", odd)
+
+    with pytest.raises(RefusedError, match="nested too deep"):
+        storage.write([nested(900)])
+    storage.write([nested(500), sealed(made(1))])
+    assert_stored(storage, [nested(500), sealed(made(1))])
+
+
+def test_what_an_earlier_release_kept_as_its_bytes(storage: Storage) -> None:
+    storage.write([sealed(made(1), "x.json")])
+    for table in ("TraceSpan", "TraceMark", "TraceSnapshot"):
+        storage.database.run(f'DELETE FROM "{table}"')
+    storage.database.run('UPDATE "TraceBatch" SET "body" = ?', b'{ "any": 1 }')
+    assert list(storage.batches()) == [("x.json", b'{ "any": 1 }')]
 
 
 @pytest.mark.parametrize(
