@@ -27,7 +27,7 @@ from tests.backends import run
 from .spools import batches, recorded
 from .through import messages_of
 
-pytestmark = pytest.mark.backends
+pytestmark = [pytest.mark.backends, pytest.mark.xdist_group("otelcol processors")]
 
 Batch = dict[str, Any]
 
