@@ -181,7 +181,7 @@ def write_resource(record: Record) -> ResourceSpans:
 
 def _write_schema_url(message: Any, record: Record) -> None:
     if "schema_url" in record:
-        message.schema_url = of_type(record["schema_url"], str)
+        message.schema_url = text_of(record["schema_url"])
 
 
 def scope_spans_record(message: ScopeSpans, process: Process, spans: list[Record]) -> Record:

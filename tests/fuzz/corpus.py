@@ -262,17 +262,17 @@ def _json(data: bytes, chance: random.Random) -> bytes:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return data + chance.choice(_TOKENS)
-    return json.dumps(_replaced(value, chance)).encode()
+    return json.dumps(replaced(value, chance)).encode()
 
 
-def _replaced(value: Any, chance: random.Random) -> Any:
+def replaced(value: Any, chance: random.Random) -> Any:
     """`value`, in which something at a random depth is another."""
     if not isinstance(value, (dict, list)) or not value or chance.random() < 0.15:
         return chance.choice(_VALUES)
     if isinstance(value, list):
         at = chance.randrange(len(value))
-        return [_replaced(each, chance) if n == at else each for n, each in enumerate(value)]
+        return [replaced(each, chance) if n == at else each for n, each in enumerate(value)]
     key = chance.choice(list(value))
     other = key if chance.random() < 0.9 else base64.b64encode(chance.randbytes(3)).decode()
-    return {(other if k == key else k): (_replaced(v, chance) if k == key else v)
+    return {(other if k == key else k): (replaced(v, chance) if k == key else v)
             for k, v in value.items()}  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from cirron_otel.translator.encode import encode_batch
 from cirron_otel.translator.foreign import decode_foreign
 from cirron_otel.translator.foreign_header import header_of, read_header
 from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
+from tests.fuzz import corpus
 
 from . import strategies as gen
 from .test_lossless import PHASES, PLAN, SLOW, plan_for, texts, wire
@@ -174,6 +177,32 @@ def born_in_otlp(draw: st.DrawFn) -> dict[str, Any]:
 def test_any_batch_born_in_otlp_comes_back(batch: dict[str, Any]) -> None:
     (back,) = decoded(wire(to_otlp(batch, plan_for(batch))))
     assert exactjson.equal(back.batch, batch)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x\udfff"], ids=ascii)
+def test_a_schema_url_that_utf8_cannot_hold(text: str) -> None:
+    for owner in (lambda group: group, lambda group: group["scope_spans"][0]):
+        batch = decode_foreign([message()])
+        owner(batch["otel"]["resource_spans"][0])["schema_url"] = text
+        (back,) = decoded(wire(to_otlp(batch, PLAN)))
+        assert exactjson.equal(back.batch, batch)
+
+
+def test_any_value_replaced_in_a_batch_born_in_otlp() -> None:
+    """It comes back, as messages of others or as a batch of Cirron's; nothing ends in an error."""
+    chance = random.Random(5)
+    some = list(corpus.rich().resource_spans)
+    known = [
+        exactjson.dumps(b) for b in (received(*some), decode_foreign(some), received(message()))
+    ]
+    for _ in range(400):
+        value = json.loads(chance.choice(known))
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            value = corpus.replaced(value, chance)
+        batch = exactjson.loads(exactjson.dumps(value))
+        if isinstance(batch, dict):
+            (back,) = decoded(wire(to_otlp(batch, plan_for(batch))))
+            assert exactjson.equal(back.batch, batch)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW, phases=PHASES)
