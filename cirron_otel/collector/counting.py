@@ -29,8 +29,8 @@ DATABASE = "database"
 SPOOL = "spool"
 
 _LOOK_S = 5.0
-_LOOK_SHARE = 1000.0
-"""Looking how large the spool is takes at most a thousandth of the time."""
+_LOOK_SHARE = 3000.0
+"""Looking how large the spool is takes at most one part of 3,000 of the time."""
 
 
 class Counting:

@@ -1,7 +1,7 @@
 """Keeping a spool below its cap: the oldest go first, and their snapshot files with them.
 
 The running total is corrected by a scan of the directory only now and then, for other processes
-may write there too: after every 64th of the cap written, or 30 s (or a thousand times as long as a
+may write there too: after every 64th of the cap written, or 30 s (or 3,000 times as long as a
 scan takes, if that is more). Several writers may thus overshoot the cap by as much.
 """
 
@@ -23,8 +23,8 @@ from .paths import BATCH_SUFFIX, SpoolPaths
 
 _KNOWN = 8192
 _RESCAN_SECONDS = 30.0
-_SCAN_SHARE = 1000.0
-"""Scans for their age alone take at most a thousandth of the time."""
+_SCAN_SHARE = 3000.0
+"""Scans that are due by time alone take at most one part of 3,000 of it."""
 # A file may get its change time before a scan and its name after it.
 _SLACK_NS = 2 * 10**9
 

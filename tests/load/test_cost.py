@@ -20,6 +20,7 @@ from cirron_otel.collector.delivering import Delivering
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.exporter.batch_target import SealedBatch
 from cirron_otel.exporter.config import target_key
+from cirron_otel.pipeline import follow
 from cirron_otel.pipeline.listing import MOST_NOTED, Listing
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.delivered import Delivered
@@ -277,8 +278,23 @@ def test_a_backlog_does_not_keep_new_batches_waiting(tmp_path: Path) -> None:
             new = SpoolWriter(tmp_path).write(json.dumps(whole).encode()).name
             following.follower.note([new])
             work.round()
-        assert len(server.posts) > 1
         assert arrived(server)[0][0].hex() == whole["spans"][0]["id"][:16]
+        assert len(arrived(server)) == 51
+        assert following.follower.unsent() == 0
+
+
+def test_a_long_backlog_is_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "MOST_AT_ONCE", 10)
+    names = fill(tmp_path, 35)
+    with http_receiver() as server:
+        following = Following(tmp_path, config_of(server))
+        with following.running():
+            until(lambda: len(arrived(server)) >= len(names))
+            until(lambda: following.follower.left() == [])
+        # An id of zeros is not sent as it is.
+        assert [some_id.hex() for some_id, _ in arrived(server)[1:]] == [
+            f"{number:016x}" for number in range(1, 35)
+        ]
         assert following.follower.unsent() == 0
 
 
@@ -290,7 +306,7 @@ def test_the_spool_is_not_looked_through_for_its_size_alone(
     eviction.make_room(*batch(6))
     begun = time.monotonic()
     monkeypatch.setattr(eviction, "_scan_took", 1.0)
-    clock: Any = type("Clock", (), {"monotonic": staticmethod(lambda: begun + 900.0)})
+    clock: Any = type("Clock", (), {"monotonic": staticmethod(lambda: begun + 2900.0)})
     monkeypatch.setattr("cirron_otel.spool.eviction.time", clock)
     eviction.make_room(*batch(7))
     assert eviction.scans == 1
