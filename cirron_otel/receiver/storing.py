@@ -16,6 +16,7 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from .. import exactjson
 from ..errors import InputError, OverCapError, RefusedNameError, TargetError
 from ..ids import digest, uuid4_shaped
 from ..spool.canonical import batch_bytes
@@ -133,14 +134,27 @@ class Storing:
         """A batch that was born in Cirron, or a part of one, or what stood beside it."""
         batch = self._batch(headers, decoded.key) if decoded.key else b""
         is_new = decoded.complete or bool(decoded.records)
-        if batch and (not is_new or _WHOLE in self._known(batch, frame)):
+        is_known = bool(batch) and _WHOLE in self._known(batch, frame)
+        if batch and (not is_new or (is_known and not self._differs(decoded))):
             self.counts["duplicates"] += 1
             return
-        self._write(batch_bytes(decoded.batch), decoded.name, headers)
+        self._write(batch_bytes(decoded.batch), decoded.namesake or decoded.name, headers)
         self._count(*(len(decoded.batch.get(key) or ()) for key in LISTS))
         if batch:
             records = _WHOLE if decoded.complete else b"".join(sorted(decoded.records))
             self._note(batch, frame, records)
+
+    def _differs(self, decoded: Decoded) -> bool:
+        """Whether the spool has another batch of this name, so that this one is no duplicate of it.
+
+        A batch that is not in the spool any more is not compared.
+        """
+        path = self._writer.paths.spool / (decoded.namesake or decoded.name)
+        try:
+            stored = exactjson.loads(path.read_bytes())
+        except (OSError, InputError):
+            return False
+        return decoded.complete and not exactjson.equal(stored, decoded.batch)
 
     def _store_foreign(self, frames: list[Frame], headers: Headers) -> None:
         text = ForeignText(self._known_texts)

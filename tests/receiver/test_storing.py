@@ -26,8 +26,10 @@ from cirron_otel.receiver.seen import Seen
 from cirron_otel.receiver.translation import Translation
 from cirron_otel.receiver.whose import FILE_NAME, Whose
 from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.translator.translate import to_otlp
 from tests.integration.spools import recorded
-from tests.translator.test_lossless import split
+from tests.translator.test_lossless import PLAN, split
+from tests.translator.test_namesakes import PAIRS, data_of
 
 from .test_translation import request
 
@@ -150,3 +152,15 @@ def test_what_is_in_it(sent: list[Sent], tmp_path: Path) -> None:
     contents = [sorted(ids) for ids in by_owner.values()]
     assert len(contents) == len(TENANTS)
     assert contents[0] == contents[1] == contents[2]
+
+
+def test_another_batch_of_the_same_header_is_no_duplicate(tmp_path: Path) -> None:
+    pair = PAIRS["the same id, other content"]
+    bodies = [data_of(to_otlp(each, PLAN)) for each in pair]
+    both = b"".join(bodies)  # one message with both
+    directory = journal(
+        tmp_path, [(Signal.TRACES, body, {}) for body in (*bodies, *bodies, both, both)]
+    )
+    translate(tmp_path, directory)
+    found = [json.loads(data) for data, _ in stored(tmp_path).values()]
+    assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, pair))
