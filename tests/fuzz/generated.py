@@ -21,6 +21,7 @@ import tempfile
 import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from cirron_otel.translator.foreign_header import drop_headers
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Plan
 from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
+from tests.fuzz import corpus
 from tests.translator import strategies as gen
 from tests.translator.test_lossless import split, tampered
 
@@ -78,12 +80,26 @@ class Case:
 @st.composite
 def _batches(draw: st.DrawFn) -> list[Any]:
     """Several batches have different ids; one alone may have any."""
-    any_batch = gen.batches | gen.crowded_batches() | _born_in_otlp()
+    any_batch = gen.batches | gen.crowded_batches() | _born_in_otlp() | _changed_recordings()
     found = draw(st.lists(any_batch, min_size=1, max_size=3))
     if len(found) > 1:
         for number, batch in enumerate(found):
             batch["batch_id"], batch["created_ns"] = f"{number:032x}", number
     return found
+
+
+_recordings = cache(corpus.batches)
+
+
+@st.composite
+def _changed_recordings(draw: st.DrawFn) -> Any:
+    """A recorded batch in which some values are others."""
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    value = json.loads(chance.choice(_recordings()))
+    for _ in range(chance.choice((0, 1, 2, 3))):
+        value = corpus.replaced(value, chance)
+    batch = exactjson.loads(exactjson.dumps(value))
+    return batch if isinstance(batch, dict) else json.loads(_recordings()[0])
 
 
 @st.composite
