@@ -36,7 +36,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.E
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 done, but something was skipped; 2 wrong usage; 3 bad input;"
-    " 4 target not writable; 5 endpoint failed; 130 interrupted.",
+    " 4 target not writable; 5 endpoint failed; 7 collector: not all delivered; 130 interrupted.",
 )
 @click.version_option(package_name=PROGRAM, message=f"{PROGRAM} %(version)s")
 def cli() -> None:

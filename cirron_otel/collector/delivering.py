@@ -53,6 +53,10 @@ class Delivering:
         """Send what is there, and end."""
         self.delivery.finish(timeout)
 
+    def undelivered(self) -> int:
+        """How many batches the target does not have."""
+        return self._unsent.count()
+
     def lacks(self, name: str) -> bool:
         """Whether a batch is still to be sent; then the spool needs its room."""
         is_lacking = self._unsent.lacks(name)

@@ -111,6 +111,12 @@ class Unsent:
         waiting, since = self._found
         return Standing(waiting, 0.0 if since is None else max(time.time() - since, 0.0))
 
+    def count(self) -> int:
+        """How many there are now; the directory is read."""
+        with contextlib.suppress(OSError):
+            self._found = self._count(None)
+        return self._found[0]
+
     def lacks(self, name: str) -> bool:
         """Whether the target is still to have a batch that no process here is the owner of."""
         done = self._delivered()

@@ -124,6 +124,10 @@ class Following:
         finally:
             timer.cancel()
 
+    def undelivered(self) -> int:
+        """How many batches the target does not have."""
+        return self._unsent.count()
+
     def lacks(self, name: str) -> bool:
         """Whether a batch is still to be sent: one that cannot be read never is.
 

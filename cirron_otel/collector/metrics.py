@@ -27,6 +27,10 @@ BOUNDS: Final = (
 """The upper bounds of a histogram's buckets, seconds."""
 
 
+BLOBS: Final = "blobs"
+"""What metrics and logs call the store of snapshot files."""
+
+
 class Kind(StrEnum):
     """How a metric behaves."""
 

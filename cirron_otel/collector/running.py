@@ -33,6 +33,8 @@ _WAKE_S = 0.02
 """So often the second process is told how far the journal is, at most."""
 _LOOK_S = 0.5
 """While something waits, the translation is told so often how things stand."""
+UNDELIVERED = 7
+"""The exit code if all that was taken is in the spool, and not at every target."""
 _LATE_S = 10.0
 """What has waited for so long waits for nobody's work."""
 
@@ -173,6 +175,11 @@ class Collector:
             await asyncio.to_thread(self._pusher.stop)
         return is_done
 
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether a target lacked something at the end."""
+        return bool(self._translator.undelivered)
+
     async def _break_off(self) -> None:
         """End at once, in the midst of the start: what was taken by then waits in the journal."""
         await self._close(0.0)
@@ -206,7 +213,9 @@ async def run(
     read: Callable[[], Loaded],
     logs: Logging,
 ) -> int:
-    """Run a collector until SIGTERM or SIGINT; 0 where all that it took is stored.
+    """Run a collector until SIGTERM or SIGINT; 0 if all that it took is stored and delivered.
+
+    1 if not all of it is in the spool, and UNDELIVERED if a target lacks some of it.
 
     `announce` is given the addresses once all receivers listen; `read` reads the configuration
     again, for SIGHUP; `logs` are those of this process. Raises UsageError, TargetError.
@@ -227,7 +236,9 @@ async def run(
     await asyncio.wait({reloading})
     logger.info("going down: what was taken is stored first")
     try:
-        return 0 if await collector.stop() else 1
+        if not await collector.stop():
+            return 1
+        return UNDELIVERED if collector.is_undelivered else 0
     except CirronOtelError as error:
         logger.error("%s", error)
         return 1

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import TargetError
 from ..receiver.journal_files import Position
+from . import metrics as m
 from .metrics import Registry
 from .options import CollectorOptions
 
@@ -59,6 +60,8 @@ class Translator:
         """Whether it runs, and is ready."""
         self.trouble = ""
         """Why it does not get on, as it said last."""
+        self.undelivered: dict[str, int] = {}
+        """How many batches each target did not have when it ended, as far as there are any."""
 
     async def start(self) -> None:
         """Start it, and wait until it works. Raises TargetError where it cannot."""
@@ -99,6 +102,8 @@ class Translator:
         process = self._process
         if process is not None:
             await process.wait()
+        for name, number in self.undelivered.items():  # for the last push of the metrics
+            self._registry.set(m.QUEUE_REQUESTS, number, name)
         return is_done and process is not None and process.returncode == 0
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -196,6 +201,8 @@ class Translator:
         if "position" in message:
             self.position, self.trouble, self._deaths = Position(*message["position"]), "", 0
             self._reached(self.position)
+        if "undelivered" in message:
+            self.undelivered = {str(k): int(v) for k, v in message["undelivered"].items()}
         if "damaged" in message:
             self.on_damage(int(message["damaged"]))
         if "idle" in message:

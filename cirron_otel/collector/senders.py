@@ -147,6 +147,15 @@ class Senders:
         if self._blobs is not None:
             self._blobs.finish(max(deadline - time.monotonic(), 0.0))
 
+    def undelivered(self) -> dict[str, int]:
+        """Count the batches that each target does not have, after `finish`; those with none are
+        left out. For `blobs` these are the snapshot files that are not uploaded.
+        """
+        left = {sender.name or m.BLOBS: sender.undelivered() for sender in self._all()}
+        if self._blobs is not None:
+            left[m.BLOBS] += self._blobs.stats()["waiting"]
+        return {name: number for name, number in left.items() if number}
+
     def measure(self) -> None:
         """Bring the figures up to date that nobody counts as things happen."""
         self._measured, before = set(), self._measured
@@ -160,7 +169,7 @@ class Senders:
                 if new := standing.evicted - evicted:
                     self._registry.add(m.DROPPED_BATCHES, new, sender.name, "evicted")
         if self._blobs is not None:
-            self._gauge(m.QUEUE_REQUESTS, self._blobs.stats()["waiting"], "blobs")
+            self._gauge(m.QUEUE_REQUESTS, self._blobs.stats()["waiting"], m.BLOBS)
         for metric, name in before - self._measured:  # of an exporter that is no more
             self._registry.clear(metric, name)
 

@@ -36,6 +36,7 @@ from ..spool.paths import batch_names, target_spool
 from ..spool.state import has_name, lock_named, make_state
 from ..spool.writer import SpoolWriter
 from . import clock_guard
+from . import metrics as m
 from .counting import SpoolCounts, folder_bytes
 from .logs import Logging
 from .metrics import Registry
@@ -271,10 +272,19 @@ class Worker:
             return
         left = max((self._finish_by or 0.0) - time.monotonic(), 0.0)
         self._senders.finish(left)
-        say({**self._figures()})
+        undelivered = self._senders.undelivered()
+        self._tell_undelivered(undelivered)
+        say({"undelivered": undelivered, **self._figures()})
         self._translation.close()
         self._owners.close()
         os.close(self._lock)
+
+    def _tell_undelivered(self, undelivered: dict[str, int]) -> None:
+        for name, number in undelivered.items():
+            what = "snapshot files are" if name == m.BLOBS else "batches are"
+            told = "at the end %d %s not delivered to %s: they are kept in %s, for the next start"
+            cause = {"cause": f"undelivered {name}"}
+            logger.warning(told, number, what, name, self._paths.root, extra=cause)
 
 
 def _consumer_lock(path: Path) -> int:
