@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .spool_dead_letters import dead_letters
 from .spool_flush import flush
 from .spool_ls import ls
 from .spool_prune import prune
@@ -20,5 +21,5 @@ def spool() -> None:
     """
 
 
-for _command in (ls, show, verify, prune, recover, flush):
+for _command in (ls, show, verify, prune, recover, flush, dead_letters):
     spool.add_command(_command)

@@ -18,6 +18,7 @@ from ..exporter.batch_target import (
     StoppedError,
     UnreachableError,
 )
+from ..spool.dead_letters import DeadLetters
 from ..spool.eviction import Drops
 from ..spool.paths import SpoolPaths
 from ..spool.records import Records, records_of
@@ -72,6 +73,26 @@ class Counting:
         self._registry.add(m.EXPORTED_BATCHES, batches, self._name)
         self._registry.add(m.EXPORTED_RECORDS, sum(records), self._name)
         self._registry.add(m.EXPORTED_BYTES, size, self._name)
+
+
+def counted_letters(
+    paths: SpoolPaths,
+    target: tuple[str, str],
+    max_bytes: int | None,
+    registry: Registry,
+    name: str,
+) -> DeadLetters:
+    """Return the dead letters of a target, by its key and what people may see of it.
+
+    `max_bytes` is the spool's cap, `name` as for Counting.
+    """
+
+    def count(added: int, dropped: int) -> None:
+        registry.add(m.DEAD_LETTERS, added, name)
+        registry.add(m.DROPPED_BATCHES, dropped, name, "dead_letter")
+
+    count(0, 0)  # from the start, so that a rate is there when the first one comes
+    return DeadLetters(paths, *target, max_bytes, count)
 
 
 class SpoolCounts:

@@ -8,9 +8,9 @@ from ..exporter.batch_target import BatchTarget
 from ..exporter.delivery import Delivery
 from ..spool.owner import NONE
 from ..spool.paths import SpoolPaths
-from .counting import Counting
+from .counting import Counting, counted_letters
 from .feeding import MOST_NAMES, Feed, Oldest, Standing, Unsent, unsent
-from .metrics import Registry
+from .metrics import BLOBS, Registry
 
 
 class Nobodys:
@@ -23,16 +23,24 @@ class Delivering:
     """Brings the spool's batches to one target; for one thread."""
 
     def __init__(
-        self, paths: SpoolPaths, target: BatchTarget, registry: Registry, name: str = ""
+        self,
+        paths: SpoolPaths,
+        target: BatchTarget,
+        registry: Registry,
+        name: str = "",
+        max_bytes: int | None = None,
     ) -> None:
         """Start at once, with what is there already.
 
-        `name` is what metrics call the target; without one it is not counted.
+        `name` is what metrics call the target; without one what is sent is not counted.
+        `max_bytes` is the spool's cap.
         """
         self.name = name
         nobodys: Any = Nobodys()
         counted: Any = Counting(target, registry, name) if name else target
-        self.delivery = Delivery(paths, nobodys, counted, most_names=MOST_NAMES)
+        shown = target.key, target.shown
+        letters = counted_letters(paths, shown, max_bytes, registry, name or BLOBS)
+        self.delivery = Delivery(paths, nobodys, counted, most_names=MOST_NAMES, letters=letters)
         names = unsent(paths, target)
         self._feed = Feed(self.delivery, names)
         self._unsent = Unsent(paths, target.key)

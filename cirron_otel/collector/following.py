@@ -18,7 +18,7 @@ from ..pipeline.indexed import IndexedTarget
 from ..spool.directories import make_private
 from ..spool.paths import SpoolPaths
 from ..translator.encode import SEGMENTED, Options
-from .counting import Counting
+from .counting import Counting, counted_letters
 from .exporter_options import OtlpExporter
 from .feeding import Standing, Unsent
 from .metrics import Registry
@@ -39,13 +39,19 @@ class Following:
         config: OtlpConfig,
         headers_of: HeadersOf,
         registry: Registry,
+        max_bytes: int | None = None,
     ) -> None:
-        """Start at once. `headers_of` gives the headers that came with a batch, by its name."""
+        """Start at once. `headers_of` gives the headers that came with a batch, by its name.
+
+        `max_bytes` is the spool's cap.
+        """
         self._paths, self._exporter, self._config = paths, exporter, config
         self.name, self._registry = name_of(exporter), registry
         self._make: MakeTarget = IndexedTarget
         if exporter.headers_from:
             self._make = partial(PassingOtlp, names=exporter.headers_from, headers_of=headers_of)
+        target = target_key(config), config.shown_endpoint
+        self._letters = counted_letters(paths, target, max_bytes, registry, self.name)
         self._unsent = Unsent(paths, target_key(config))
         self._at_work: Follower | None = None
         self._evicted = self._skipped = 0
@@ -68,6 +74,7 @@ class Following:
                 make_target=self._target,
                 tries_on=True,
                 on_failure=self._failed,
+                letters=self._letters,
             ),
         )
 

@@ -123,7 +123,13 @@ EXPORT_REJECTED_SPANS = _counter(
 DROPPED_BATCHES = _counter(
     "dropped_batches",
     labels="stage reason",
-    meaning="Batches that are lost: `evicted` from the full spool, `refused` by an endpoint",
+    meaning="Batches that a target does not get: `evicted` from the full spool, `refused` by it,"
+    " `dead_letter`: dropped from the dead letters for lack of room",
+)
+DEAD_LETTERS = _counter(
+    "dead_letters",
+    labels="exporter",
+    meaning="Batches that a target refused for good and that are kept as dead letters",
 )
 SET_ASIDE = _counter(
     "set_aside",

@@ -26,6 +26,7 @@ from .values import FILE
 from .walking import leaves
 
 if TYPE_CHECKING:
+    from ..exporter.batch_target import BatchTarget
     from .blob_sender import BlobSender
     from .options import CollectorOptions, Context
     from .owned_rows import OwnedRows
@@ -71,6 +72,7 @@ class Senders:
             url = None if options.storage.url is None else options.storage.url.reveal()
             context = storage_context(options.storage.context)
             self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
+        self._max_bytes = options.spool.max_bytes
         self._fixed: list[Delivering] = []
         self._ready = _prepared(options, owners, registry)
         """Exporters that are to be started."""
@@ -83,10 +85,13 @@ class Senders:
         """Start the threads, before a batch is sealed."""
         self._paths = paths
         if self._rows is not None:
-            self._fixed.append(Delivering(paths, self._rows, self._registry, DATABASE))
+            self._fixed.append(self._delivering(paths, self._rows, DATABASE))
         if self._blobs is not None:
-            self._fixed.append(Delivering(paths, self._blobs.start(paths), self._registry))
+            self._fixed.append(self._delivering(paths, self._blobs.start(paths)))
         self.begin()
+
+    def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> Delivering:
+        return Delivering(paths, target, self._registry, name, self._max_bytes)
 
     def begin(self) -> None:
         """Start the exporters that are to be started."""
@@ -196,20 +201,26 @@ def _prepared(
     """The exporters, and what starts each."""
     made: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
     for number, exporter in enumerate(options.exporters):
-        start = _starter(exporter, f"exporters[{number}]", owners, registry)
+        start = _starter(
+            exporter, f"exporters[{number}]", owners, registry, options.spool.max_bytes
+        )
         made.append((Wanted(exporter, _files(exporter)), start))
     return made
 
 
 def _starter(
-    exporter: OtlpExporter | CirronExporter, path: str, owners: Whose, registry: Registry
+    exporter: OtlpExporter | CirronExporter,
+    path: str,
+    owners: Whose,
+    registry: Registry,
+    max_bytes: int | None,
 ) -> Callable[[SpoolPaths], Sender]:
     if isinstance(exporter, OtlpExporter):
         config = otlp_config(exporter, path)
-        return lambda paths: Following(paths, exporter, config, owners.of, registry)
+        return lambda paths: Following(paths, exporter, config, owners.of, registry, max_bytes)
     make = partial(_cirron, exporter, path, owners)
     make()  # so that what is wrong is found at once
-    return lambda paths: Delivering(paths, make(), registry, name_of(exporter))
+    return lambda paths: Delivering(paths, make(), registry, name_of(exporter), max_bytes)
 
 
 def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:

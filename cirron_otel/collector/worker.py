@@ -25,12 +25,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import CirronOtelError, TargetError
+from ..errors import CirronOtelError, InputError, TargetError
 from ..receiver.journal_files import GROUP_BYTES, PARTS, Position, intake_directory
 from ..receiver.seen import Seen
 from ..receiver.translation import Done, Translation
 from ..receiver.whose import FILE_NAME, Whose, tenant_of
 from ..spool.blobs import BlobKey, tenant_key
+from ..spool.dead_letters import dead_letters
 from ..spool.eviction import Beside
 from ..spool.paths import batch_names, target_spool
 from ..spool.state import has_name, lock_named, make_state
@@ -253,8 +254,9 @@ class Worker:
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            with contextlib.suppress(FileNotFoundError):
-                self._owners.retain(batch_names(self._paths.spool))
+            with contextlib.suppress(FileNotFoundError, InputError):
+                kept = (letter.name for letter in dead_letters(self._paths))
+                self._owners.retain([*batch_names(self._paths.spool), *kept])
             if self._clock.is_trusted():
                 kept_ns = int(self._options.dedup.hours * 3600e9)
                 self._translation.forget(time.time_ns() - kept_ns)

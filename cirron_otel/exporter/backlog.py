@@ -10,6 +10,7 @@ from typing import Self
 from ..errors import InputError, TargetError
 from ..spool.blobs import BlobKey
 from ..spool.cursor import Cursor, cursor_path
+from ..spool.dead_letters import DeadLetters
 from ..spool.delivered import Delivered, cursor_of, reset_cursor
 from ..spool.lease import Lease, claim_delivery
 from ..spool.owner import NONE, group_of, known_owners
@@ -43,6 +44,7 @@ class Backlog:
         on_trouble: Callable[[Exception], None],
         queue: BatchQueue,
         most_names: int,
+        letters: DeadLetters,
     ) -> None:
         """`claim` is how one comes by a backlog."""
         self.owner = owner
@@ -52,7 +54,7 @@ class Backlog:
         """Batches that were given up because their files cannot be read; as `evicted`."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
-        self._queue, self._most_names = queue, most_names
+        self._queue, self._most_names, self._letters = queue, most_names, letters
         self._is_unsaved = self._are_blobs_unsaved = False
         self.cursor = self._cursor()
         self.blobs, self._are_blobs_lost = self._blob_queue()
@@ -67,11 +69,13 @@ class Backlog:
         queue: BatchQueue | None = None,
         *,
         most_names: int = MOST_NAMES,
+        letters: DeadLetters | None = None,
     ) -> Self | None:
         """Return the backlog of an owner (a prefix) for the key of a target.
 
         None if another process has it. A damaged file is set aside and reported to `on_trouble`.
-        No more than `most_names` batches are remembered. Raises TargetError if `state/` cannot be
+        No more than `most_names` batches are remembered; `letters` are the target's dead letters.
+        Raises TargetError if `state/` cannot be
         written.
         """
         lease = claim_delivery(paths, target, owner)
@@ -80,7 +84,8 @@ class Backlog:
         if queue is None:
             queue = BatchQueue(Schedule(Pace(), time.monotonic), lanes_of(None))
         try:
-            backlog = cls(paths, target, owner, lease, on_trouble, queue, most_names)
+            letters = letters or DeadLetters(paths, target, target)
+            backlog = cls(paths, target, owner, lease, on_trouble, queue, most_names, letters)
             backlog.cursor.save()  # else the next process does not know whose the batches are
         except BaseException:
             lease.release()
@@ -218,6 +223,8 @@ class Backlog:
                 self._are_blobs_unsaved = True
             self.cursor.acknowledge(batch.name)
             self._queue.forget(batch.name)
+            if batch.name in self._letters:
+                self._letters.remove(batch.name)
         self._save()
 
     def finish_blob(self, key: BlobKey) -> None:
@@ -235,7 +242,16 @@ class Backlog:
         self._is_unsaved = False
 
     def refuse(self, batch: SealedBatch, reason: str) -> None:
-        """Note that the target will never take a batch. Raises as `acknowledge`."""
+        """Note that the target will never take a batch, and keep it as a dead letter.
+
+        Raises as `acknowledge`; a batch that cannot be kept waits for another try.
+        """
+        attempts = self._queue.tries(batch.name) or 1
+        try:
+            self._letters.put(batch.name, batch.data, reason, attempts)
+        except TargetError:
+            self._queue.put_back(batch.name)
+            raise
         self.cursor.refuse(batch.name, reason)
         self._queue.forget(batch.name)
         self._save()

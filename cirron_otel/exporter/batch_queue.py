@@ -57,6 +57,10 @@ class BatchQueue:
         lane = self._lanes[name] = self._lane_of(name)
         heapq.heappush(self._queues.setdefault(lane, _Queue()).fresh, (not is_first, name))
 
+    def tries(self, name: str) -> int:
+        """How often a batch failed."""
+        return self._schedule.tries(name)
+
     def lane(self, name: str) -> str:
         """The lane of a batch that was added and not removed."""
         return self._lanes[name]

@@ -13,10 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
 
+from ..spool.dead_letters import DeadLetters
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
 from .attempt import attempt
@@ -33,6 +35,7 @@ from .batch_target import (
 from .blobs import named_blobs
 from .leftovers import Leftovers
 from .pace import Gate, Pace
+from .resubmission import Resubmission
 from .schedule import Schedule
 from .tally import Tally
 
@@ -56,14 +59,18 @@ class Delivery:
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_names: int = MOST_NAMES,
+        letters: DeadLetters | None = None,
     ) -> None:
         """Nothing is claimed or sent yet. `clock` gives seconds, and never goes back.
 
-        No more than `most_names` batches are remembered by name.
+        No more than `most_names` batches are remembered by name. `letters` are the target's dead
+        letters.
         """
         self._paths, self._prefix, self._target = paths, owner.prefix, target
         self._pace, self._clock, self._most_names = pace or Pace(), clock, most_names
         self._schedule = Schedule(self._pace, clock)
+        self._letters = letters or DeadLetters(paths, target.key, target.shown)
+        self._again = Resubmission(paths, target, self._schedule, self._letters)
         self._pid = os.getpid()
         # Re-entrant: a signal handler that ends the process may hit a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
@@ -252,7 +259,7 @@ class Delivery:
         if self._target.blobs and any(len(backlog.blobs) for backlog in self._backlogs()):
             times.append(self._blob_gate.opens)
         if self._own is None or self._deadline is None:
-            times.append(self._sweep_at)
+            times += [self._sweep_at, self._again.due_at]
         return min(times, default=float("inf"))
 
     def _pause(self) -> None:
@@ -276,6 +283,8 @@ class Delivery:
                 self._claim_own()
             if self._deadline is None:
                 self._leftovers.sweep()
+        if self._own is not None:
+            self._again.run(partial(self._acknowledge, self._own))
         self._take_noted()
         self._schedule.relieve()
         if self._own_gate.is_open:
@@ -296,6 +305,7 @@ class Delivery:
             lambda e: self._tally.failed(e, self._target.shown),
             BatchQueue(self._schedule, lanes_of(self._target)),
             most_names=self._most_names,
+            letters=self._letters,
         )
 
     def _claim_own(self) -> None:
@@ -354,9 +364,12 @@ class Delivery:
             self._tally.rejected_spans += result.receipt.rejected_spans
             self._tally.noted(result.receipt.message, shown)
             self._done += len(group) if backlog is self._own else 0
-            sink = self._target.blobs
-            blobs_of = named_blobs if sink is None else sink.keys_of
-            backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
+            self._acknowledge(backlog, *group)
+
+    def _acknowledge(self, backlog: Backlog, *group: SealedBatch) -> None:
+        sink = self._target.blobs
+        blobs_of = named_blobs if sink is None else sink.keys_of
+        backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
 
     def _upload(self, backlog: Backlog, sink: BlobSink) -> bool:
         if not self._is_held(backlog):

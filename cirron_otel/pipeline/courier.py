@@ -28,7 +28,9 @@ from ..exporter.batch_target import (
 )
 from ..exporter.otlp import Backoff
 from ..exporter.pace import Pace
+from ..exporter.resubmission import Resubmission
 from ..exporter.schedule import Schedule
+from ..spool.dead_letters import DeadLetters
 from ..spool.findings import Finding
 from ..spool.paths import SpoolPaths
 from .export_report import ExportReport
@@ -77,12 +79,14 @@ class Courier:
         with_blobs: bool = False,
         backoff: Backoff | None = None,
         on_failure: Callable[[EndpointError], None] = lambda _: None,
+        letters: DeadLetters | None = None,
     ) -> None:
         """Nothing is claimed yet.
 
         `patience` is how long, in seconds, the target may not be ready; None: for ever. `say` is
         given what people should know. `with_blobs`: the snapshot files are to be sent as well.
-        `on_failure` is given the failures that are tried again.
+        `on_failure` is given the failures that are tried again; `letters` are the target's dead
+        letters.
         """
         self.backlogs: dict[str, Backlog] = {}
         """By owner: what is ours to send."""
@@ -93,6 +97,8 @@ class Courier:
         self._patience = float("inf") if patience is None else patience
         self._schedule = Schedule(Pace(backoff or Backoff()), time.monotonic)
         self._lanes = lanes_of(target)
+        self._letters = letters or DeadLetters(paths, target.key, target.shown)
+        self._again = Resubmission(paths, target, self._schedule, self._letters)
         self._failure: EndpointError | None = None
         """The latest failure that is not for good."""
         self._say = say
@@ -115,6 +121,7 @@ class Courier:
             lambda error: self._say(str(error)),
             BatchQueue(self._schedule, self._lanes),
             most_names=_MOST_NAMES,
+            letters=self._letters,
         )
         if backlog is not None:
             self.backlogs[owner] = backlog
@@ -162,6 +169,7 @@ class Courier:
         """
         until = time.monotonic() + seconds
         self._schedule.relieve()
+        self._again.run(self._sent_again)
         while self._turn(tries_on=tries_on):
             if time.monotonic() >= until:
                 return True
@@ -173,6 +181,7 @@ class Courier:
         Raises UnreachableError if nothing was accepted for too long, MisconfiguredError if that is
         all that is left, and StoppedError: what was acknowledged by then is in the cursors.
         """
+        self._again.run(self._sent_again)
         give_up = time.monotonic() + self._patience
         while True:
             before = self._schedule.answers
@@ -187,6 +196,9 @@ class Courier:
             if self._failure is not None and opens >= give_up:
                 raise self._failure
             self._stop.wait(min(max(opens - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
+
+    def _sent_again(self, batch: SealedBatch) -> None:
+        self._count([batch], Receipt())
 
     def _check_misconfigured(self) -> None:
         """Raise the latest failure if every batch that is left has met one of its kind."""

@@ -15,6 +15,7 @@ from ..errors import EndpointError, InputError, TargetError
 from ..exporter.backlog import Backlog
 from ..exporter.config import OtlpConfig, target_key
 from ..exporter.otlp import Backoff, StoppedError
+from ..spool.dead_letters import DeadLetters
 from ..spool.delivered import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
@@ -58,6 +59,8 @@ class Terms:
     """Whether to go on with an endpoint that refuses everything, as with a wrong key."""
     on_failure: Callable[[EndpointError], None] = lambda _: None
     """Given the failures that are tried again."""
+    letters: DeadLetters | None = None
+    """The endpoint's dead letters."""
 
 
 class Follower:
@@ -161,6 +164,7 @@ class Follower:
                     say=self._say,
                     backoff=self._terms.backoff,
                     on_failure=self._terms.on_failure,
+                    letters=self._terms.letters,
                 )
                 stack.callback(courier.close)
                 is_segmented = self._options.layout == SEGMENTED

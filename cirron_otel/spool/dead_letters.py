@@ -1,0 +1,243 @@
+"""Batches that a target refused for good, kept beside the spool until somebody decides.
+
+`state/dead-letters/<target>/` has the batch under its name, a hard link where the file system has
+them, and `<name>.why`, a JSON object. `<name>.try` asks the process that sends to the target to try
+once more. The entry is complete before the cursor notes the refusal: a process that is killed
+between the two sends the batch again, and the entry stays one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ..errors import InputError
+from .directories import make_private, sync_directory
+from .paths import BATCH_SUFFIX, SpoolPaths
+from .state import unwritable
+from .writer import DEFAULT_MAX_BYTES
+
+logger = logging.getLogger(__name__)
+
+SHARE: Final = 10
+"""The dead letters of a target take at most this part of the spool's cap."""
+_DIRECTORY: Final = "dead-letters"
+_WHY: Final = ".why"
+_TRY: Final = ".try"
+_BLOCK: Final = 4096
+"""What a small file takes."""
+_RESCAN_S = 30.0
+
+
+class Why(msgspec.Struct):
+    """Why a batch is a dead letter; what `<name>.why` holds."""
+
+    batch: str
+    target: str
+    """The target as people may see it."""
+    reason: str
+    """The target's latest answer, without secrets."""
+    attempts: int
+    first_ns: int
+    """When it was refused first, Unix ns."""
+    last_ns: int
+    version: int = 1
+
+
+_decoder = msgspec.json.Decoder(Why)
+
+
+class DeadLetter(NamedTuple):
+    """One entry."""
+
+    key: str
+    """The target's key."""
+    name: str
+    why: Why
+    size: int
+    is_requested: bool
+    """Whether it is to be tried once more."""
+
+
+class DeadLetters:
+    """The dead letters of one target. Several processes may add to them."""
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        key: str,
+        shown: str,
+        max_bytes: int | None = DEFAULT_MAX_BYTES,
+        on_change: Callable[[int, int], None] = lambda _added, _dropped: None,
+    ) -> None:
+        """`max_bytes` is the spool's cap.
+
+        `on_change` is given how many batches were added, and dropped for lack of room.
+        """
+        self._paths, self._shown = paths, shown
+        self._directory = directory_of(paths, key)
+        self._most = (DEFAULT_MAX_BYTES if max_bytes is None else max_bytes) // SHARE
+        self._on_change = on_change
+        self._sizes: dict[str, int] = {}
+        self._read_at = float("-inf")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known()
+
+    def put(self, name: str, data: bytes, reason: str, attempts: int = 1) -> None:
+        """Add a batch, or note that it was refused once more. Raises TargetError."""
+        path, now = self._directory / name, time.time_ns()
+        before = _why_of(path)
+        why = Why(name, self._shown, reason, attempts, now, now)
+        if before is not None:
+            why.first_ns, why.attempts = before.first_ns, before.attempts + attempts
+        try:
+            make_private(self._directory)
+            self._write(self._directory / f"{name}{_WHY}", msgspec.json.encode(why))
+            self._link(path, data)
+            (self._directory / f"{name}{_TRY}").unlink(missing_ok=True)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise unwritable(path, error) from None
+        self._known()[name] = max(len(data), _BLOCK)
+        if before is None:
+            told = "%s is refused by %s for good: %s; it is kept in %s"
+            cause = {"cause": f"dead letter {name}"}
+            logger.warning(told, name, self._shown, reason, self._directory, extra=cause)
+        dropped = self._make_room(name)
+        self._on_change(int(before is None), dropped)
+
+    def remove(self, name: str) -> None:
+        """Remove a batch that the target has by now, or that nobody wants."""
+        _remove(self._directory, name)
+        self._sizes.pop(name, None)
+
+    def names(self) -> list[str]:
+        """The names of all, in order."""
+        self._read_at = float("-inf")
+        return sorted(self._known())
+
+    def requested(self) -> list[str]:
+        """The names of those that are to be tried once more, in order."""
+        with contextlib.suppress(OSError):
+            names = [path.name for path in self._directory.iterdir()]
+            return sorted(n.removesuffix(_TRY) for n in names if n.endswith(_TRY))
+        return []
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a batch. Raises OSError."""
+        return (self._directory / name).read_bytes()
+
+    def _known(self) -> dict[str, int]:
+        now = time.monotonic()
+        if now - self._read_at > _RESCAN_S:
+            self._read_at, self._sizes = now, {}
+            with contextlib.suppress(OSError), os.scandir(self._directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(BATCH_SUFFIX):
+                        self._sizes[entry.name] = max(entry.stat().st_size, _BLOCK)
+        return self._sizes
+
+    def _make_room(self, new: str) -> int:
+        """Drop the oldest while there is too much; returns how many."""
+        dropped, total = 0, sum(self._sizes.values())
+        for name in sorted(self._sizes) if total > self._most else ():
+            if total <= self._most:
+                break
+            if name == new:
+                continue
+            total -= self._sizes[name]
+            self.remove(name)
+            dropped += 1
+        if dropped:
+            told = (
+                "the dead letters of %s are at their limit of %d bytes: %d of the oldest are gone"
+            )
+            cause = {"cause": f"dead letters dropped {self._shown}"}
+            logger.warning(told, self._shown, self._most, dropped, extra=cause)
+        return dropped
+
+    def _link(self, path: Path, data: bytes) -> None:
+        if path.exists():
+            return
+        try:
+            path.hardlink_to(self._paths.spool / path.name)
+        except OSError:  # it left the spool meanwhile, or the file system has no links
+            self._write(path, data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        tmp = self._directory / f".{os.getpid()}-{threading.get_ident()}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(tmp, flags, 0o600), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            tmp.replace(path)
+        except OSError:
+            tmp.unlink(missing_ok=True)
+            raise
+
+
+def directory_of(paths: SpoolPaths, key: str) -> Path:
+    """Where the dead letters of a target are, by its key."""
+    return paths.state / _DIRECTORY / key
+
+
+def dead_letters(paths: SpoolPaths) -> Iterator[DeadLetter]:
+    """All dead letters of a spool, by target and name."""
+    try:
+        directories = sorted((paths.state / _DIRECTORY).iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"{paths.state / _DIRECTORY} cannot be read: {error.strerror}") from None
+    for directory in directories:
+        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+        for name in sorted(each for each in names if each.endswith(BATCH_SUFFIX)):
+            path = directory / name
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                status = path.stat()
+                changed = status.st_ctime_ns
+                why = _why_of(path) or Why(name, directory.name, "", 0, changed, changed)
+                asked = f"{name}{_TRY}" in names
+                yield DeadLetter(directory.name, name, why, status.st_size, asked)
+
+
+def request(paths: SpoolPaths, letter: DeadLetter) -> None:
+    """Ask that a dead letter be tried once more. Raises TargetError."""
+    path = directory_of(paths, letter.key) / f"{letter.name}{_TRY}"
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def drop(paths: SpoolPaths, letter: DeadLetter) -> None:
+    """Remove a dead letter; its batch stays in the spool if it is there. Raises TargetError."""
+    directory = directory_of(paths, letter.key)
+    try:
+        _remove(directory, letter.name)
+    except OSError as error:
+        raise unwritable(directory, error) from None
+
+
+def _remove(directory: Path, name: str) -> None:
+    # The batch goes first: without it the other files mean nothing.
+    for suffix in ("", _TRY, _WHY):
+        (directory / f"{name}{suffix}").unlink(missing_ok=True)
+
+
+def _why_of(path: Path) -> Why | None:
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        if path.exists():
+            return _decoder.decode(path.with_name(path.name + _WHY).read_bytes())
+    return None

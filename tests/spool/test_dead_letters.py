@@ -1,0 +1,188 @@
+"""What a target refuses for good: kept, listed, tried once more, dropped; and its bound."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.cli.main import run
+from cirron_otel.exporter.delivery import Delivery
+from cirron_otel.spool.dead_letters import DeadLetters, dead_letters, directory_of
+from cirron_otel.spool.paths import target_spool
+from tests.cli.following import Following, arrived, config_of
+from tests.exporter.cirron_server import CirronServer, Fault, Received
+from tests.exporter.deliveries import QUICK, Process, cirron_target, until
+from tests.exporter.servers import Answer, http_receiver
+from tests.spool.made import encoded, made, span
+
+
+def put(root: Path, count: int = 3) -> list[str]:
+    from cirron_otel.spool import SpoolWriter
+
+    writer = SpoolWriter(root)
+    return [writer.write(encoded(made(n, spans=[span(n)]))).name for n in range(count)]
+
+
+def listed(root: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    assert run(["spool", "dead-letters", "ls", "--spool", str(root), "--json"]) == 0
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["dead_letters"]
+    return found
+
+
+def test_the_life_of_dead_letters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused, listed, tried once more and refused again, then taken; another one is dropped."""
+    names = put(tmp_path)
+    base = ["--spool", str(tmp_path), "--json"]
+    with http_receiver(*[Answer(400, b"bad span")] * 4) as server:
+        assert Following(tmp_path, config_of(server)).once().skipped_count == 3
+        letters = listed(tmp_path, capsys)
+        assert [each["batch"] for each in letters] == names
+        assert all("400" in str(each["reason"]) for each in letters)
+        assert [each["attempts"] for each in letters] == [1, 1, 1]
+        assert [sum(name in line for line in caplog.messages) for name in names] == [1, 1, 1]
+        folder = next((tmp_path / "state" / "dead-letters").iterdir())
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+        assert run(["spool", "dead-letters", "drop", names[0], *base]) == 0
+        assert run(["spool", "dead-letters", "retry", names[0], *base]) == 1  # it is not there
+        assert run(["spool", "dead-letters", "retry", *base]) == 2
+        assert run(["spool", "dead-letters", "retry", "--all", *base]) == 0
+        capsys.readouterr()
+        assert [each["retry"] for each in listed(tmp_path, capsys)] == [True, True]
+
+        (tmp_path / "spool" / names[1]).unlink()  # evicted meanwhile
+        server.posts.clear()
+        server.answers[:] = [Answer(422)]
+        assert Following(tmp_path, config_of(server)).once().batches == 1
+        (left,) = listed(tmp_path, capsys)
+        assert (left["batch"], left["attempts"], left["retry"]) == (names[1], 2, False)
+        assert run(["spool", "dead-letters", "retry", names[1], *base]) == 0
+        capsys.readouterr()
+        assert Following(tmp_path, config_of(server)).once().batches == 1
+        assert listed(tmp_path, capsys) == []
+        assert list(folder.iterdir()) == []
+        assert Following(tmp_path, config_of(server)).once().batches == 0
+        assert len(arrived(server)) == 3  # the refused attempt, and each of two once
+
+
+def test_a_delivery_keeps_and_retries_them(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        server.faults = [Fault(422, body=b"broken")]
+        target = cirron_target(server.url)
+        letters = DeadLetters(process.paths, target.key, target.shown)
+        delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
+        delivery._again.every_s = 0.05
+        delivery.start()
+        for _ in range(2):
+            delivery.notify(process.seal())
+        until(lambda: len(server.accepted) == 1 and letters.names())
+        assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(tmp_path)]) == 0
+        until(lambda: len(server.accepted) == 2 and not letters.names())
+        assert delivery.finish(30)
+    assert sorted(server.accepted) == sorted(process.sealed)
+
+
+def test_they_take_a_part_of_the_cap(tmp_path: Path) -> None:
+    changes: list[tuple[int, int]] = []
+    paths = target_spool(tmp_path)
+    letters = DeadLetters(paths, "key", "shown", 1_000_000, lambda *each: changes.append(each))
+    for number in range(12):
+        letters.put(f"{number:02}.json", b"x" * 10_000, "no")
+    assert [each.name for each in dead_letters(paths)] == [f"{n:02}.json" for n in range(2, 12)]
+    assert (sum(a for a, _ in changes), sum(d for _, d in changes)) == (12, 2)
+    letters.put("11.json", b"x" * 10_000, "still no", attempts=3)
+    assert changes[-1] == (0, 0)
+    *_, last = dead_letters(paths)
+    assert (last.why.reason, last.why.attempts) == ("still no", 4)
+    assert last.why.first_ns < last.why.last_ns
+
+
+def test_the_longest_name_has_room(tmp_path: Path) -> None:
+    paths, name = target_spool(tmp_path), "x" * 246 + ".json"
+    letters = DeadLetters(paths, "key", "shown")
+    letters.put(name, b"{}", "no")
+    assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(_spool(tmp_path))]) == 0
+    assert letters.requested() == [name]
+    assert letters.read(name) == b"{}"
+
+
+def _spool(root: Path) -> Path:
+    (root / "spool").mkdir()
+    return root
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cirron_otel.spool.cursor import Cursor
+from tests.exporter.deliveries import Process, cirron_target
+
+url, root, step = sys.argv[1:]
+count = [0]
+def killing(name):
+    real = getattr(os, name)
+    def call(*arguments, **keywords):
+        if "dead-letters" in str(arguments[0]) or "cursor-" in str(arguments[0]):
+            count[0] += 1
+            if count[0] == int(step):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **keywords)
+    setattr(os, name, call)
+
+process = Process(Path(root))
+delivery = process.delivery(cirron_target(url))
+delivery.start()
+names = [process.seal() for _ in range(2)]
+for name in ("link", "replace", "rename", "open", "unlink", "fsync"):
+    killing(name)
+for name in names:
+    delivery.notify(name)
+delivery.finish(30)
+print(*process.sealed)
+"""
+
+
+def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
+    """Between the refusal, the entry and the cursor: the refused batch is an entry once."""
+
+    def refuse(received: Received) -> Fault | None:
+        number = received.batch["spans"][0]["index"]
+        return Fault(422) if number == 1 else None
+
+    killed = 0
+    for step in range(1, 40, 2):
+        root = tmp_path / str(step)
+        with CirronServer().running() as server:
+            server.faults = [refuse] * 20
+            child = subprocess.run(
+                [sys.executable, "-c", KILLED, server.url, str(root), str(step)],
+                cwd=Path(__file__).parents[2],
+                check=False,
+                capture_output=True,
+            )
+            killed += child.returncode < 0
+            later = Process(root)
+            delivery = later.delivery(cirron_target(server.url))
+            delivery.start()
+            paths = target_spool(root)
+            until(lambda: server.accepted and any(dead_letters(paths)))  # noqa: B023
+            assert delivery.finish(30)
+            numbers = [server.batches[each]["spans"][0]["index"] for each in server.accepted]
+        sealed = {path.name for path in paths.spool.iterdir()}
+        letters = [each.name for each in dead_letters(paths)]
+        assert set(numbers) == {2}, step
+        assert len(letters) == 1, step
+        assert letters[0] in sealed
+        folder = directory_of(paths, next(iter(dead_letters(paths))).key)
+        assert (folder / f"{letters[0]}.why").exists()
+        if child.returncode == 0:
+            break
+    assert killed >= 3
