@@ -238,7 +238,7 @@ class Backlog:
         if self._are_blobs_unsaved:
             self.blobs.save()
             self._are_blobs_unsaved = False
-        self.cursor.save(self._queue.names())
+        self.cursor.save(self._queue)
         self._is_unsaved = False
 
     def refuse(self, batch: SealedBatch, reason: str) -> None:

@@ -6,7 +6,7 @@ import bisect
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from .schedule import Schedule
@@ -47,6 +47,9 @@ class BatchQueue:
 
     def __contains__(self, name: str) -> bool:
         return name in self._lanes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lanes)
 
     def names(self) -> set[str]:
         """All of them, those that are being sent included."""

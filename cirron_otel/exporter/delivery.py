@@ -259,7 +259,9 @@ class Delivery:
         if self._target.blobs and any(len(backlog.blobs) for backlog in self._backlogs()):
             times.append(self._blob_gate.opens)
         if self._own is None or self._deadline is None:
-            times += [self._sweep_at, self._again.due_at]
+            times.append(self._sweep_at)
+        if self._own is not None and self._deadline is None:
+            times.append(self._again.due_at)
         return min(times, default=float("inf"))
 
     def _pause(self) -> None:
@@ -283,7 +285,7 @@ class Delivery:
                 self._claim_own()
             if self._deadline is None:
                 self._leftovers.sweep()
-        if self._own is not None:
+        if self._own is not None and self._deadline is None:
             self._again.run(partial(self._acknowledge, self._own))
         self._take_noted()
         self._schedule.relieve()

@@ -353,5 +353,5 @@ def test_last_tries_are_made_at_the_same_time(tmp_path: Path) -> None:
             take(here)
             until(lambda: spans_of(here.folder))
             with platform.running(int(address.rpartition(":")[2])):
-                assert here.end() == 0
+                assert here.end() == 7  # the others took nothing
     assert len(platform.accepted) == 1
