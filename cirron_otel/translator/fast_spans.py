@@ -312,7 +312,9 @@ class SpanReader:
         data = self.data
         size = data[at + 1]
         start = at + 2 + key
-        value, after = length_at(data, start + 2)
+        value, after = data[start + 2], start + 3
+        if value > 127:
+            value, after = length_at(data, start + 2)
         if data[at] != _ATTRIBUTE_TAG:
             raise FallbackError
         if data[start + 1] != 0x18 or data[start] != after - start - 1 or after != at + 2 + size:

@@ -73,7 +73,7 @@ class RecordText:
         self._fill()
         parts = self.parts
         if not self.seqs and not self._exact and self._is_in_order():
-            return _START + "".join(parts)[: 1 - len(NEXT)]
+            return _joined(parts)
         keys = self._keys()
         for number, (text, key) in self._exact.items():
             start = number * self.stride
@@ -86,7 +86,7 @@ class RecordText:
             parts = []
             for number in self._order(keys):
                 parts += self.parts[number * stride : (number + 1) * stride]
-        return _START + "".join(parts)[: 1 - len(NEXT)]
+        return _joined(parts)
 
     def _order(self, keys: list[Key]) -> list[int]:
         free = [number for number in range(len(keys)) if number not in self.seqs]
@@ -218,6 +218,13 @@ class SnapshotText(RecordText):
 
     def _is_in_order(self) -> bool:
         return False
+
+
+def _joined(parts: list[str]) -> str:
+    """The pieces as one text; the first and the last one are changed, since the text is large."""
+    parts[0] = _START + parts[0]
+    parts[-1] = parts[-1][: 1 - len(NEXT)]
+    return "".join(parts)
 
 
 def _is_increasing(times: list[int]) -> bool:
