@@ -76,6 +76,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Raw:
     return Raw("{" + text + "}", 1 + depth_of([value for _, value in pairs], MAX_DEPTH))
 
 
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\\'))
+_PASSES = 64
+_CONTAINERS = frozenset((dict, list, Raw))
 _NONZERO = re.compile("[1-9]")
 _TOO_DEEP = "JSON nested too deep: more than {} levels"
 
@@ -101,28 +104,45 @@ def loads(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
         ) from None
     except RecursionError:
         raise InputError(_TOO_DEEP.format(max_depth)) from None
-    # Counting brackets is fast, and most documents have too few of them to be that deep.
-    if text.count("[") + text.count("{") > max_depth and depth_of([value], max_depth) > max_depth:
+    few = text.count("[") + text.count("{") <= max_depth
+    if not few and not _is_shallow(text) and depth_of([value], max_depth) > max_depth:
         raise InputError(_TOO_DEEP.format(max_depth))
     return value
+
+
+def _is_shallow(text: str) -> bool:
+    """Whether a document is certainly nested less than 2 * _PASSES levels, by its brackets.
+
+    Each pass takes one or two levels away. Brackets in strings, and escapes, leave it open.
+    """
+    rest = text.encode("utf-8", "surrogatepass").translate(None, _NO_STRUCTURE)
+    if b"\\" in rest:
+        return False
+    rest = rest.replace(b'""', b"")
+    for _ in range(_PASSES):
+        if not rest:
+            break
+        rest = rest.replace(b"[]", b"").replace(b"{}", b"")
+    return not rest
 
 
 def depth_of(values: list[Any], at_most: int) -> int:
     """The deepest nesting among `values`, in levels; a count above `at_most` is not exact."""
     depth = deepest = 0
-    while values and depth <= at_most:
-        deeper: list[Any] = []
-        for value in values:
+    while depth <= at_most:
+        # Most values are scalars: a comprehension passes over them fast.
+        containers = [value for value in values if type(value) in _CONTAINERS]
+        if not containers:
+            break
+        values = []
+        for value in containers:
             kind = type(value)
+            levels = 1 if kind is not Raw else value.depth
+            deepest = max(deepest, depth + levels)
             if kind is dict:
-                deeper += value.values()
-                deepest = max(deepest, depth + 1)
+                values += value.values()
             elif kind is list:
-                deeper += value
-                deepest = max(deepest, depth + 1)
-            elif kind is Raw and value.depth:
-                deepest = max(deepest, depth + value.depth)
-        values = deeper
+                values += value
         depth += 1
     return deepest
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from ..errors import InputError, UsageError
+from ..errors import CirronOtelError, InputError, UsageError
 from ..otlp.files import Message
 from ..spool.canonical import batch_bytes
 from ..spool.findings import Finding
@@ -171,7 +171,15 @@ def _from_otlp(
     failure: InputError | None = None
     try:
         for message in messages_of(source, report, progress, limits.message_bytes):
-            _take(message, reader, batches, report, source)
+            try:
+                _take(message, reader, batches, report, source)
+            except (CirronOtelError, OSError):
+                raise  # of the target
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}".rstrip(": ")
+                problem = f"cannot be translated, please report it: {what}"
+                where = str(message.position)
+                report.skip(Finding(source.path, "untranslatable", problem, path=where))
     except InputError as error:
         failure = error  # what came before it is not lost
     if failure is not None and not report.batches and not reader.regrouper.open:

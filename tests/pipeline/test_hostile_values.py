@@ -107,3 +107,24 @@ def test_what_was_parsed_can_be_written_compared_and_sorted() -> None:
             assert exactjson.dumps_sorted(value) == exactjson.dumps(value).decode()
         with pytest.raises(InputError, match="nested too deep"):
             exactjson.loads("[" + text + "]")
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ('["]",', ',"["]'),
+        ('["\\"]\\"",', ',"\\"[\\""]'),
+        ('[{"a":', "}]"),
+        ("[[],", "]"),
+        ('{"]":', "}"),
+    ],
+)
+def test_brackets_in_texts_hide_no_depth(opening: str, closing: str) -> None:
+    for levels in (200, 600):
+        text = deep(opening, closing, levels)
+        is_deep = opening.count("[{") * levels + levels > exactjson.MAX_DEPTH
+        if is_deep:
+            with pytest.raises(InputError, match="nested too deep"):
+                exactjson.loads(text)
+        else:
+            assert exactjson.loads(exactjson.dumps(exactjson.loads(text)))
