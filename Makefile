@@ -28,7 +28,7 @@ help:
 	@echo "make bench     what tracing costs, beside other tools; spans a second; peak memory"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
-	@echo "               convert 20,000 generated batches and messages there and back (about 5 minutes)"
+	@echo "               convert 20,000 generated batches and messages there and back (6 minutes on two cores)"
 	@echo "make soak      a collector under load: 40 kills, ten minutes of memory, 40,000 batches; half an hour"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
