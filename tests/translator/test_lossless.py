@@ -183,8 +183,9 @@ def test_parts_converted_alone_and_joined_later_are_the_batch(
             assert exactjson.equal(stored, part.batch)
             joined += split(wire(to_otlp(stored, plan_for(stored), part.name)), 1, shuffler)
         shuffler.shuffle(joined)
-        (decoded,) = back(joined)
-    assert decoded.complete
+        found = back(joined)
+    # A part beside the complete batch is a copy under another key: it is reported, nothing is lost.
+    (decoded,) = [each for each in found if each.complete]
     assert exactjson.equal(decoded.batch, batch)
 
 
