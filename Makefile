@@ -29,7 +29,7 @@ help:
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
 	@echo "               convert 20,000 generated batches and messages there and back (6 minutes on two cores)"
-	@echo "make soak      a collector under load: 40 kills, ten minutes of memory, 40,000 batches; half an hour"
+	@echo "make soak      a collector under load: kills, refused batches, memory, 40,000 batches; half an hour"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
 	@echo "make lint      what 'make test' runs before the tests"
@@ -96,7 +96,7 @@ SECONDS ?= 60
 fuzz: $(STAMP)
 	@$(BIN)/python -m tests.fuzz.run all --seconds $(SECONDS)
 
-# One section alone: make soak SECTION=kills (or memory, files).
+# One section alone: make soak SECTION=kills (or isolation, memory, files).
 SECTION ?=
 
 soak: $(STAMP)

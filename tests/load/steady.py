@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,9 +40,9 @@ class Run:
     spans: int = 0
     samples: list[Sample] = field(default_factory=list)
 
-    def most(self, begin_s: float, end_s: float) -> int:
-        """The most that both processes had resident between two moments, bytes."""
-        return max(
+    def median(self, begin_s: float, end_s: float) -> float:
+        """The median of both processes' resident bytes together, between two moments."""
+        return statistics.median(
             each.receiver + each.translator for each in self.samples if begin_s <= each.at_s < end_s
         )
 
