@@ -95,6 +95,14 @@ class Pending:
         with self._told() as db:
             return int(db.execute("SELECT count(*) FROM turns").fetchone()[0])
 
+    def uploads(self) -> list[tuple[str, BlobKey, bool]]:
+        """Return (batch, file, whether it is uploaded and only rows are to be changed) of each."""
+        with self._told() as db:
+            rows = db.execute("SELECT batch, directory, file, is_sent FROM turns").fetchall()
+        return [
+            (batch, BlobKey(directory, file), bool(sent)) for batch, directory, file, sent in rows
+        ]
+
     def add(self, batches: Iterable[tuple[str, Iterable[BlobKey]]]) -> None:
         """Note the files of batches; those that wait already are left as they are."""
         rows = [(batch, key.directory, key.file) for batch, keys in batches for key in keys]

@@ -124,6 +124,24 @@ class Uploader:
             "is_running": self._thread.is_alive(),
         }
 
+    def undelivered(self) -> int:
+        """Count the files that are here and not uploaded, and those that rows do not name yet.
+
+        A file that a client has not sent is not counted: there is nothing to deliver.
+        """
+        try:
+            uploads = self._pending.uploads()
+        except TargetError:
+            return self._waiting
+        return sum(is_sent or self._is_here(batch, key) for batch, key, is_sent in uploads)
+
+    def _is_here(self, batch: str, key: BlobKey) -> bool:
+        try:
+            file = self._file_of(batch, key)
+        except Exception:  # the owner cannot be determined now, so the file may be here
+            return True
+        return (self._paths.snapshots / file.directory / file.file).exists()
+
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:

@@ -63,6 +63,10 @@ class BlobSender:
         """Upload what is there, for so many seconds at most."""
         self._uploader.finish(timeout)
 
+    def undelivered(self) -> int:
+        """Count the snapshot files that are here and not stored."""
+        return self._uploader.undelivered()
+
     def set_context(self, context: Any) -> None:
         """Whose snapshots are that say nothing themselves, from now on."""
         self._rows.context = context

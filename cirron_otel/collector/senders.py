@@ -154,11 +154,11 @@ class Senders:
 
     def undelivered(self) -> dict[str, int]:
         """Count the batches that each target does not have, after `finish`; those with none are
-        left out. For `blobs` these are the snapshot files that are not uploaded.
+        left out. For `blobs` these are the snapshot files that came and are not uploaded.
         """
         left = {sender.name or m.BLOBS: sender.undelivered() for sender in self._all()}
         if self._blobs is not None:
-            left[m.BLOBS] += self._blobs.stats()["waiting"]
+            left[m.BLOBS] += self._blobs.undelivered()
         return {name: number for name, number in left.items() if number}
 
     def measure(self) -> None:

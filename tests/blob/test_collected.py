@@ -86,7 +86,7 @@ def test_a_recording_with_snapshots(url: str, tmp_path: Path) -> None:
     with serving(tmp_path / "data", *options) as here:
         assert send(spool, here) > 1
         assert upload(spool, here, "weights.*")
-        assert here.end() == 7  # the other tensors are still expected
+        assert here.end() == 0  # no client has sent the others
     for uri, name in rows_of(database).values():  # what is not there is not said to be
         is_there = str(uri).startswith(f"{open_store(url).place.shown}/traces/")
         assert is_there == (uri is not None and not name.endswith(".grad"))
