@@ -30,7 +30,7 @@ from .placement import Place, Plan
 from .spans import natural_parent
 from .synthetic import Carrier, write_carrier
 from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan
-from .values import INT64_MAX
+from .values import INT64_MAX, is_int
 
 ZERO = bytes(8)
 
@@ -44,7 +44,10 @@ class FastEncoder:
     """For ids that are derived from it; its counts are not known yet."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
-        """Sort what rides on spans. Raises FallbackError where two spans have one id."""
+        """Sort what rides on spans.
+
+        Raises FallbackError if two spans have one id, or the resource cannot hold pid or rank.
+        """
         self.batch, self.plan = batch, plan
         self.service_name = options.service_name
         self.segmented = options.layout != SESSION_LAYOUT
@@ -57,6 +60,8 @@ class FastEncoder:
         pids = (span.pid for span in batch.spans if span.pid is not None)
         ranks = (span.rank for span in batch.spans if span.rank is not None)
         self.pid, self.rank = (next(pids, None), next(ranks, None)) if first else (None, None)
+        if not all(value is None or is_int(value) for value in (self.pid, self.rank)):
+            raise FallbackError
         self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
         self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
         """Thread, process and rank of scopes without costs, as attributes."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
+from cirron_otel.pipeline.codec import encode
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import Options, encode_batch
@@ -149,3 +150,24 @@ def test_fast_and_exact_agree(batch: dict[str, Any]) -> None:
     except FallbackError:
         return
     assert exactjson.equal(exactjson.loads(whole.data), exactjson.loads(data))
+
+
+@pytest.mark.parametrize("field", ["pid", "rank"])
+@pytest.mark.parametrize("otel", [{}, {"otel": {"session": gen.SESSION_ID}}], ids=["", "named"])
+@pytest.mark.parametrize("layout", ["segmented", "session"])
+def test_a_number_beyond_64_bits_is_no_resource_attribute(
+    field: str, otel: dict[str, Any], layout: str
+) -> None:
+    span = {
+        "id": f"{1:016x}{gen.LOWER}", "name": "step", "parent_id": gen.SESSION_ID, "index": None,
+        "start_ns": 1, "end_ns": 2, "cpu_ns": None, "gpu_ns": None, "memory_peak_bytes": None,
+        "thread_id": 1, "pid": 1, "rank": 0, "attrs": {}, "mark_ids": [],
+    }  # fmt: skip
+    batch = {"schema_version": 1, "sdk_version": "0.3.0", "batch_id": "c" * 32, "created_ns": 7,
+             "spans": [span | {field: 2**64}], "marks": [], "snapshots": []} | otel  # fmt: skip
+    index = SessionIndex()
+    data = msgspec.json.encode(batch)
+    index.observe(light(data))
+    message = encode("x.json", data, index, Options(layout=layout)).data
+    (decoded,) = FromOtlp().feed(TracesData.FromString(message).resource_spans)
+    assert exactjson.equal(decoded.batch, batch)
