@@ -11,7 +11,7 @@ from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from ..otlp.files import TracesWriter
 from ..otlp.replacing import replacing
 from ..spool.findings import Finding
-from ..spool.reader import MAX_BATCH_BYTES
+from ..spool.reader import MAX_BATCH_BYTES, stored_batch
 from ..spool.writer import SpoolWriter
 from .formats import STANDARD, Kind, Place
 from .report import Report
@@ -54,10 +54,7 @@ class SpoolTarget:
 
     def read(self, name: str) -> bytes | None:
         """The bytes of the batch of this name in the spool."""
-        try:
-            return (self._writer.paths.spool / name).read_bytes()
-        except OSError:
-            return None
+        return stored_batch(self._writer.paths.spool, name, self._max_bytes)
 
     def close(self) -> None:
         """Wait until everything is on disk."""

@@ -22,6 +22,7 @@ from ..ids import digest, uuid4_shaped
 from ..spool.canonical import batch_bytes
 from ..spool.directories import sync_directory
 from ..spool.paths import checked_name, file_name
+from ..spool.reader import stored_batch
 from ..spool.records import records_of
 from ..spool.writer import SpoolWriter, name_of
 from ..translator.decode import Decoded
@@ -147,12 +148,19 @@ class Storing:
     def _differs(self, decoded: Decoded) -> bool:
         """Whether the spool has another batch of this name, so that this one is no duplicate of it.
 
-        A batch that is not in the spool any more is not compared.
+        A batch that is not in the spool any more is not compared. One whose name no file may have
+        is stored by its content: to store it once more changes nothing.
         """
-        path = self._writer.paths.spool / (decoded.namesake or decoded.name)
         try:
-            stored = exactjson.loads(path.read_bytes())
-        except (OSError, InputError):
+            name = _checked(decoded.namesake or decoded.name)
+        except RefusedNameError:
+            return decoded.complete
+        data = stored_batch(self._writer.paths.spool, name)
+        if data is None:
+            return False
+        try:
+            stored = exactjson.loads(data)
+        except InputError:
             return False
         return decoded.complete and not exactjson.equal(stored, decoded.batch)
 
@@ -229,8 +237,7 @@ class Storing:
         raise TargetError(f"{self._writer.paths.spool} has other content under all names of {name}")
 
     def _claimed(self, data: bytes, name: str, headers: Headers) -> str:
-        if not sayable(checked_name(name)):
-            raise RefusedNameError(f"the file name {name!a} is no UTF-8")
+        _checked(name)
         is_there = (self._writer.paths.spool / name).exists()
         if not self._owners.claim(name, headers, is_there=is_there):
             raise RefusedNameError(f"{name} is another's")
@@ -282,3 +289,10 @@ def _id_of(kind: str, frames: Sequence[Frame]) -> str:
     """The id of a batch that is made of frames: of where they stood, and what is in them."""
     told = digest(kind, *frames[0].start, *(frame.sha256 for frame in frames))
     return uuid4_shaped(told)
+
+
+def _checked(name: str) -> str:
+    """`name`. Raises RefusedNameError if no batch may be stored under it."""
+    if not sayable(checked_name(name)):
+        raise RefusedNameError(f"the file name {name!a} is no UTF-8")
+    return name

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, RefusedNameError
 from .check import Problem, check_batch
 from .findings import Finding
-from .paths import BATCH_SUFFIX, TMP_SUFFIX, SpoolPaths, find_spool
+from .paths import BATCH_SUFFIX, TMP_SUFFIX, SpoolPaths, checked_name, find_spool
 
 MAX_BATCH_BYTES = 256 * 2**20
 _PAGE = 100_000
@@ -144,6 +144,17 @@ def read_batch(path: str | os.PathLike[str], max_bytes: int = MAX_BATCH_BYTES) -
     if problem is not None:
         raise InputError(f"{file} is no batch: {problem.message}")
     return BatchFile(file.name, file, data)
+
+
+def stored_batch(spool: Path, name: str, max_bytes: int = MAX_BATCH_BYTES) -> bytes | None:
+    """The content of a batch's file in the directory `spool`; None if there is no such file.
+
+    `name` may be input. Nothing outside the directory is read, and nothing but a regular file.
+    """
+    try:
+        return read_limited(spool / checked_name(name), max_bytes)
+    except (FileNotFoundError, RefusedNameError, _RefusedError):
+        return None
 
 
 class _RefusedError(Exception):

@@ -15,6 +15,8 @@ from cirron_otel.otlp.formats import Encoding, Format, format_of
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.indexed import FollowIndex
 from cirron_otel.pipeline.light import light
+from cirron_otel.pipeline.report import Report
+from cirron_otel.pipeline.targets import SpoolTarget
 from tests.pipeline.test_hostile_values import SESSION, batch_with
 
 NAMES = (
@@ -109,3 +111,12 @@ def test_a_name_that_no_file_can_have_is_refused_and_the_others_come_back(tmp_pa
     assert report.batches == len(NAMES)
     assert len(contents(tmp_path / "back")) + report.skipped_count == len(NAMES)
     assert {path.name for path in tmp_path.iterdir()} == {"in", "back", "traces.binpb"}
+
+
+def test_no_file_outside_the_spool_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "outside.json").write_bytes(b"{}")
+    (tmp_path / "spool" / "spool").mkdir(parents=True)
+    os.mkfifo(tmp_path / "spool" / "spool" / "fifo.json")
+    target = SpoolTarget(str(tmp_path / "spool"), Report(), 100)
+    names = ("../../outside.json", str(tmp_path / "outside.json"), "nul\0.json", "..", "fifo.json")
+    assert [target.read(name) for name in names] == [None] * 5

@@ -35,3 +35,19 @@ def test_they_are_stored_under_other_names(tenant: dict[str, str], tmp_path: Pat
     translate(tmp_path, journal(tmp_path, sent))
     found = [json.loads(data)["batch_id"] for data, _ in stored(tmp_path).values()]
     assert sorted(found) == [f"{number:032x}" for number in range(1, len(NAMES) + 1)]
+
+
+def test_no_file_outside_the_spool_is_read(tmp_path: Path) -> None:
+    """It could be a FIFO or /dev/zero, or be taken for the batch that came before."""
+    sent = []
+    outside = tmp_path / "outside.json"
+    for number in (1, 2):
+        batch = json.loads(batch_with(str(number)))
+        messages = encode_batch(batch, Plan(SESSION), str(outside))
+        data = TracesData(resource_spans=messages).SerializeToString()
+        sent.append((Signal.TRACES, data, {}))
+        outside.write_text(json.dumps(batch))
+    translate(tmp_path, journal(tmp_path, sent))
+    found = [json.loads(data) for data, _ in stored(tmp_path).values()]
+    assert len(found) == 2
+    assert batch in found
