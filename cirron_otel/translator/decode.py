@@ -57,7 +57,11 @@ class Regrouper:
         self.duplicates = 0
 
     def feed(self, messages: Iterable[ResourceSpans]) -> tuple[list[Decoded], list[ResourceSpans]]:
-        """Take messages; returns the batches that are complete now, and what is not Cirron's."""
+        """Take messages; returns the batches that are complete now, and what is not Cirron's.
+
+        What was returned before is stored by now, if there is a `recall`.
+        """
+        self.done.is_written()
         touched: dict[bytes, None] = {}
         foreign = []
         for message in messages:
@@ -76,6 +80,7 @@ class Regrouper:
 
     def finish(self) -> list[Decoded]:
         """What is left: batches of which a part never came."""
+        self.done.is_written()
         left = [
             self._hand_out(key, assembly)
             for key, assemblies in self.open.items()

@@ -29,6 +29,8 @@ class HandedOut:
         """Without `recall` the batches themselves stay in memory."""
         self._recall = recall
         self._entries: dict[bytes, list[_Entry]] = {}
+        self._unwritten: dict[tuple[bytes, str], Record | bytes] = {}
+        """By key and name: what was handed out together, which `recall` cannot give yet."""
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._entries
@@ -36,8 +38,14 @@ class HandedOut:
     def add(self, key: bytes, name: str, content: Record | bytes, wire: bytes = b"") -> None:
         """Note a batch; `wire` is the message that held nothing else, if one did."""
         kept = content if self._recall is None else None
+        if kept is None:
+            self._unwritten[key, name] = content
         entry = _Entry(name, _digest(wire) if wire else b"", kept)
         self._entries.setdefault(key, []).append(entry)
+
+    def is_written(self) -> None:
+        """Note that whoever took the batches has stored them, so that `recall` gives them."""
+        self._unwritten.clear()
 
     def has_wire(self, key: bytes, wire: bytes) -> bool:
         """Whether this very message was handed out."""
@@ -48,6 +56,8 @@ class HandedOut:
         """The batches of this key."""
         for entry in self._entries.get(key, ()):
             content = entry.content
+            if content is None:
+                content = self._unwritten.get((key, entry.name))
             if content is None and self._recall is not None:
                 content = self._recall(entry.name)
             if isinstance(content, bytes):

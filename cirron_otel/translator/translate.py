@@ -150,6 +150,7 @@ class FromOtlp:
                 return None
             regrouper.duplicates += whole.spans + whole.marks + whole.snapshots
             return whole._replace(data=b"")
+        regrouper.done.is_written()
         regrouper.done.add(whole.key, whole.name, whole.data, data)
         return whole
 

@@ -121,9 +121,11 @@ def test_a_message_that_only_looks_the_same_goes_the_exact_path() -> None:
     assert decoded.namesake == f"{7:020d}-{'c' * 32}.json"
 
 
-def test_convert_keeps_both_and_reports_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_convert_keeps_both_and_reports_it(is_merged: bool, tmp_path: Path) -> None:
     first, second = PAIRS["the same id, other content"]
-    data = [data_of(to_otlp(each, plan_for(each))) for each in (first, second, first)]
+    made = [to_otlp(each, plan_for(each)) for each in (first, second, first)]
+    data = [data_of(each) for each in ([[*made[0], *made[1], *made[2]]] if is_merged else made)]
     source = tmp_path / "a.binpb"
     source.write_bytes(b"".join(encode_varint(len(each)) + each for each in data))
     report = convert(Request(str(source), str(tmp_path / "back")))
