@@ -37,6 +37,8 @@ class BatchQueue:
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
         self._lanes: dict[str, str] = {}
         """By name: the lane. It has those that are being sent, too."""
+        self._taken: set[str] = set()
+        """Those that were taken out, and neither put back nor forgotten."""
         self._single: set[str] = set()
         """Batches that are to be sent alone, for a request that they were in was refused."""
         self._releases = schedule.releases
@@ -82,6 +84,7 @@ class BatchQueue:
         if name is not None:
             lane = self._lanes[name]
             self._remove(lane, name)
+            self._taken.add(name)
             if lane in self._queues:
                 self._queues.move_to_end(lane)
         return name
@@ -99,12 +102,14 @@ class BatchQueue:
         if nearest is None or self._is_alone(nearest[1]):
             return None
         self._remove(lane, nearest[1])
+        self._taken.add(nearest[1])
         return nearest[1]
 
     def put_back(self, name: str, *, alone: bool = False) -> None:
         """Put back what was taken: by its failure it waits, or goes on where it was."""
         if alone:
             self._single.add(name)
+        self._taken.discard(name)
         queue = self._queues.setdefault(self._lanes[name], _Queue())
         if self._schedule.tries(name):
             bisect.insort(queue.held, name)
@@ -118,11 +123,11 @@ class BatchQueue:
         return is_hopeless
 
     def forget(self, name: str) -> None:
-        """Forget a batch: nothing is to be done with it any more."""
+        """Forget a batch, taken out or not: nothing is to be done with it any more."""
         lane = self._lanes.pop(name, None)
-        queue = self._queues.get(lane) if lane is not None else None
-        if lane is not None and queue is not None and name in queue.held:
+        if lane is not None and name not in self._taken:
             self._remove(lane, name)
+        self._taken.discard(name)
         self._single.discard(name)
         self._schedule.forget([name])
 
@@ -180,7 +185,10 @@ class BatchQueue:
         queue = self._queues[lane]
         if queue.fresh and queue.fresh[0][1] == name:
             heapq.heappop(queue.fresh)
-        else:
+        elif name in queue.held:
             queue.held.remove(name)
+        else:  # sent by another way before its turn came, as a dead letter that is tried again
+            queue.fresh = [each for each in queue.fresh if each[1] != name]
+            heapq.heapify(queue.fresh)
         if not (queue.fresh or queue.held):
             del self._queues[lane]

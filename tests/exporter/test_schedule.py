@@ -169,3 +169,14 @@ def test_a_batch_is_given_up_that_fails_while_its_lane_is_accepted() -> None:
 def test_kinds(status: str, kind: Failure) -> None:
     assert kind_of(UnreachableError("why", status=status)) is kind
     assert kind_of(ValueError(status)) is Failure.SERVER_FAULT
+
+
+def test_what_is_forgotten_before_its_turn_has_none() -> None:
+    """A dead letter that is tried again may wait in line, too, after a kill or a lost cursor."""
+    one = Lane("a1", "a2", "a3", "b1")
+    one.queue.forget("a2")
+    one.queue.forget("a1")
+    one.queue.forget("b1")
+    one.passes("a3")
+    assert one.queue.take() is None
+    assert len(one.queue) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,28 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
         if child.returncode == 0:
             break
     assert killed >= 3
+
+
+def test_one_that_waits_in_line_too_stops_nothing(tmp_path: Path) -> None:
+    """Killed between the entry and the cursor's note, and asked for once more after the start."""
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        target = cirron_target(server.url)
+        letters = DeadLetters(process.paths, target.key, target.shown)
+        delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
+        names = [process.seal() for _ in range(3)]
+        for name in names:
+            delivery.notify(name)
+        letters.put(names[1], (process.paths.spool / names[1]).read_bytes(), "no")
+        assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(tmp_path)]) == 0
+        delivery._claim_own()
+        assert delivery._own is not None
+        delivery._take_noted()
+        delivery._again.run(partial(delivery._acknowledge, delivery._own))
+        assert len(server.accepted) == 1
+        while delivery._turn():
+            pass
+        assert sorted(server.accepted) == sorted(process.sealed)
+        assert letters.names() == []
+        assert delivery._own.waiting == 0
+        delivery._own.release()
