@@ -26,6 +26,9 @@ _UNPROVEN_S = 5.0
 """A connection without a request for so long gives way to a new one."""
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 1.0
+_STALLED_S = 30.0
+"""A client that reads none of its answers for so long is cut off. It would keep its connection for
+ever: a relay that waits for it does not notice that gRPC's keepalive has ended the other side."""
 _BACKLOG = 1024
 _HAS_ABSTRACT_NAMES = sys.platform == "linux"
 
@@ -176,6 +179,7 @@ class _Client(_Side):
         self._early: list[bytes] = []
         """What came before the gRPC server was connected."""
         self._connecting: asyncio.Task[None] | None = None
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -217,9 +221,34 @@ class _Client(_Side):
         if self.transport is not None:
             self.transport.pause_reading()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self._unwatch()
+        super().resume_writing()
+
+    def close(self) -> None:
+        super().close()
+        self._watch()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._unwatch()
         self._front.forget(self)
         super().connection_lost(error)
+
+    def _watch(self) -> None:
+        """Close the connection at once unless the client reads soon."""
+        if self._stalled is None and self in self._front.connections:
+            loop = asyncio.get_running_loop()
+            self._stalled = loop.call_later(_STALLED_S, self.abort)
+
+    def _unwatch(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
 
 def target_error(host: str, port: int, error: OSError) -> TargetError:
