@@ -137,6 +137,8 @@ class Schedule:
         self._lanes: dict[str, _Lane] = {}
         self._tries: dict[str, _Tries] = {}
         self._passes = 0
+        self._accepted_last = ""
+        """The lane of the latest request that was accepted."""
         self.answers = 0
         """Requests that the target accepted, or refused for good."""
         self._pressed_at = _ANY_LATER_TIME
@@ -211,6 +213,7 @@ class Schedule:
     def passed(self, lane: str, names: Sequence[str]) -> None:
         """Note that the target accepted batches."""
         self._passes += 1
+        self._accepted_last = lane
         found = self._lanes.get(lane)
         if found is not None:
             found.passes += 1
@@ -304,8 +307,14 @@ class Schedule:
         return found.kind is not Failure.RATE_LIMIT and self._tries[name].blamed >= most
 
     def _is_given_up(self, found: _Lane, now: float) -> bool:
-        """Whether a lane is refused, and only this one."""
+        """Whether a lane is refused, and only this one.
+
+        An acceptance is no evidence any more once its lane fails, too, or the target does: then a
+        lane that happened to fail first would lose its batches to an outage.
+        """
         if found.failing_since is None or found.target_passes == self._passes:
+            return False
+        if self._target.has_failed or self.has_failed(self._accepted_last):
             return False
         if now - self._pressed_at < _PRESSED_S:
             return True

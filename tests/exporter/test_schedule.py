@@ -180,3 +180,22 @@ def test_what_is_forgotten_before_its_turn_has_none() -> None:
     one.passes("a3")
     assert one.queue.take() is None
     assert len(one.queue) == 0
+
+
+@pytest.mark.parametrize("error", [DOWN, BUSY, FORBIDDEN])
+def test_an_old_acceptance_is_no_evidence_once_all_lanes_fail(error: PushError) -> None:
+    """One lane fails first, another is accepted once more; then the target refuses everything."""
+    one = Lane("a1", "b1")
+    one.fails(error, "a1")
+    one.passes("b1")
+    one.queue.add("b2")
+    one.fails(error, "b2")
+    while one.now < 3600:
+        one.schedule.press()  # the spool is full: there is no room for what the target lacks
+        one.schedule.relieve()
+        name = one.queue.take()
+        if name is None:
+            one.now = one.queue.opens()
+            continue
+        assert not one.schedule.failed(one.queue.lane(name), [name], error)
+        one.queue.put_back(name)
