@@ -12,6 +12,9 @@ from ..spool.paths import SpoolPaths
 from .batch_target import Receipt, RefusedError, SealedBatch, StoppedError, lanes_of
 from .schedule import Schedule
 
+_BUDGET_S = 0.5
+"""Seconds after which other batches have a turn."""
+
 
 class Sender(Protocol):
     """What is needed of a BatchTarget."""
@@ -37,24 +40,34 @@ class Resubmission:
         """How often it looks."""
         self.due_at = float("-inf")
         """When it looks next, by `time.monotonic`."""
+        self._last = ""
+        """The name that was tried last in a round that is not complete."""
 
-    def run(self, on_sent: Callable[[SealedBatch], None]) -> None:
+    def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
         """Try what was asked for, each once; `on_sent` is given what the target took.
 
+        Returns whether some are left to the next call, so that others have turns between.
         What fails for now is tried again by a later call. Raises StoppedError and TargetError.
         """
         now = time.monotonic()
         if now < self.due_at:
-            return
+            return False
         self.due_at = now + self.every_s
-        names = self._letters.requested()
+        names = [name for name in self._letters.requested() if name > self._last]
+        self._last = ""
         if not names or (lease := claim(self._paths, f"dead letters {self._target.key}")) is None:
-            return
+            return False
         with lease:
             for name in names:
+                if self._last and time.monotonic() >= now + _BUDGET_S:
+                    self.due_at = now
+                    return True
+                self._last = name
                 lane = lanes_of(self._target)(name)
                 if self._schedule.opens(lane) <= self._schedule.clock():
                     self._try(name, lane, on_sent)
+        self._last = ""
+        return False
 
     def _try(self, name: str, lane: str, on_sent: Callable[[SealedBatch], None]) -> None:
         try:

@@ -181,7 +181,8 @@ class Courier:
         Raises UnreachableError if nothing was accepted for too long, MisconfiguredError if that is
         all that is left, and StoppedError: what was acknowledged by then is in the cursors.
         """
-        self._again.run(self._sent_again)
+        while self._again.run(self._sent_again):
+            pass
         give_up = time.monotonic() + self._patience
         while True:
             before = self._schedule.answers

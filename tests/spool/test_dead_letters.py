@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.cli.main import run
+from cirron_otel.exporter import resubmission
 from cirron_otel.exporter.delivery import Delivery
 from cirron_otel.spool.dead_letters import DeadLetters, dead_letters, directory_of
 from cirron_otel.spool.paths import target_spool
@@ -211,4 +212,29 @@ def test_one_that_waits_in_line_too_stops_nothing(tmp_path: Path) -> None:
         assert sorted(server.accepted) == sorted(process.sealed)
         assert letters.names() == []
         assert delivery._own.waiting == 0
+        delivery._own.release()
+
+
+def test_other_batches_have_turns_between_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resubmission, "_BUDGET_S", 0.0)
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        target = cirron_target(server.url)
+        letters = DeadLetters(process.paths, target.key, target.shown)
+        delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
+        names = [process.seal() for _ in range(4)]
+        for name in names[:3]:
+            letters.put(name, (process.paths.spool / name).read_bytes(), "no")
+        assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(tmp_path)]) == 0
+        delivery._claim_own()
+        delivery.notify(names[3])
+        assert delivery._turn()
+        assert process.sealed[3] in server.accepted
+        assert len(server.accepted) < 4
+        while len(server.accepted) < 4:
+            delivery._turn()
+        assert sorted(server.accepted) == sorted(process.sealed)
+        assert delivery._own is not None
         delivery._own.release()
