@@ -85,6 +85,7 @@ class BatchEncoder:
             {key: value for key, value in batch.items() if key not in said},
             file=file,
             own_trace_ids=any("trace_id" in _otel(record) for record in self.lists["spans"]),
+            service_name=options.service_name,
             lists=said,
             corrected={key: self.lists[key] for key in corrected},
         )
@@ -326,7 +327,7 @@ class BatchEncoder:
             session_id=session,
             pid=pids[0] if pids else None,
             rank=ranks[0] if ranks else None,
-            service_name=self.options.service_name if header.service_name_added else None,
+            service_name=header.added_service_name,
             attributes=self.top.resource_attributes,
         )
 

@@ -120,12 +120,12 @@ def _otel(header: Header, origin: Origin, text: str) -> bytes:
     return b',"otel":' + made
 
 
-_origins: dict[tuple[bytes, bool], Origin | None] = {}
+_origins: dict[tuple[bytes, str | None], Origin | None] = {}
 
 
 def _origin(resource: bytes, header: Header) -> Origin | None:
     """What a resource says; a process sends the same one with every batch."""
-    key = (resource, header.service_name_added)
+    key = (resource, header.added_service_name)
     if key not in _origins:
         if len(_origins) >= _CACHED:
             _origins.clear()

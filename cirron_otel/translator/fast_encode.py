@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from .. import semconv as sc
-from .encode import DEFAULT, Options
+from .encode import DEFAULT, DEFAULT_SERVICE_NAME, Options
 from .fast_batch import ZERO, FastEncoder, traces_data
 from .fast_own import OwnEncoder
 from .header import Counts, Header, Origin, write_resource, write_scope
@@ -94,7 +94,7 @@ class _PlacedEncoder(FastEncoder):
             batch.schema_version,
             Counts(0, 0, 0, 0),
             file=self.file,
-            service_name_added=True,
+            added_service_name=options.service_name,
         )
         self.places: dict[str, Place] = {}
         self.children: dict[str | None, Place] = {}
@@ -136,7 +136,8 @@ class _PlacedEncoder(FastEncoder):
     def _scope(self, counts: Counts) -> bytes:
         """The header, as `write_scope` says it."""
         header = self.header
-        if header.file is not None or not header.sdk_version or not header.batch_id:
+        is_default = self.service_name == DEFAULT_SERVICE_NAME
+        if header.file is not None or not (header.sdk_version and header.batch_id and is_default):
             scope = InstrumentationScope()
             write_scope(scope, replace(header, counts=counts))
             return bytes(scope.SerializeToString())

@@ -53,7 +53,7 @@ class OwnEncoder(FastEncoder):
             self.session,
             self.pid,
             self.rank,
-            options.service_name if self.header.service_name_added else None,
+            self.header.added_service_name,
             self._top.resource_attributes,
         )
 
@@ -80,7 +80,12 @@ class OwnEncoder(FastEncoder):
         }
         if isinstance(batch.otel, Raw):
             fields["otel"] = exactjson.loads(bytes(batch.otel))
-        top = Top(fields, file=self.file, own_trace_ids=own_trace_ids)
+        top = Top(
+            fields,
+            file=self.file,
+            own_trace_ids=own_trace_ids,
+            service_name=self.service_name,
+        )
         if PART in top.otel:
             raise FallbackError
         return top

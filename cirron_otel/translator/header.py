@@ -14,6 +14,7 @@ from ..ids import digest, is_id
 from . import rest as rests
 from .events import Record
 from .normal import same_resource, same_scope
+from .options import DEFAULT_SERVICE_NAME
 from .otelview import unhex
 from .placement import stated_trace
 from .values import (
@@ -60,7 +61,8 @@ class Header:
     """The trace id that the batch gives its records as a default."""
     own_trace_ids: bool = False
     """Whether records carried a trace id of their own."""
-    service_name_added: bool = False
+    added_service_name: str | None = None
+    """The `service.name` that the encoder adds to the resource; None if the batch has its own."""
     rest: str = ""
     """The header's rest, as far as the scope may carry it."""
     key: str = field(init=False)
@@ -119,12 +121,15 @@ def write_scope(scope: InstrumentationScope, header: Header) -> None:
         add(attributes, sc.BATCH_SESSION_TRACE_ID, header.session_trace_id.hex())
     if header.trace_id:
         add(attributes, sc.BATCH_TRACE_ID, header.trace_id.hex())
+    name = header.added_service_name
     for key, flag in (
         (sc.TRACE_IDS, header.own_trace_ids),
-        (sc.SERVICE_NAME_ADDED, header.service_name_added),
+        (sc.SERVICE_NAME_ADDED, name is not None),
     ):
         if flag:
             add(attributes, key, True)
+    if name not in (None, DEFAULT_SERVICE_NAME):
+        add(attributes, sc.ADDED_SERVICE_NAME, name)
     rests.write(attributes, sc.REST, header.rest)
 
 
@@ -153,12 +158,19 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
         session_trace_id=_trace(ours, sc.BATCH_SESSION_TRACE_ID),
         trace_id=unhex(read_typed(ours, sc.BATCH_TRACE_ID, "string_value")) or b"",
         own_trace_ids=bool(read_typed(ours, sc.TRACE_IDS, "bool_value")),
-        service_name_added=bool(read_typed(ours, sc.SERVICE_NAME_ADDED, "bool_value")),
+        added_service_name=_added_service_name(ours),
         rest=rest,
     )
     again = InstrumentationScope()
     write_scope(again, header)
     return header if same_scope(again, scope) else None
+
+
+def _added_service_name(ours: dict[str, AnyValue]) -> str | None:
+    if not read_typed(ours, sc.SERVICE_NAME_ADDED, "bool_value"):
+        return None
+    name = read_typed(ours, sc.ADDED_SERVICE_NAME, "string_value")
+    return DEFAULT_SERVICE_NAME if name is None else str(name)
 
 
 def file_of(name: str | None) -> str | None:
@@ -257,9 +269,12 @@ def read_resource(resource: Resource, header: Header) -> Origin | None:
         ours, users = split_resource(resource.attributes)
     except UnsayableError:
         return None
-    service_name = users.pop(sc.SERVICE_NAME, None) if header.service_name_added else None
-    if service_name is not None and not isinstance(service_name, str):
-        return None  # absent is right: a processor removed what the encoder added
+    # A processor may have removed the name that the encoder added, or set another, which stays.
+    service_name = header.added_service_name
+    if service_name is not None and users.get(sc.SERVICE_NAME) == service_name:
+        del users[sc.SERVICE_NAME]
+    else:
+        service_name = None
     origin = Origin(
         session_id=read_typed(ours, sc.SESSION_ID, "string_value"),
         pid=_of(ours, sc.PROCESS_PID),

@@ -33,6 +33,7 @@ class Top:
         *,
         file: str | None,
         own_trace_ids: bool,
+        service_name: str,
         lists: Collection[str] = LISTS,
         corrected: Mapping[str, list[Record]] | None = None,
     ) -> None:
@@ -40,14 +41,14 @@ class Top:
 
         The rest also holds the `corrected` lists, which decoding the spans would not give.
 
-        `file` is its file's name where id and time do not give it; `own_trace_ids` says whether
-        records carry a trace id of their own.
+        `file` is its file's name where id and time do not give it; `own_trace_ids` is whether
+        records carry a trace id of their own. `service_name` is added to a resource without one.
         """
         self._fields, self._lists = fields, lists
         self._said = said(fields)
         self._file = file_of(file)
         self._corrected = corrected or {}
-        self._own_trace_ids = own_trace_ids
+        self._own_trace_ids, self._service_name = own_trace_ids, service_name
         otel = fields.get("otel")
         self.otel: Record = otel if isinstance(otel, dict) else {}
         self.trace_id = stated_trace(self.otel.get("trace_id"))
@@ -88,7 +89,9 @@ class Top:
             session_trace_id=stated_trace(self.otel.get("session_trace_id")),
             trace_id=self.trace_id,
             own_trace_ids=self._own_trace_ids,
-            service_name_added=sc.SERVICE_NAME not in self.resource_attributes,
+            added_service_name=None
+            if sc.SERVICE_NAME in self.resource_attributes
+            else self._service_name,
             rest=rest,
         )
 

@@ -114,8 +114,14 @@ def with_pod(batch: Batch) -> None:
     otel.setdefault("resource", {}).setdefault("attributes", {})["k8s.pod.name"] = "pod-7"
 
 
-def unchanged(_: Batch) -> None:
-    """The service's name is the encoder's own addition, which decoding removes."""
+def renamed(batch: Batch) -> None:
+    otel = batch.setdefault("otel", {})
+    otel.setdefault("resource", {}).setdefault("attributes", {})["service.name"] = "renamed"
+
+
+def unchanged(batch: Batch) -> None:
+    """Apply a deletion of the service's name, which the encoder added to a batch without one."""
+    batch.get("otel", {}).get("resource", {}).get("attributes", {}).pop("service.name", None)
 
 
 def without_pid(batch: Batch) -> None:
@@ -130,7 +136,7 @@ EXPECTED: dict[str, Callable[[Batch], object]] = {
     "delete": on_attrs(lambda attrs: attrs.pop("k", None)),
     "hash": on_attrs(hashed),
     "resource-insert": with_pod,
-    "resource-upsert": unchanged,
+    "resource-upsert": renamed,
     "resource-delete": unchanged,
     "pid": without_pid,
 }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from cirron_otel import exactjson
-from cirron_otel.translator.encode import encode_batch
+from cirron_otel.translator.encode import Options, encode_batch
 from cirron_otel.translator.events import FOREIGN, kind_of
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Plan
@@ -134,3 +134,21 @@ def test_a_large_resource_and_header_are_written_once(sessions: int) -> None:
     assert all(any(p.key == "small" for p in m.resource.attributes) for m in messages)
     (decoded,) = back(split(messages, 1, random.Random(0)))
     assert exactjson.equal(decoded.batch, truth)
+
+
+@pytest.mark.parametrize("added", ["cirron", "trainer"])
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_service_name_that_a_processor_sets_is_kept(added: str, is_set: bool) -> None:
+    """And the one that the encoder added is removed, whichever it is."""
+    batch = plain(span(ONE, None))
+    messages = wire(encode_batch(batch, PLAN, options=Options(service_name=added)))
+    [name] = [pair for pair in messages[0].resource.attributes if pair.key == "service.name"]
+    assert name.value.string_value == added
+    if is_set:
+        name.value.string_value = "shop"
+    [decoded] = back(messages)
+    if is_set:
+        batch["otel"] = {"resource": {"attributes": {"service.name": "shop"}}}
+    assert exactjson.equal(decoded.batch, batch)
+    [again] = back(wire(encode_batch(decoded.batch, PLAN)))
+    assert exactjson.equal(again.batch, batch)
