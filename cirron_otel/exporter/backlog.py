@@ -224,7 +224,10 @@ class Backlog:
             self.cursor.acknowledge(batch.name)
             self._queue.forget(batch.name)
             if batch.name in self._letters:
-                self._letters.remove(batch.name)
+                with contextlib.suppress(
+                    TargetError
+                ):  # the rest of the group is noted all the same
+                    self._letters.remove(batch.name)
         self._save()
 
     def finish_blob(self, key: BlobKey) -> None:

@@ -44,6 +44,9 @@ class Cors:
             return {}
         if not self.allows(origin):
             return {"Vary": "Origin"}
+        if ANY in self.origins:
+            # A wildcard must not go with credentials: any page could use a client certificate.
+            return {"Access-Control-Allow-Origin": ANY, "Access-Control-Expose-Headers": _EXPOSED}
         assert origin is not None  # noqa: S101 - it is allowed
         return {
             "Access-Control-Allow-Origin": origin,

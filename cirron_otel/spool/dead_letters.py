@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ..errors import InputError
+from ..errors import InputError, TargetError
 from .directories import make_private, sync_directory
 from .paths import BATCH_SUFFIX, SpoolPaths
 from .state import unwritable
@@ -116,8 +116,11 @@ class DeadLetters:
         self._on_change(int(before is None), dropped)
 
     def remove(self, name: str) -> None:
-        """Remove a batch that the target has by now, or that nobody wants."""
-        _remove(self._directory, name)
+        """Remove a batch that the target has by now. Raises TargetError."""
+        try:
+            _remove(self._directory, name)
+        except OSError as error:
+            raise unwritable(self._directory, error) from None
         self._sizes.pop(name, None)
 
     def names(self) -> list[str]:
@@ -154,8 +157,12 @@ class DeadLetters:
                 break
             if name == new:
                 continue
-            total -= self._sizes[name]
-            self.remove(name)
+            size = self._sizes[name]
+            try:
+                self.remove(name)
+            except TargetError:  # the new one is kept all the same
+                continue
+            total -= size
             dropped += 1
         if dropped:
             told = (

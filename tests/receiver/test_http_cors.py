@@ -83,6 +83,16 @@ def test_wildcards(allowed: str, origin: str, is_allowed: bool) -> None:
     assert Cors([], []).allows(origin) is False
 
 
+def test_any_origin_sends_without_credentials() -> None:
+    """A wildcard with credentials would let each page use a browser's client certificate."""
+    with serving(cors=Cors(["*", ORIGIN])) as server:
+        for origin in (ORIGIN, "null"):
+            for said in (preflight(server, origin), server.post(traces(), Origin=origin)):
+                assert said.status in (200, 204)
+                assert said.headers[ALLOW] == "*"
+                assert "access-control-allow-credentials" not in said.headers
+
+
 def test_all_headers() -> None:
     with serving(cors=Cors([ORIGIN], ["*"])) as server:
         said = preflight(server, ORIGIN, asked="x-any, X-Other")
