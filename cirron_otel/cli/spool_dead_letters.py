@@ -109,7 +109,7 @@ def _each(
     act: Callable[[SpoolPaths, DeadLetter], None],
 ) -> int:
     if is_all == bool(names):
-        raise UsageError("name the batches, or say --all: `spool dead-letters ls` lists them")
+        raise UsageError("name the batches, or use --all: `spool dead-letters ls` lists them")
     paths, letters = _letters(directory, target)
     chosen = [letter for letter in letters if is_all or letter.name in names]
     missing = sorted(set(names) - {letter.name for letter in chosen})

@@ -177,7 +177,7 @@ def _alive() -> str:
 def _untold() -> str:
     from ..receiver.http_answers import HttpError  # noqa: PLC0415 - brings its library
 
-    raise HttpError(404, "health is not told here")
+    raise HttpError(404, "the health endpoints are disabled")
 
 
 def _tokens(options: CollectorOptions) -> Tokens | None:
