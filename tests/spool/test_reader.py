@@ -33,7 +33,7 @@ def test_an_empty_spool(tmp_path: Path) -> None:
 
 @pytest.fixture
 def messy(tmp_path: Path) -> Path:
-    """A spool of two batches among everything that can lie in a directory."""
+    """A spool of two batches, among other files that a directory may hold."""
     writer = SpoolWriter(tmp_path, max_bytes=None)
     writer.write(encoded(made(1)), "b.json")
     writer.write(encoded(made(2)), "d.json")
@@ -66,6 +66,7 @@ FOUND = {
     "f.json": "not-batch",
     "g.json": "unreadable",
     "h.json": "unreadable",
+    "i.json": "unreadable",
     "j.json": "unreadable",
     "k.json": "not-json",
     "l.json.tmp": "torn",
