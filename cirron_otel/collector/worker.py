@@ -264,7 +264,7 @@ class Worker:
             else:
                 self._forget_at = now + _DISTRUST_S
                 if self._clock.has_jumped:
-                    told = "the clock changed by more than a minute: deletion by age pauses for an hour"
+                    told = "the clock was changed: deletion by age pauses for an hour"
                     logger.warning(told)
         say({"idle": self._until and list(self._until), **self._figures()})
 
