@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import tempfile
 import time
@@ -14,17 +15,20 @@ _PREFIX = "cirron-otel-grpc-"
 _NAME = "grpc"
 _STALE_S = 60.0
 _LONGEST_PATH = 103
-"""Bytes; macOS has the least room for one, with its end."""
+"""Bytes. macOS has the least room: 104 with the end of the text."""
+_SHORT_PATHS = ("/tmp", "/var/tmp")
+"""Folders that most systems have and whose paths are short."""
 
 
 class PrivateSocket:
     """A path that only this user can connect to; `remove` ends it."""
 
     def __init__(self, fallback: Path | None = None) -> None:
-        """It is in the temporary folder, or in `fallback` if that cannot be written.
+        """Make the directory in the temporary folder, or else in `fallback`, or else in a folder
+        of the system whose path is short enough.
 
-        Directories of processes that were killed are removed. Raises TargetError if there is no
-        place for it.
+        Directories of processes that were killed are removed. Raises TargetError if none of the
+        folders can be written.
         """
         self._folder = _folder(fallback)
         self.path = Path(self._folder.name) / _NAME
@@ -40,20 +44,30 @@ class PrivateSocket:
 
 
 def _folder(fallback: Path | None) -> tempfile.TemporaryDirectory[str]:
-    reason = "no folder was given in its place"
-    for place in (None, fallback) if fallback is not None else (None,):
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places = [Path(each) for each in (fallback, runtime, *_SHORT_PATHS) if each]
+    reasons = []
+    for place in (None, *places):
         try:
             folder = tempfile.TemporaryDirectory(
                 prefix=_PREFIX, dir=place, ignore_cleanup_errors=True
             )
         except OSError as error:
-            reason = error.strerror or str(error)
+            reasons.append(f"{place or 'the temporary folder'}: {error.strerror or error}")
             continue
-        if len(bytes(Path(folder.name) / _NAME)) <= _LONGEST_PATH:
+        length = len(bytes(Path(folder.name) / _NAME))
+        if length <= _LONGEST_PATH:
             return folder
         folder.cleanup()
-        reason = f"{folder.name} is longer than the path of a socket may be"
-    raise TargetError(f"there is no place for the socket of gRPC: {reason}; set TMPDIR")
+        reasons.append(
+            f"{Path(folder.name).parent}: the path of the socket has {length} bytes,"
+            f" {_LONGEST_PATH} are possible"
+        )
+    raise TargetError(
+        "found no folder for the socket of the gRPC receiver: "
+        + "; ".join(reasons)
+        + "; set TMPDIR to a directory with a short path that can be written"
+    )
 
 
 def _is_alive(path: Path) -> bool:

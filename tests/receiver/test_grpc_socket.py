@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import TargetError
+from cirron_otel.receiver import grpc_socket
 from cirron_otel.receiver.grpc_socket import PrivateSocket
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder with a short path: the path of a socket has little room."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -52,16 +53,33 @@ def test_what_a_killed_process_left_is_removed(temporary: Path) -> None:
     listener.close()
 
 
-def test_another_folder_where_the_temporary_one_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["missing", "x" * 100])
+def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder that does not exist, or one whose path is too long."""
     (tmp_path / ("x" * 100)).mkdir()
-    for wrong in (tmp_path / "missing", tmp_path / ("x" * 100)):
-        monkeypatch.setattr(tempfile, "tempdir", str(wrong))
-        other = Path(tempfile.mkdtemp(dir="/tmp"))
-        own = PrivateSocket(other)
-        assert own.path.parent.parent == other
-        own.remove()
-        other.rmdir()
-        with pytest.raises(TargetError, match="TMPDIR"):
-            PrivateSocket()
+    path: Path = tmp_path / request.param
+    return path
+
+
+@pytest.mark.parametrize("place", ["fallback", "runtime", "system"])
+def test_another_folder_where_the_temporary_one_cannot_be_used(
+    temporary: Path, unusable: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(unusable))
+    monkeypatch.setattr(grpc_socket, "_SHORT_PATHS", (str(unusable), str(temporary)))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(temporary if place == "runtime" else unusable))
+    own = PrivateSocket(temporary if place == "fallback" else unusable)
+    assert own.path.parent.parent == temporary
+    own.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_folders_that_were_tried_are_named(
+    unusable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(unusable))
+    monkeypatch.setattr(grpc_socket, "_SHORT_PATHS", ())
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    with pytest.raises(TargetError, match=r"set TMPDIR to a directory with a short path") as raised:
+        PrivateSocket(unusable)
+    assert str(unusable) in str(raised.value)
