@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from ..errors import MissingExtraError
 
-_MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client")
+_MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client", "cramjam", "lz4")
 
 
 def is_installed() -> bool:
