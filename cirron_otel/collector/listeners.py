@@ -32,16 +32,15 @@ class Listeners:
         readiness: Readiness,
         paths: SpoolPaths,
     ) -> None:
-        """Nothing listens yet."""
+        """Keep what the receivers are built from; `start` makes them listen."""
         self._options, self._exporter = options, exporter
         self._registry, self._readiness, self._paths = registry, readiness, paths
         self._gate = Gate(None)
-        self._connections = wanted_connections(options)
         self._receivers: list[Any] = []
         self._reloads: list[Callable[[], None]] = []
         """Each reads the certificates of one receiver again."""
         self.addresses: dict[str, str] = {}
-        """Where the receivers listen, by `grpc` and `http`."""
+        """The address of each receiver, by its name: `grpc` or `http`."""
 
     async def start(self, unready: Callable[[], str]) -> None:
         """Listen; `unready` gives the reason why nothing can be taken now, or nothing.
@@ -50,12 +49,12 @@ class Listeners:
         """
         receivers = self._options.receivers
         wanted = wanted_connections(self._options)
-        self._connections = descriptors.fitting(wanted, descriptors.raise_limit())
+        connections = descriptors.fitting(wanted, descriptors.raise_limit())
         self._gate.tokens = _tokens(self._options)
         if receivers.grpc.address is not None:
-            await self._add("grpc", self._grpc())
+            await self._add("grpc", self._grpc(connections.grpc))
         if receivers.http.address is not None:
-            await self._add("http", self._http(unready))
+            await self._add("http", self._http(connections.http, unready))
 
     def apply(self, options: CollectorOptions) -> Callable[[], None]:
         """Read tokens and certificates again. The result, when called, takes the new options.
@@ -88,7 +87,7 @@ class Listeners:
     def _counted(self, transport: str) -> CountedExporter:
         return CountedExporter(self._exporter, self._registry, transport, self._readiness)
 
-    def _grpc(self) -> Any:
+    def _grpc(self, connections: int) -> Any:
         from ..receiver.grpc_server import (  # noqa: PLC0415 - brings its library
             GrpcLimits,
             GrpcReceiver,
@@ -109,7 +108,7 @@ class Listeners:
             auth=self._gate,
             limits=GrpcLimits(
                 streams=own.max_concurrent_streams,
-                connections=self._connections.grpc,
+                connections=connections,
                 read_timeout_s=self._options.limits.request_seconds,
                 ping_interval_s=keepalive.min_time_s,
                 keepalive_s=keepalive.time_s,
@@ -121,7 +120,7 @@ class Listeners:
             sockets=self._paths.state,
         )
 
-    def _http(self, unready: Callable[[], str]) -> Any:
+    def _http(self, connections: int, unready: Callable[[], str]) -> Any:
         from ..receiver.http_bodies import HttpLimits  # noqa: PLC0415 - brings its library
         from ..receiver.http_cors import Cors  # noqa: PLC0415
         from ..receiver.http_server import Health, HttpReceiver  # noqa: PLC0415
@@ -138,7 +137,7 @@ class Listeners:
             limits=HttpLimits(
                 request_s=options.limits.request_seconds,
                 idle_s=own.idle_s,
-                connections=self._connections.http,
+                connections=connections,
                 upload_bytes=options.limits.upload_bytes,
                 unfinished_bytes=options.spool.max_bytes // 2,
             ),
