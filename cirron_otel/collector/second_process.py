@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import TargetError
 from ..receiver.journal_files import Position
+from . import memory
 from . import metrics as m
 from .metrics import Registry
 from .options import CollectorOptions
@@ -26,9 +27,6 @@ _RESTART_S = (0.2, 1.0, 5.0)
 _START_S = 90.0
 _GRACE_S = 2.0
 _LINE_BYTES = 1 << 20
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "67108864"}
-"""For glibc (mallopt(3)): a batch takes megabytes, time and again, and memory that was given back
-is faulted in again page by page: a tenth of the translation's time."""
 
 
 class Translator:
@@ -160,7 +158,7 @@ class Translator:
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-c", program, *sys.path,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            limit=_LINE_BYTES, start_new_session=True, env={**_MEMORY, **os.environ},
+            limit=_LINE_BYTES, start_new_session=True, env={**memory.KEPT, **os.environ},
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018
         try:

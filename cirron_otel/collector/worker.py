@@ -40,6 +40,7 @@ from . import clock_guard
 from . import metrics as m
 from .counting import SpoolCounts, folder_bytes
 from .logs import Logging
+from .memory import Trimmer
 from .metrics import Registry
 from .retention import Retention
 from .walking import secrets_of
@@ -106,6 +107,7 @@ class Worker:
         self._clock = clock_guard.ClockGuard(self._paths.state / clock_guard.FILE_NAME)
         self._retention = Retention()
         self._yielding = Yielding()
+        self._trimmer = Trimmer()
         self._troubles = 0
         """Tries that failed, one behind the other."""
         self._is_alone = threading.Event()
@@ -132,6 +134,7 @@ class Worker:
             self._listen(0.0 if worked or self._finish_by is not None else _IDLE_S)
             worked = self._attempt(self._work)
             self._tell_damage()
+            self._trimmer.trim()
             if self._finish_by is not None and not worked:
                 self._end()
                 return not self._troubles
