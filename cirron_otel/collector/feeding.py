@@ -12,7 +12,8 @@ from ..errors import InputError, TargetError
 from ..exporter.batch_target import BatchTarget
 from ..exporter.delivery import Delivery
 from ..spool.cursor import Cursor, cursor_path
-from ..spool.delivered import Delivered, cursor_of
+from ..spool.cursors import cursor_of
+from ..spool.delivered import Delivered
 from ..spool.owner import NONE, group_of, is_alive, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 

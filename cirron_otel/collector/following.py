@@ -13,7 +13,8 @@ from ..exporter.config import OtlpConfig, target_key
 from ..exporter.otlp import PushError, StoppedError
 from ..pipeline.convert import default_service_name
 from ..pipeline.export_report import ExportReport
-from ..pipeline.follow import Follower, MakeTarget, Terms
+from ..pipeline.follow import Follower
+from ..pipeline.follow_work import MakeTarget, Terms
 from ..pipeline.indexed import IndexedTarget
 from ..spool.directories import make_private
 from ..spool.paths import SpoolPaths

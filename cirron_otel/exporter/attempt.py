@@ -1,27 +1,22 @@
-"""One attempt to send batches, and what it means for them and for those that wait."""
+"""One attempt to send batches or a snapshot file, and its consequence for those that wait."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple
 
+from ..spool.blobs import BlobKey
 from .backlog import Backlog
-from .batch_target import Receipt, RefusedError, SealedBatch, StoppedError
+from .batch_target import BlobSink, Receipt, RefusedError, SealedBatch, Sender, StoppedError
 from .failures import Failure, kind_of
 from .schedule import Schedule
 
 _ABOUT_THE_REQUEST = (Failure.SERVER_FAULT, Failure.FINAL, Failure.UNAUTHORIZED)
 
 
-class Sender(Protocol):
-    """What an attempt needs of a BatchTarget."""
-
-    def send(self, batches: list[SealedBatch]) -> Receipt:
-        """Send batches, all or none of them, once."""
-
-
 class Result(NamedTuple):
-    """How an attempt ended; without any of these its batches are tried one by one."""
+    """How an attempt ended. If all fields are None, its batches are tried one by one next."""
 
     receipt: Receipt | None = None
     """The target has the batches."""
@@ -29,6 +24,17 @@ class Result(NamedTuple):
     """The only batch is refused for good, or given up."""
     failure: Exception | None = None
     """The batches are tried again when the schedule allows it."""
+
+
+class UploadResult(NamedTuple):
+    """How an attempt to send a snapshot file ended."""
+
+    is_done: bool
+    """Whether nothing is left to do for the file."""
+    refusal: Exception | None = None
+    """The file is gone, or the target will never take it."""
+    failure: Exception | None = None
+    """The file is tried again when the schedule allows it."""
 
 
 def attempt(
@@ -64,6 +70,18 @@ def attempt(
         raise
     schedule.passed(lane, names)
     return Result(receipt=receipt)
+
+
+def attempt_upload(sink: BlobSink, snapshots: Path, key: BlobKey) -> UploadResult:
+    """Send the next part of the file `key` below `snapshots`. Raises StoppedError."""
+    try:
+        return UploadResult(sink.upload(snapshots, key))
+    except (FileNotFoundError, RefusedError) as error:
+        return UploadResult(is_done=True, refusal=error)
+    except StoppedError:
+        raise
+    except Exception as error:  # other files and batches go on
+        return UploadResult(is_done=False, failure=error)
 
 
 def _splits(schedule: Schedule, lane: str, group: Sequence[SealedBatch], error: Exception) -> bool:

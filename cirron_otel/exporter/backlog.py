@@ -10,8 +10,9 @@ from typing import Self
 from ..errors import InputError, TargetError
 from ..spool.blobs import BlobKey
 from ..spool.cursor import Cursor, cursor_path
+from ..spool.cursors import cursor_of, reset_cursor
 from ..spool.dead_letters import DeadLetters
-from ..spool.delivered import Delivered, cursor_of, reset_cursor
+from ..spool.delivered import Delivered
 from ..spool.lease import Lease, claim_delivery
 from ..spool.owner import NONE, group_of, known_owners
 from ..spool.paths import SpoolPaths, batch_names
@@ -75,8 +76,7 @@ class Backlog:
 
         None if another process has it. A damaged file is set aside and reported to `on_trouble`.
         No more than `most_names` batches are remembered; `letters` are the target's dead letters.
-        Raises TargetError if `state/` cannot be
-        written.
+        Raises TargetError if `state/` cannot be written.
         """
         lease = claim_delivery(paths, target, owner)
         if lease is None:
@@ -224,9 +224,7 @@ class Backlog:
             self.cursor.acknowledge(batch.name)
             self._queue.forget(batch.name)
             if batch.name in self._letters:
-                with contextlib.suppress(
-                    TargetError
-                ):  # the rest of the group is noted all the same
+                with contextlib.suppress(TargetError):  # the rest of the group is noted anyway
                     self._letters.remove(batch.name)
         self._save()
 

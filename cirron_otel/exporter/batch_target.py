@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ __all__ = [
     "Receipt",
     "RefusedError",
     "SealedBatch",
+    "Sender",
     "StoppedError",
     "UnreachableError",
     "lanes_of",
@@ -60,7 +61,31 @@ class BlobSink(Protocol):
         """
 
 
-class BatchTarget(Protocol):
+class Sender(Protocol):
+    """A target as far as one attempt needs it."""
+
+    @property
+    def key(self) -> str:
+        """The name of this target in cursors and leases, unique to it and without secrets."""
+
+    @property
+    def shown(self) -> str:
+        """The target as people may see it: without user, password and query."""
+
+    @property
+    def request_bytes(self) -> int:
+        """How many bytes of batches `send` takes at once; 0 if it takes one by one."""
+
+    def send(self, batches: list[SealedBatch]) -> Receipt:
+        """Send batches of one lane, all or none of them, once: the caller tries again.
+
+        Raises RefusedError if the target will never take one of them, UnreachableError if it
+        takes nothing now (MisconfiguredError if that looks like a fault of the configuration),
+        and StoppedError after `interrupt`.
+        """
+
+
+class BatchTarget(Sender, Protocol):
     """Takes sealed batches. One thread uses it; `interrupt` may come from any.
 
     A target may have a method `lane_of`, which gives the lane of a batch by its name: the failures
@@ -72,28 +97,8 @@ class BatchTarget(Protocol):
     """
 
     @property
-    def key(self) -> str:
-        """What tells this target from others, for cursors and leases; it holds no secret."""
-
-    @property
-    def shown(self) -> str:
-        """The target as people may see it: without user, password and query."""
-
-    @property
-    def request_bytes(self) -> int:
-        """How many bytes of batches `send` takes at once; 0 where it takes one by one."""
-
-    @property
     def blobs(self) -> BlobSink | None:
         """Where snapshot files go; None where the target takes none."""
-
-    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Send batches of one lane, all or none of them, once: the caller tries again.
-
-        Raises RefusedError where the target will never take one of them, UnreachableError where it
-        takes nothing now (MisconfiguredError where that looks like a fault of the configuration),
-        and StoppedError behind `interrupt`.
-        """
 
     def interrupt(self) -> None:
         """End what `send` or `upload` are about, as far as that can be done, and what follows."""

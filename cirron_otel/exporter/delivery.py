@@ -21,17 +21,10 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_val
 from ..spool.dead_letters import DeadLetters
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
-from .attempt import attempt
+from .attempt import attempt, attempt_upload
 from .backlog import MOST_NAMES, Backlog
 from .batch_queue import BatchQueue
-from .batch_target import (
-    BatchTarget,
-    BlobSink,
-    RefusedError,
-    SealedBatch,
-    StoppedError,
-    lanes_of,
-)
+from .batch_target import BatchTarget, BlobSink, SealedBatch, StoppedError, lanes_of
 from .blobs import named_blobs
 from .leftovers import Leftovers
 from .pace import Gate, Pace
@@ -70,7 +63,7 @@ class Delivery:
         self._pace, self._clock, self._most_names = pace or Pace(), clock, most_names
         self._schedule = Schedule(self._pace, clock)
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
-        self._again = Resubmission(paths, target, self._schedule, self._letters)
+        self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
         self._pid = os.getpid()
         # Re-entrant: a signal handler that ends the process may hit a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
@@ -261,7 +254,7 @@ class Delivery:
         if self._own is None or self._deadline is None:
             times.append(self._sweep_at)
         if self._own is not None and self._deadline is None:
-            times.append(self._again.due_at)
+            times.append(self._resubmission.due_at)
         return min(times, default=float("inf"))
 
     def _pause(self) -> None:
@@ -286,7 +279,7 @@ class Delivery:
             if self._deadline is None:
                 self._leftovers.sweep()
         if self._own is not None and self._deadline is None:
-            self._again.run(partial(self._acknowledge, self._own))
+            self._resubmission.run(partial(self._acknowledge, self._own))
         self._take_noted()
         self._schedule.relieve()
         if self._own_gate.is_open:
@@ -377,24 +370,21 @@ class Delivery:
         if not self._is_held(backlog):
             return True
         key = backlog.blobs.first()
-        try:
-            is_done = sink.upload(self._paths.snapshots, key)
-        except (FileNotFoundError, RefusedError) as error:
-            self._tally.lost_blobs += 1
+        result = attempt_upload(sink, self._paths.snapshots, key)
+        error = result.failure or result.refusal
+        if error is not None:
             self._tally.failed(error, self._target.shown)
-            is_done = True
-        except StoppedError:
-            raise
-        except Exception as error:  # batches go on
-            self._tally.failed(error, self._target.shown)
-            self._blob_gate.failed(error)
+        if result.failure is not None:
+            self._blob_gate.failed(result.failure)
             backlog.blobs.put_back(key)
             return True
+        if result.refusal is not None:
+            self._tally.lost_blobs += 1
         else:
             self._tally.succeeded()
-            self._tally.sent_blobs += is_done
+            self._tally.sent_blobs += result.is_done
         self._blob_gate.passed()
-        if is_done:
+        if result.is_done:
             backlog.finish_blob(key)
             self._settle(backlog)
         return True

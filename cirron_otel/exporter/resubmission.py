@@ -1,39 +1,27 @@
-"""Trying dead letters once more, when that was asked for (`spool dead-letters retry`)."""
+"""Another try for dead letters, on request (`spool dead-letters retry`)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from ..spool.dead_letters import DeadLetters
 from ..spool.lease import claim
 from ..spool.paths import SpoolPaths
-from .batch_target import Receipt, RefusedError, SealedBatch, StoppedError, lanes_of
+from .batch_target import RefusedError, SealedBatch, Sender, StoppedError, lanes_of
 from .schedule import Schedule
 
 _BUDGET_S = 0.5
 """Seconds after which other batches have a turn."""
 
 
-class Sender(Protocol):
-    """What is needed of a BatchTarget."""
-
-    @property
-    def key(self) -> str:
-        """What tells it from other targets."""
-
-    def send(self, batches: list[SealedBatch]) -> Receipt:
-        """Send batches, all or none of them, once."""
-
-
 class Resubmission:
-    """Looks now and then for what is to be tried once more at one target; for one thread."""
+    """Sends the dead letters of one target that a retry was requested for; for one thread."""
 
     def __init__(
         self, paths: SpoolPaths, target: Sender, schedule: Schedule, letters: DeadLetters
     ) -> None:
-        """Nothing is looked for yet."""
+        """`letters` are the dead letters of `target`; `schedule` is that of its other batches."""
         self._paths, self._target = paths, target
         self._schedule, self._letters = schedule, letters
         self.every_s = 5.0
@@ -44,10 +32,10 @@ class Resubmission:
         """The name that was tried last in a round that is not complete."""
 
     def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
-        """Try what was asked for, each once; `on_sent` is given what the target took.
+        """Try each requested dead letter once; call `on_sent` with each that the target took.
 
-        Returns whether some are left to the next call, so that others have turns between.
-        What fails for now is tried again by a later call. Raises StoppedError and TargetError.
+        Returns whether some are left to the next call, so that other batches have turns between.
+        A later call tries those again that failed for now. Raises StoppedError and TargetError.
         """
         now = time.monotonic()
         if now < self.due_at:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ..errors import CirronOtelError, EndpointError
 from ..exporter.attempt import attempt
@@ -22,6 +22,7 @@ from ..exporter.batch_target import (
     Receipt,
     RefusedError,
     SealedBatch,
+    Sender,
     StoppedError,
     UnreachableError,
     lanes_of,
@@ -45,32 +46,13 @@ _MOST_NAMES = 10_000_000
 of tenants that are refused."""
 
 
-class Sink(Protocol):
-    """What a courier needs of a BatchTarget."""
-
-    @property
-    def key(self) -> str:
-        """What tells it from other targets."""
-
-    @property
-    def shown(self) -> str:
-        """The target as people may see it."""
-
-    @property
-    def request_bytes(self) -> int:
-        """How many bytes of batches `send` takes at once."""
-
-    def send(self, batches: list[SealedBatch]) -> Receipt:
-        """Send batches, all or none of them, once."""
-
-
 class Courier:
     """Sends batches to `target`, and tells `report` what becomes of them."""
 
     def __init__(
         self,
         paths: SpoolPaths,
-        target: Sink,
+        target: Sender,
         report: ExportReport,
         *,
         stop: threading.Event,
@@ -98,7 +80,7 @@ class Courier:
         self._schedule = Schedule(Pace(backoff or Backoff()), time.monotonic)
         self._lanes = lanes_of(target)
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
-        self._again = Resubmission(paths, target, self._schedule, self._letters)
+        self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
         self._failure: EndpointError | None = None
         """The latest failure that is not for good."""
         self._say = say
@@ -169,7 +151,7 @@ class Courier:
         """
         until = time.monotonic() + seconds
         self._schedule.relieve()
-        self._again.run(self._sent_again)
+        self._resubmission.run(self._sent_again)
         while self._turn(tries_on=tries_on):
             if time.monotonic() >= until:
                 return True
@@ -181,7 +163,7 @@ class Courier:
         Raises UnreachableError if nothing was accepted for too long, MisconfiguredError if that is
         all that is left, and StoppedError: what was acknowledged by then is in the cursors.
         """
-        while self._again.run(self._sent_again):
+        while self._resubmission.run(self._sent_again):
             pass
         give_up = time.monotonic() + self._patience
         while True:

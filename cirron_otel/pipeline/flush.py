@@ -21,7 +21,8 @@ from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT,
 from ..translator.foreign import SDK_VERSION
 from .courier import Courier
 from .export_report import ExportReport
-from .follow import Follower, Terms, unsent
+from .follow import Follower, unsent
+from .follow_work import Terms
 
 PATIENCE_S = 60.0
 """How long a target may not be ready before it is given up."""

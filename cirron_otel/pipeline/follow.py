@@ -6,61 +6,26 @@ import contextlib
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EndpointError, InputError, TargetError
-from ..exporter.backlog import Backlog
+from ..errors import InputError, TargetError
 from ..exporter.config import OtlpConfig, target_key
-from ..exporter.otlp import Backoff, StoppedError
-from ..spool.dead_letters import DeadLetters
-from ..spool.delivered import cursor_of
+from ..exporter.otlp import StoppedError
+from ..spool.cursors import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
-from ..spool.owner import NONE, group_of, known_owners
+from ..spool.owner import group_of, known_owners
 from ..spool.reader import SpoolReader
 from ..spool.state import unwritable
 from ..translator.encode import SEGMENTED, Options
 from .courier import Courier
 from .export_report import ExportReport
-from .indexed import FollowIndex, IndexedTarget
-from .light import LightBatch, light
+from .follow_work import Terms, Work
+from .indexed import FollowIndex
 from .listing import Listing
 
-UNDECIDED_SECONDS = 60.0
-"""How long a batch waits until it is known whose session its records belong to."""
 POLL_SECONDS = 0.2
-_SEND_SECONDS = 0.5
-"""After sending for so long, new batches are taken up: their lanes must not wait for a long one."""
-_AGAIN_SECONDS = 5.0
-"""Leases that others hold are asked for again after that."""
-MOST_AT_ONCE = 2_000
-"""Batches without an owner that are put in line before new ones have their turn."""
-
-
-MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedTarget]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a spool is followed."""
-
-    undecided_seconds: float = UNDECIDED_SECONDS
-    patience: float | None = None
-    """How long the endpoint may not be ready, in seconds; None: for ever."""
-    backoff: Backoff | None = None
-    clock: Callable[[], float] = time.monotonic
-    is_noted: bool = False
-    """Whether `Follower.note` is called for the batches that this process seals."""
-    make_target: MakeTarget = IndexedTarget
-    tries_on: bool = False
-    """Whether to go on with an endpoint that refuses everything, as with a wrong key."""
-    on_failure: Callable[[EndpointError], None] = lambda _: None
-    """Given the failures that are tried again."""
-    letters: DeadLetters | None = None
-    """The endpoint's dead letters."""
 
 
 class Follower:
@@ -92,7 +57,7 @@ class Follower:
         self._broken: set[str] = set()
         self._listing = Listing(self._reader, is_noted=self._terms.is_noted)
         self._is_said = False
-        self._at_work: _Work | None = None
+        self._at_work: Work | None = None
 
     def run(self) -> None:
         """Go on until `stop` is set. Raises TargetError and EndpointError."""
@@ -147,7 +112,7 @@ class Follower:
             self._report.skip(finding)
 
     @contextlib.contextmanager
-    def _work(self) -> Iterator[_Work]:
+    def _work(self) -> Iterator[Work]:
         path = self._paths.state / f"follow-{self._key}.sqlite"
         with contextlib.ExitStack() as stack:
             try:
@@ -169,7 +134,7 @@ class Follower:
                 stack.callback(courier.close)
                 is_segmented = self._options.layout == SEGMENTED
                 stack.callback(self._end_work)
-                self._at_work = _Work(
+                self._at_work = Work(
                     self._reader,
                     self._listing,
                     index,
@@ -201,200 +166,6 @@ def _index_at(path: Path) -> FollowIndex:
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return _index_at(path)
-
-
-class _Work:
-    """The work of the one that follows."""
-
-    def __init__(
-        self,
-        reader: SpoolReader,
-        listing: Listing,
-        index: FollowIndex,
-        courier: Courier,
-        broken: set[str],
-        terms: Terms,
-        is_segmented: bool,
-    ) -> None:
-        self._reader, self._listing = reader, listing
-        self._index, self._courier = index, courier
-        self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
-        self._left: set[str] = set(listing.present)
-        """Batches with which something may still be to be done."""
-        self._since: dict[str, float] = {}
-        """When a batch was first seen to be undecided."""
-        self._again_at = float("-inf")
-        self._is_begun = False
-        """Whether it is known which batches are left."""
-        self._is_more = False
-        """Whether the last round left batches that can be sent."""
-
-    def round(self, *, is_last: bool = False) -> bool:
-        """Send what can be sent now; `is_last`: send everything, and wait for no parents.
-
-        Returns whether the next round has something to do at once.
-        """
-        self._take_up(is_last)
-        if is_last:
-            self._courier.finish()
-        elif self._courier.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
-            self._is_more = True
-        self._left |= self._courier.lost
-        self._courier.lost.clear()
-        self._release()
-        return self._is_more
-
-    def _take_up(self, is_last: bool) -> None:
-        """Put in line what can be sent."""
-        new = self._listing.take()
-        self._left.update(new)
-        is_read = is_last or self._listing.is_due()
-        if is_read:
-            self._read()
-        elif not (new or self._is_more or self._is_late() or self._is_lease_due()):
-            return
-        owned = self._owned()
-        self._is_more = False
-        for owner, names in owned.items():
-            if self._courier.claim(owner) is not None:
-                self._work_at(owner, names, new, is_read, is_last)
-        self._is_begun = True
-
-    def press(self) -> None:
-        """Ask for room in the spool, from any thread; see Schedule."""
-        self._courier.press()
-
-    def left(self) -> list[str] | None:
-        """The batches that may not be sent yet; from any thread. None before that is known."""
-        if not self._is_begun or (noted := self._listing.noted()) is None:
-            return None
-        while True:
-            with contextlib.suppress(RuntimeError):  # it was changed meanwhile
-                return [*{*self._left, *noted, *self._courier.names()}]
-
-    def _read(self) -> None:
-        self._left.update(self._listing.read())
-        present = self._listing.present
-        self._left &= present
-        self._broken &= present
-        for name in self._since.keys() - present:
-            del self._since[name]
-        self._index.forget(present)
-
-    def _is_lease_due(self) -> bool:
-        """Whether it is time to ask again for leases that others held."""
-        return bool(self._left) and time.monotonic() >= self._again_at
-
-    def _is_late(self) -> bool:
-        now = self._terms.clock()
-        return any(self._is_over(since, now) for since in self._since.values())
-
-    def _is_over(self, since: float, now: float) -> bool:
-        return now - since > self._terms.undecided_seconds
-
-    def _owned(self) -> dict[str, list[str]]:
-        """By owner: the batches that are left, in order."""
-        self._again_at = time.monotonic() + _AGAIN_SECONDS
-        self._left -= self._broken
-        owned: dict[str, list[str]] = {}
-        known = known_owners(self._reader.paths) if self._left else set()
-        for name in sorted(self._left):
-            owned.setdefault(group_of(name, known), []).append(name)
-        return owned
-
-    def _work_at(
-        self, owner: str, names: list[str], new: list[str], is_read: bool, is_last: bool
-    ) -> None:
-        """Put an owner's batches in line. New ones without an owner that say where their records
-        stand come first: an earlier backlog does not keep them waiting.
-        """
-        backlog = self._courier.backlogs[owner]
-        undone = backlog.cursor.undone(names)
-        self._left.difference_update(names)
-        self._left.update(undone)
-        self._is_begun = True
-        if is_read and owner != NONE:
-            known = known_owners(self._reader.paths)
-            present = (name for name in self._listing.present if group_of(name, known) == owner)
-            backlog.cursor.forget(set(present))
-        if owner == NONE and len(undone) > len(new) > 0:
-            first = self._decided_alone(set(undone).intersection(new))
-            self._take(backlog, first, are_first=True)
-            undone = [name for name in undone if name in self._left]
-        self._observe(undone)
-        self._index.forget_resolved()
-        most = MOST_AT_ONCE if owner == NONE and not is_last else len(undone)
-        decided = self._decided(undone, most, is_last)
-        backlog.cursor.waiting = {name for name in undone if name in self._since}
-        self._take(backlog, decided)
-
-    def _release(self) -> None:
-        """Let others send what nothing of which is waited for."""
-        for owner, backlog in list(self._courier.backlogs.items()):
-            if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
-                self._courier.release(owner)
-
-    def _observe(self, names: list[str]) -> None:
-        for name in names:
-            if name not in self._index and name not in self._broken:
-                batch = self._light(name)
-                if batch is not None:
-                    self._index.observe_once(name, batch)
-
-    def _light(self, name: str) -> LightBatch | None:
-        file = self._reader.read(name)
-        if file is None:
-            return None
-        try:
-            return light(file.data)
-        except InputError as error:
-            self._broken.add(name)
-            self._courier.skip(Finding(name, "not-json", str(error)))
-            return None
-
-    def _decided_alone(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that need nothing of other batches, in order."""
-        found = []
-        for name in sorted(names):
-            batch = self._light(name)
-            if batch is not None and (batch.is_foreign or batch.session is not None):
-                if name not in self._index:
-                    self._index.observe_once(name, batch)
-                found.append(name)
-        return found
-
-    def _decided(self, names: list[str], most: int, is_last: bool) -> list[str]:
-        """Up to `most` of `names` that are to be sent now."""
-        decided: list[str] = []
-        for name in names:
-            if name in self._broken:
-                continue
-            if len(decided) >= most:
-                self._is_more = True
-                break
-            if self._is_decided(name, is_last):
-                decided.append(name)
-        return decided
-
-    def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
-        # Before they are sent: where a batch stands must not depend on how sending it ends.
-        self._index.commit()
-        self._courier.take(backlog, names, are_first=are_first)
-        self._left.difference_update(names)
-
-    def _is_decided(self, name: str, is_last: bool) -> bool:
-        """Whether a batch is to be sent now; it is counted then."""
-        batch = self._light(name)
-        if batch is None:
-            return name not in self._broken  # gone: the courier says so
-        if not is_last and self._index.undecided(batch):
-            now = self._terms.clock()
-            if not self._is_over(self._since.setdefault(name, now), now):
-                return False
-        self._since.pop(name, None)
-        if self._is_segmented:
-            self._index.count_once(name, batch)
-        return True
 
 
 def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:

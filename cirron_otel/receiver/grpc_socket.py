@@ -16,7 +16,7 @@ _NAME = "grpc"
 _STALE_S = 60.0
 _LONGEST_PATH = 103
 """Bytes. macOS has the least room: 104 with the end of the text."""
-_SHORT_PATHS = ("/tmp", "/var/tmp")
+_SHORT_PATHS = ("/tmp", "/var/tmp")  # noqa: S108 - a private directory is made in it
 """Folders that most systems have and whose paths are short."""
 
 

@@ -387,20 +387,3 @@ def _set_aside(path: Path) -> None:
     set_aside(path)
     for suffix in _FILES[1:]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def cursor_of(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """What a target, by its key, has of an owner's batches (a prefix, or `owner.NONE`).
-
-    Raises InputError where it is damaged: `reset_cursor`.
-    """
-    if owner == NONE:
-        return Delivered(paths, target)
-    return Cursor(paths.state, target, owner)
-
-
-def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """A new cursor in the place of a damaged one, which is set aside. Raises TargetError."""
-    if owner == NONE:
-        return Delivered.reset(paths, target)
-    return Cursor.reset(paths.state, target, owner)

@@ -13,7 +13,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from cirron_otel.exporter.config import OtlpConfig, Protocol
 from cirron_otel.exporter.otlp import Backoff
 from cirron_otel.pipeline.export_report import ExportReport
-from cirron_otel.pipeline.follow import Follower, Terms
+from cirron_otel.pipeline.follow import Follower
+from cirron_otel.pipeline.follow_work import Terms
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.translator.encode import Options
 from tests.exporter.servers import PROTOBUF, Answer, HttpReceiver

@@ -81,7 +81,7 @@ def test_a_delivery_keeps_and_retries_them(tmp_path: Path) -> None:
         target = cirron_target(server.url)
         letters = DeadLetters(process.paths, target.key, target.shown)
         delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
-        delivery._again.every_s = 0.05
+        delivery._resubmission.every_s = 0.05
         delivery.start()
         for _ in range(2):
             delivery.notify(process.seal())
@@ -205,7 +205,7 @@ def test_one_that_waits_in_line_too_stops_nothing(tmp_path: Path) -> None:
         delivery._claim_own()
         assert delivery._own is not None
         delivery._take_noted()
-        delivery._again.run(partial(delivery._acknowledge, delivery._own))
+        delivery._resubmission.run(partial(delivery._acknowledge, delivery._own))
         assert len(server.accepted) == 1
         while delivery._turn():
             pass

@@ -1,0 +1,25 @@
+"""The cursor of a target and an owner, of the kind that the owner's batches need."""
+
+from __future__ import annotations
+
+from .cursor import Cursor
+from .delivered import Delivered
+from .owner import NONE
+from .paths import SpoolPaths
+
+
+def cursor_of(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
+    """What a target, by its key, has of an owner's batches (a prefix, or `owner.NONE`).
+
+    Raises InputError where it is damaged: `reset_cursor`.
+    """
+    if owner == NONE:
+        return Delivered(paths, target)
+    return Cursor(paths.state, target, owner)
+
+
+def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
+    """A new cursor in the place of a damaged one, which is set aside. Raises TargetError."""
+    if owner == NONE:
+        return Delivered.reset(paths, target)
+    return Cursor.reset(paths.state, target, owner)
