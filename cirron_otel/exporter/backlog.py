@@ -245,13 +245,14 @@ class Backlog:
     def refuse(self, batch: SealedBatch, reason: str) -> None:
         """Note that the target will never take a batch, and keep it as a dead letter.
 
-        Raises as `acknowledge`; a batch that cannot be kept waits for another try.
+        Raises as `acknowledge`. A batch that cannot be kept waits for another try, and other
+        batches go first.
         """
         attempts = self._queue.tries(batch.name) or 1
         try:
             self._letters.put(batch.name, batch.data, reason, attempts)
-        except TargetError:
-            self._queue.put_back(batch.name)
+        except TargetError as error:
+            self._queue.failed(batch.name, error)
             raise
         self.cursor.refuse(batch.name, reason)
         self._queue.forget(batch.name)

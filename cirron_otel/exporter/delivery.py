@@ -348,10 +348,8 @@ class Delivery:
             return
         self._own_gate.passed()
         if result.refusal is not None:
-            self._tally.refused += 1
             self._tally.failed(result.refusal, shown)
-            self._done += backlog is self._own
-            backlog.refuse(group[0], str(result.refusal))
+            self._refuse(backlog, group[0], str(result.refusal))
         elif result.receipt is not None:
             self._tally.succeeded()
             self._tally.sent_batches += len(group)
@@ -360,6 +358,16 @@ class Delivery:
             self._tally.noted(result.receipt.message, shown)
             self._done += len(group) if backlog is self._own else 0
             self._acknowledge(backlog, *group)
+
+    def _refuse(self, backlog: Backlog, batch: SealedBatch, reason: str) -> None:
+        before = backlog.waiting
+        try:
+            backlog.refuse(batch, reason)
+        finally:
+            # A batch that cannot be kept as a dead letter still waits.
+            refused = before - backlog.waiting
+            self._tally.refused += refused
+            self._done += refused if backlog is self._own else 0
 
     def _acknowledge(self, backlog: Backlog, *group: SealedBatch) -> None:
         sink = self._target.blobs

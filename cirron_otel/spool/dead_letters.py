@@ -146,7 +146,8 @@ class DeadLetters:
             with contextlib.suppress(OSError), os.scandir(self._directory) as entries:
                 for entry in entries:
                     if entry.name.endswith(BATCH_SUFFIX):
-                        self._sizes[entry.name] = max(entry.stat().st_size, _BLOCK)
+                        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                            self._sizes[entry.name] = max(entry.stat().st_size, _BLOCK)
         return self._sizes
 
     def _make_room(self, new: str) -> int:

@@ -35,6 +35,10 @@ def listed(root: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, obj
     return found
 
 
+def refuse_first(received: Received) -> Fault | None:
+    return Fault(422) if received.batch["spans"][0]["index"] == 1 else None
+
+
 def test_the_life_of_dead_letters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,6 +94,39 @@ def test_a_delivery_keeps_and_retries_them(tmp_path: Path) -> None:
         until(lambda: len(server.accepted) == 2 and not letters.names())
         assert delivery.finish(30)
     assert sorted(server.accepted) == sorted(process.sealed)
+
+
+def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> None:
+    """It is tried again, and counted once, when it is kept at last."""
+    process = Process(tmp_path)
+    blocked = process.paths.state / "dead-letters"
+
+    with CirronServer().running() as server:
+        server.faults = [refuse_first] * 1000
+        delivery = process.delivery(cirron_target(server.url))
+        blocked.write_text("not a directory")
+        names = [process.seal() for _ in range(3)]
+        delivery.start()
+        for name in names:
+            delivery.notify(name)
+        until(lambda: len(server.accepted) == 2)
+        blocked.unlink()
+        until(lambda: delivery.stats()["refused"])
+        assert delivery.finish(30)
+    assert [letter.name for letter in dead_letters(process.paths)] == names[:1]
+    assert (delivery.stats()["refused"], delivery.stats()["evicted"]) == (1, 0)
+
+
+def test_an_entry_that_disappears_hides_no_other(tmp_path: Path) -> None:
+    """Its name is listed and its file is gone, as if another process removed it meanwhile."""
+    letters = DeadLetters(target_spool(tmp_path), "key", "shown")
+    names = [f"{number}.json" for number in range(3)]
+    for name in names:
+        letters.put(name, b"{}", "no")
+    folder = directory_of(target_spool(tmp_path), "key")
+    for number in range(20):  # wherever the others are in the listing
+        (folder / f"gone-{number}.json").symlink_to("missing")
+    assert letters.names() == names
 
 
 def test_they_take_a_part_of_the_cap(tmp_path: Path) -> None:
@@ -155,15 +192,11 @@ print(*process.sealed)
 def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
     """Between the refusal, the entry and the cursor: the refused batch is an entry once."""
 
-    def refuse(received: Received) -> Fault | None:
-        number = received.batch["spans"][0]["index"]
-        return Fault(422) if number == 1 else None
-
     killed = 0
     for step in range(1, 40, 2):
         root = tmp_path / str(step)
         with CirronServer().running() as server:
-            server.faults = [refuse] * 20
+            server.faults = [refuse_first] * 20
             child = subprocess.run(
                 [sys.executable, "-c", KILLED, server.url, str(root), str(step)],
                 cwd=Path(__file__).parents[2],
