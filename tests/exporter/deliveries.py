@@ -51,8 +51,8 @@ class Process:
         self.sealed.append(batch["batch_id"])
         return self.writer.write(json.dumps(batch, separators=(",", ":")).encode()).name
 
-    def delivery(self, target: BatchTarget, pace: Pace = QUICK) -> Delivery:
-        return Delivery(self.paths, self.owner, target, pace=pace)
+    def delivery(self, target: BatchTarget, pace: Pace = QUICK, **options: Any) -> Delivery:
+        return Delivery(self.paths, self.owner, target, pace=pace, **options)
 
     def snapshot(self, span: str, content: bytes, kind: str = "weights") -> dict[str, Any]:
         """Write a snapshot file, and give the record that names it."""

@@ -40,7 +40,7 @@ def spool_of(folder: Path, *contents: bytes) -> Path:
     return folder
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(
     made=st.lists(gen.batches, min_size=1, max_size=3),
     layout=st.booleans(),
