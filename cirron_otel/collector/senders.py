@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -153,10 +154,14 @@ class Senders:
             self._blobs.finish(max(deadline - time.monotonic(), 0.0))
 
     def undelivered(self) -> dict[str, int]:
-        """Count the batches that each target does not have, after `finish`; those with none are
-        left out. For `blobs` these are the snapshot files that came and are not uploaded.
+        """Count the batches that each target lacks, after `finish`, for targets that lack any.
+
+        Exporters of one name are counted together: an endpoint can have two, by its protocol. For
+        `blobs` the snapshot files count that were received and are not uploaded.
         """
-        left = {sender.name or m.BLOBS: sender.undelivered() for sender in self._all()}
+        left: Counter[str] = Counter()
+        for sender in self._all():
+            left[sender.name or m.BLOBS] += sender.undelivered()
         if self._blobs is not None:
             left[m.BLOBS] += self._blobs.undelivered()
         return {name: number for name, number in left.items() if number}
@@ -164,11 +169,15 @@ class Senders:
     def measure(self) -> None:
         """Bring the figures up to date that nobody counts as things happen."""
         self._measured, before = set(), self._measured
+        waiting: Counter[str] = Counter()
+        longest: dict[str, float] = {}
         for sender in self._all():
             standing = sender.standing()
             if sender.name:
-                self._gauge(m.QUEUE_REQUESTS, standing.waiting, sender.name)
-                self._gauge(m.LAG_SECONDS, standing.age_s, sender.name)
+                waiting[sender.name] += standing.waiting
+                longest[sender.name] = max(standing.age_s, longest.get(sender.name, 0.0))
+                self._gauge(m.QUEUE_REQUESTS, waiting[sender.name], sender.name)
+                self._gauge(m.LAG_SECONDS, longest[sender.name], sender.name)
                 evicted = self._evicted.get(sender, 0)
                 self._evicted[sender] = standing.evicted
                 if new := standing.evicted - evicted:

@@ -20,16 +20,18 @@ def test_what_is_left_at_the_end(tmp_path: Path, http_server: Received) -> None:
     (away,) = free_endpoints(1)
     config, log = tmp_path / "collector.yaml", tmp_path / "data.log"
 
-    def configure(endpoint: str, push: str) -> tuple[str, ...]:
+    def configure(endpoint: str, push: str, *protocols: str) -> tuple[str, ...]:
+        each = (f"{{type: otlp, endpoint: '{endpoint}', protocol: {name}}}" for name in protocols)
         config.write_text(
             "drain_s: 3\n"
-            f"exporters: [{{type: otlp, endpoint: '{endpoint}', protocol: http/protobuf}}]\n"
+            f"exporters: [{', '.join(each)}]\n"
             f"metrics: {{otlp: {{endpoint: '{push}', protocol: http/protobuf}}}}\n"
         )
         return "--config", str(config), "--storage", f"sqlite:///{tmp_path}/rows.db"
 
     dead = f"http://{away}"
-    with serving(tmp_path / "data", *configure(dead, http_server.endpoint)) as here:
+    two = configure(dead, http_server.endpoint, "http/protobuf", "grpc")  # of one name
+    with serving(tmp_path / "data", *two) as here:
         for number in range(COUNT):
             headers = {
                 "Content-Type": "application/x-protobuf",
@@ -50,9 +52,9 @@ def test_what_is_left_at_the_end(tmp_path: Path, http_server: Received) -> None:
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     left = [line["message"] for line in lines if "not delivered" in line["message"]]
     assert len(left) == 1  # the database has everything
-    assert f"{COUNT} batches are not delivered to otlp {dead}" in left[0]
-    assert waiting[f"otlp {dead}"] == COUNT
+    assert f"{2 * COUNT} batches are not delivered to otlp {dead}" in left[0]
+    assert waiting[f"otlp {dead}"] == 2 * COUNT
     with http_endpoint(lambda *_: 200) as endpoint:
-        with serving(tmp_path / "data", *configure(endpoint.url, dead)) as here:
+        with serving(tmp_path / "data", *configure(endpoint.url, dead, "http/protobuf")) as here:
             assert here.end() == 0  # by one last try, if it was not sent before
         assert sorted(endpoint.names()) == [f"span-{number}" for number in range(COUNT)]
