@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ..errors import CirronOtelError, EndpointError
+from ..errors import CirronOtelError, EndpointError, TargetError
 from ..exporter.attempt import attempt
 from ..exporter.backlog import Backlog
 from ..exporter.batch_queue import BatchQueue
@@ -244,7 +244,14 @@ class Courier:
         if result.failure is not None:
             self._failed(group[0].name, result.failure, tries_on, give_up)
         elif result.refusal is not None:
-            backlog.refuse(group[0], str(result.refusal))
+            try:
+                backlog.refuse(group[0], str(result.refusal))
+            except TargetError as error:
+                if not tries_on:
+                    raise
+                self._on_failure(error)
+                if group[0].name in backlog.names():  # it waits, and others go first
+                    return
             self.skip(Finding(group[0].name, "refused", str(result.refusal)))
         elif result.receipt is not None:
             self._failure = None

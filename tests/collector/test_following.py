@@ -1,4 +1,4 @@
-"""An OTLP exporter of the collector outlives what stands in the way of its spool."""
+"""An OTLP exporter of the collector goes on in spite of trouble with its spool."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from cirron_otel.collector import following
 from cirron_otel.collector.exporter_options import OtlpExporter
 from cirron_otel.collector.following import Following
 from cirron_otel.collector.metrics import Registry
-from cirron_otel.exporter.config import OtlpConfig
+from cirron_otel.exporter.config import OtlpConfig, Protocol
+from cirron_otel.spool import SpoolWriter
+from cirron_otel.spool.dead_letters import dead_letters
 from cirron_otel.spool.paths import SpoolPaths
+from cirron_otel.spool.state import make_state
+from tests.spool.made import encoded, made, span
+
+from .endpoints import http_endpoint
 
 
 def test_a_spool_that_cannot_be_made_is_tried_again(
@@ -32,6 +38,28 @@ def test_a_spool_that_cannot_be_made_is_tried_again(
         _until(paths.spool.is_dir)
     finally:
         at_work.end(10.0)
+
+
+def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> None:
+    """Until there is a directory for it the others are sent; then it becomes a dead letter."""
+    writer = SpoolWriter(tmp_path)
+    spans = [span(number, name=f"span-{number}") for number in range(3)]
+    names = [writer.write(encoded(made(n, spans=[each]))).name for n, each in enumerate(spans)]
+    paths = writer.paths
+    make_state(paths.state)
+    blocked = paths.state / "dead-letters"
+    blocked.write_text("a file is in the way")
+    with http_endpoint(lambda _, name: 400 if name == "span-0" else 200) as endpoint:
+        exporter = OtlpExporter(endpoint=endpoint.url, protocol="http/protobuf")
+        config = OtlpConfig(Protocol.HTTP_PROTOBUF, endpoint.url)
+        at_work = Following(paths, exporter, config, lambda _name: (), Registry())
+        try:
+            _until(lambda: len(set(endpoint.names())) == 2)
+            blocked.unlink()
+            _until(lambda: [each.name for each in dead_letters(paths)] == names[:1])
+        finally:
+            at_work.end(10.0)
+    assert sorted(endpoint.names()) == ["span-1", "span-2"]
 
 
 def _until(is_so: Callable[[], bool]) -> None:
