@@ -24,6 +24,9 @@ _WAITING = MOST_NAMES // 2
 """A delivery is given no more than this at once: it looks through the spool for those that it had
 no room for by the prefix of an owner, which a collector's batches do not have."""
 
+_CHECK_FROM = 10_000
+"""With this many names, those of batches that were delivered or evicted are dropped."""
+
 _LOOK_S = 5.0
 _LOOK_SHARE = 100.0
 """Looking takes no more than a hundredth of the time."""
@@ -125,6 +128,12 @@ class Unsent:
             return False
         return group_of(name, known_owners(self._paths)) == NONE
 
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        """Return the batches of `names` that are in the spool and that the target lacks."""
+        done, given = self._delivered(), list(names)
+        left = given if done is None else done.undone(given)
+        return [name for name in left if (self._paths.spool / name).exists()]
+
     def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
         """How many, and since when the first by name is there, Unix s."""
         if known_left is not None:
@@ -162,23 +171,33 @@ class Unsent:
 
 
 class Oldest:
-    """The oldest batch that a target lacks, of those that a delivery was told of."""
+    """The age of the oldest batch that a target lacks, of those that a delivery was given.
+
+    The names of delivered batches are dropped even while the oldest one stays undelivered.
+    """
 
     def __init__(self, paths: SpoolPaths, unsent: Unsent, names: Iterable[str]) -> None:
-        """`names` are to be sent already."""
+        """`names` are the batches that wait when the delivery starts, in order."""
         self._paths, self._unsent = paths, unsent
         self._names = deque(names)
+        self._check_from = max(_CHECK_FROM, 2 * len(self._names))
 
     def add(self, names: Iterable[str]) -> None:
-        """Batches were sealed."""
+        """Add batches that were sealed."""
         self._names.extend(names)
+        if len(self._names) >= self._check_from:
+            self._names = deque(self._unsent.lacking(self._names))
+            self._check_from = max(_CHECK_FROM, 2 * len(self._names))
 
     def clear(self) -> None:
-        """The target has all of them."""
+        """Note that the target has all of them."""
         self._names.clear()
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def age_s(self) -> float:
-        """How long it has been in the spool, seconds."""
+        """Return how long the oldest batch has been in the spool, seconds; 0 if there is none."""
         while self._names:
             name = self._names[0]
             with contextlib.suppress(OSError):

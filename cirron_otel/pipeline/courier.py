@@ -60,7 +60,7 @@ class Courier:
         say: Callable[[str], None],
         with_blobs: bool = False,
         backoff: Backoff | None = None,
-        on_failure: Callable[[EndpointError], None] = lambda _: None,
+        on_failure: Callable[[CirronOtelError], None] = lambda _: None,
         letters: DeadLetters | None = None,
     ) -> None:
         """Nothing is claimed yet.

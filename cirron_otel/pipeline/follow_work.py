@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..errors import EndpointError, InputError
+from ..errors import CirronOtelError, InputError
 from ..exporter.backlog import Backlog
 from ..exporter.config import OtlpConfig
 from ..exporter.otlp import Backoff
@@ -49,7 +49,7 @@ class Terms:
     make_target: MakeTarget = IndexedTarget
     tries_on: bool = False
     """Whether to go on with an endpoint that refuses everything, as with a wrong key."""
-    on_failure: Callable[[EndpointError], None] = lambda _: None
+    on_failure: Callable[[CirronOtelError], None] = lambda _: None
     """Given the failures that are tried again."""
     letters: DeadLetters | None = None
     """The endpoint's dead letters."""

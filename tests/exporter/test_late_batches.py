@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector.feeding import Unsent, unsent
+from cirron_otel.collector import feeding
+from cirron_otel.collector.feeding import Oldest, Unsent, unsent
 from cirron_otel.exporter.backlog import Backlog
 from cirron_otel.exporter.config import target_key
 from cirron_otel.exporter.delivery import Delivery
@@ -53,6 +54,29 @@ def write(paths: SpoolPaths, created_ns: int, number: int) -> str:
 def delivery_to(paths: SpoolPaths, target: Any) -> Delivery:
     nobodys: Any = Nobodys()
     return Delivery(paths, nobodys, target, pace=QUICK)
+
+
+def test_an_old_batch_does_not_keep_the_names_of_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target refuses one lane for weeks and takes all others: only what it lacks is kept."""
+    monkeypatch.setattr(feeding, "_CHECK_FROM", 10)
+    paths = target_spool(tmp_path)
+    late = write(paths, START_NS, 0)
+    backlog = Backlog.claim(paths, "key", NONE, print)
+    assert backlog is not None
+    oldest = Oldest(paths, Unsent(paths, "key"), [late])
+    for number in range(1, 40):
+        name = file_name(START_NS + number, f"{number:032x}")
+        if number % 2:  # the others are evicted
+            backlog.cursor.acknowledge(write(paths, START_NS + number, number))
+            backlog.cursor.save()
+        oldest.add([name])
+    backlog.release()
+    assert len(oldest) <= 10
+    assert oldest.age_s() > 0
+    (paths.spool / late).unlink()
+    assert oldest.age_s() == 0
 
 
 @pytest.mark.parametrize("is_told", [True, False])
