@@ -1,4 +1,4 @@
-"""docs/otlp-conformance.md names only tests that exist, and every rule has one."""
+"""Tests that docs/ names exist, and every rule of docs/otlp-conformance.md has one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,28 @@ WITHOUT = {"H6"}
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """The functions of a file that pytest collects; those of classes are not used here."""
-    return {
-        node.name
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.name.startswith("test_")
-    }
+    """The tests of a file, those of a class as `Class::test`."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        found |= {
+            prefix + each.name
+            for each in inner
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and each.name.startswith("test_")
+        }
+    return found
 
 
-def named_by(cell: str) -> list[str]:
-    return re.findall(r"`([\w/]+\.py::\w+)`", cell)
+def named_by(text: str) -> list[str]:
+    return re.findall(r"`([\w/]+\.py::[\w:]+)`", text)
+
+
+def check_exists(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert (TESTS / path).is_file(), test
+    assert name in names_in(TESTS / path), test
 
 
 def test_rules_are_numbered_from_one_without_a_gap() -> None:
@@ -46,9 +57,14 @@ def test_every_rule_is_held_by_tests_that_exist(row: tuple[str, ...]) -> None:
     assert bool(named) == (row[0] not in WITHOUT)
     assert "`".join(named) or row[-1] == "–"
     for test in named:
-        path, _, name = test.partition("::")
-        assert (TESTS / path).is_file(), test
-        assert name in names_in(TESTS / path), test
+        check_exists(test)
+
+
+def test_the_tests_that_hold_the_page_about_the_collector_exist() -> None:
+    text = (ROOT / "docs" / "collector.md").read_text()
+    assert len(text.split("\nTests: ")) > 8
+    for test in named_by(text):
+        check_exists(test)
 
 
 def test_every_test_of_conformance_is_named() -> None:
