@@ -1,9 +1,10 @@
-"""Whose turn it is after failures of every kind, by a clock that the test sets."""
+"""Which batch is next after failures of every kind, by a clock that the test sets."""
 
 from __future__ import annotations
 
 import pytest
 
+from cirron_otel.exporter import schedule
 from cirron_otel.exporter.batch_queue import BatchQueue
 from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
 from cirron_otel.exporter.failures import Failure, kind_of
@@ -15,6 +16,7 @@ DOWN = UnreachableError("down", status="no answer")
 BUSY = UnreachableError("busy", status="429 Too Many Requests")
 FORBIDDEN = MisconfiguredError("no", status="403 Forbidden")
 FAULT = UnreachableError("fault", status="500 Internal Server Error")
+MISSING = MisconfiguredError("no", status="404 Not Found")
 
 
 class Lane:
@@ -86,6 +88,103 @@ def test_a_lane_that_is_rate_limited_waits_alone() -> None:
     one.passes("a1", "a2")
 
 
+@pytest.mark.parametrize(("error", "closes"), [(DOWN, True), (FAULT, True), (FORBIDDEN, False)])
+def test_eight_lanes_that_fail_in_a_row_close_the_target(error: PushError, closes: bool) -> None:
+    """Seven do not; and a refusal of credentials concerns its own lane only."""
+    one = Lane(*(f"{lane}1" for lane in "abcdefgh"))
+    for lane in "abcdefg":
+        one.fails(error, f"{lane}1")
+    one.passes("h1")
+    again = Lane(*(f"{lane}1" for lane in "abcdefghi"))
+    for lane in "abcdefgh":
+        again.fails(error, f"{lane}1")
+    assert again.queue.take() == (None if closes else "i1")
+
+
+def test_one_batch_probes_a_lane_that_opens_after_the_first_one_failed_again() -> None:
+    one = Lane("a1", "a2", "a3", "a4", "a5", "a6")
+    for name in ("a1", "a2", "a3"):
+        one.fails(DOWN, name)
+    assert one.queue.take() is None
+    one.now = one.queue.opens()
+    one.fails(DOWN, "a1")
+    one.fails(DOWN, "a4")
+    assert one.queue.take() is None
+    one.now = one.queue.opens()
+    one.fails(DOWN, "a1")
+    one.passes("a5", "a1", "a2", "a3", "a4", "a6")
+
+
+def test_a_batch_that_failed_has_a_turn_among_endless_new_ones() -> None:
+    one = Lane("a000")
+    one.fails(FAULT, "a000")
+    one.now += 3600
+    turns = []
+    for number in range(1, 20):
+        one.queue.add(f"a{number:03d}")
+        turns.append(one.queue.take())
+        one.schedule.passed("a", [turns[-1]])
+        one.queue.forget(turns[-1])
+    assert "a000" in turns[:8]
+
+
+def test_a_target_that_names_a_time_is_not_asked_before_it() -> None:
+    """The end of the process does not change that; other waits end then."""
+    asked = UnreachableError("busy", status="429", retry_after=100.0)
+    one = Lane("a1", "b1", "b2", "b3", "b4")
+    one.fails(asked, "a1")
+    assert 100 <= one.schedule.opens("a") <= 101
+    for name in ("b1", "b2", "b3"):
+        one.fails(FORBIDDEN, name)
+    assert one.queue.take() is None
+    one.schedule.hurry()
+    one.passes("b1", "b2", "b3", "b4")
+    assert one.queue.take() is None
+    assert one.queue.opens() == 100
+    alone = Lane("c1")
+    alone.fails(FAULT, "c1")
+    assert alone.queue.take() is None
+    alone.schedule.hurry()
+    alone.passes("c1")
+
+
+def test_a_group_that_fails_twice_is_sent_batch_by_batch() -> None:
+    one = Lane("a1", "a2", "a3")
+    for _ in range(2):
+        one.now = max(one.now, one.queue.opens())
+        group = [one.queue.take(), one.queue.take_with("a1"), one.queue.take_with("a1")]
+        assert group == ["a1", "a2", "a3"]
+        assert not one.schedule.failed("a", ["a1", "a2", "a3"], FAULT)
+        for name in ("a1", "a2", "a3"):
+            one.queue.put_back(name)
+    one.now = one.queue.opens()
+    assert one.queue.take() == "a1"
+    assert one.queue.take_with("a1") is None
+
+
+def test_a_batch_that_cannot_be_read_is_given_up_after_twenty_tries() -> None:
+    one = Lane("a1")
+    for number in range(1, 21):
+        one.now = max(one.now, one.queue.opens())
+        assert one.queue.take() == "a1"
+        assert one.queue.failed("a1", OSError("cannot be read")) == (number == 20)
+
+
+def test_lanes_without_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were accepted at once, and of those that failed all but some."""
+    monkeypatch.setattr(schedule, "_MOST_LANES", 10)
+    one = Lane()
+    for number in range(100):
+        lane, name = f"lane {number}", f"{number}"
+        one.schedule.failed(lane, [name], FAULT)
+        one.schedule.passed(lane, [name])
+        assert not one.schedule._lanes
+    for number in range(100):
+        one.schedule.failed(f"lane {number}", [f"{number}"], FORBIDDEN)
+        one.schedule.forget([f"{number}"])
+        assert len(one.schedule._lanes) <= 21
+
+
 def test_a_dead_target_is_asked_rarely() -> None:
     names = [f"{chr(97 + lane)}{number}" for lane in range(20) for number in range(50)]
     one, attempts = Lane(*names), 0
@@ -106,16 +205,27 @@ def test_a_dead_target_is_asked_rarely() -> None:
     assert sorted(found) == sorted(names)  # all of them at once, when it is back
 
 
-def test_a_lane_is_given_up_only_while_others_are_accepted() -> None:
+@pytest.mark.parametrize(("error", "patience_s"), [(FORBIDDEN, 600), (MISSING, 60)])
+def test_a_lane_is_given_up_only_while_others_are_accepted(
+    error: PushError, patience_s: int
+) -> None:
     one = Lane("a1")
     for _ in range(100):
         one.now = max(one.now, one.queue.opens())
-        assert not one.fails(FORBIDDEN, "a1")
+        assert not one.fails(error, "a1")
     assert one.now > 3600
     one.queue.add("b1")
     one.passes("b1")
     one.now = one.queue.opens()
-    assert one.fails(FORBIDDEN, "a1")
+    assert one.fails(error, "a1")
+    two = Lane("a1")
+    two.fails(error, "a1")
+    two.queue.add("b1")
+    two.passes("b1")
+    two.now = patience_s
+    assert not two.fails(error, "a1")
+    two.now = max(two.queue.opens(), patience_s + 1)
+    assert two.fails(error, "a1")
 
 
 def test_room_is_made_of_what_holds_back_the_others() -> None:
@@ -126,6 +236,13 @@ def test_room_is_made_of_what_holds_back_the_others() -> None:
     assert one.queue.take() is None
     one.schedule.relieve()
     assert one.fails(BUSY, "a1")
+    late = Lane("a1", "b1")
+    late.fails(BUSY, "a1")
+    late.passes("b1")
+    late.schedule.press()
+    late.now += 11
+    late.schedule.relieve()
+    assert not late.fails(BUSY, "a1")  # nothing has asked for room for a while
     alone = Lane("a1")
     alone.fails(BUSY, "a1")
     alone.schedule.press()
@@ -133,17 +250,31 @@ def test_room_is_made_of_what_holds_back_the_others() -> None:
     assert alone.queue.take() is None  # nothing else is accepted: it may be the target
 
 
-def test_a_batch_is_given_up_that_fails_while_its_lane_is_accepted() -> None:
+@pytest.mark.parametrize(("error", "most"), [(FAULT, 20), (MISSING, 5)])
+def test_a_batch_is_given_up_that_fails_while_its_lane_is_accepted(
+    error: PushError, most: int
+) -> None:
     one, tries = Lane("a1"), 1
-    one.fails(FAULT, "a1")
+    one.fails(error, "a1")
     while True:
         one.queue.add(f"a2{tries}")
         one.passes(f"a2{tries}")
         one.now = one.queue.opens()
-        if one.fails(FAULT, "a1"):
+        if one.fails(error, "a1"):
             break
         tries += 1
-    assert tries == 20
+    assert tries == most
+
+
+def test_a_rate_limit_is_no_fault_of_a_batch() -> None:
+    one = Lane("a9")
+    one.fails(BUSY, "a9")
+    for _ in range(30):
+        one.now = one.queue.opens()
+        one.queue.add("a1")  # an earlier one, which is sent first
+        one.passes("a1")
+        one.now = max(one.now, one.queue.opens())
+        assert not one.fails(BUSY, "a9")
 
 
 @pytest.mark.parametrize(
@@ -199,3 +330,15 @@ def test_an_old_acceptance_is_no_evidence_once_all_lanes_fail(error: PushError) 
             continue
         assert not one.schedule.failed(one.queue.lane(name), [name], error)
         one.queue.put_back(name)
+
+
+def test_an_old_acceptance_is_no_evidence_once_the_target_fails() -> None:
+    """Although the lane that was accepted last has not failed since."""
+    one = Lane("a1", "b1", "c1")
+    one.fails(DOWN, "a1")
+    one.passes("b1")
+    one.fails(DOWN, "c1")
+    one.schedule.press()
+    one.schedule.relieve()
+    one.now = one.queue.opens()
+    assert not one.fails(DOWN, "a1")
