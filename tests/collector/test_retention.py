@@ -117,9 +117,11 @@ class TestClockGuard:
         machine.go_on(TRUST_S)
         assert guard.is_trusted()
 
-    def test_a_jump_that_a_reboot_follows(self, machine: Machine) -> None:
+    @pytest.mark.parametrize("jump", [YEAR_S, 36_000.0])
+    def test_a_jump_that_a_reboot_follows(self, jump: float, machine: Machine) -> None:
+        """Also one that is shorter than a machine may be off."""
         guard = machine.process()
-        machine.wall += YEAR_S
+        machine.wall += jump
         guard.look()
         machine.reboot(60.0)
         assert machine.process().has_jumped
@@ -195,6 +197,17 @@ def test_nothing_is_removed_while_the_clock_is_not_trusted(
         assert not worker._translation._seen.is_known(b"k")
 
 
+def test_a_worker_keeps_a_jump_although_no_removal_is_due(tmp_path: Path, machine: Machine) -> None:
+    kept = Kept(tmp_path, [1])
+    with Logging(kept.options.logs, []) as logs:
+        worker = Worker(kept.options, logs)
+        worker._clock = machine.process()
+        machine.wall += 36_000.0
+        worker._figures()
+        machine.reboot(60.0)
+        assert machine.process().has_jumped
+
+
 def test_more_than_a_share_at_once_waits_until_it_is_confirmed(
     tmp_path: Path, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +228,9 @@ def test_more_than_a_share_at_once_waits_until_it_is_confirmed(
         worker._apply(Kept(tmp_path, [], retention_confirmed=long_ago).options)
         assert kept.look(worker) == 3
         worker._apply(Kept(tmp_path, [], retention_confirmed=asked).options)
+        assert kept.look(worker) == 1
+        # A later time than asked for removes nothing that is not old enough.
+        worker._apply(Kept(tmp_path, [], retention_confirmed="2100-01-01").options)
         assert kept.look(worker) == 1
 
 

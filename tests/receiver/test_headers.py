@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.headers import LONGEST_VALUE
+from cirron_otel.receiver.headers import LONGEST_VALUE, NEVER_KEPT
 
 from .fake_intake import FakeIntake
 from .grpc_clients import Server, against_server
@@ -83,10 +83,41 @@ def test_both_transports_refuse_the_same(sent: list[tuple[str, str]]) -> None:
     assert (code, intake.requests) == ("INVALID_ARGUMENT", [])
 
 
+@pytest.mark.parametrize("value", ["a\tb", "caf\xe9", "a\x7f", "a\x01b"], ids=ascii)
+def test_other_characters_are_refused(value: str) -> None:
+    """Over HTTP alone: a client of gRPC cannot send them."""
+    status, intake = over_http([(TENANT, value)])
+    assert (status, intake.requests) == (400, [])
+
+
+def test_names_are_in_any_case_over_http() -> None:
+    status, intake = over_http([("X-Scope-ORGID", "a")])
+    assert (status, [request.headers for request in intake.requests]) == (200, [{TENANT: "a"}])
+    status, intake = over_http([(TENANT, "a"), (TENANT.upper(), "a")])
+    assert (status, intake.requests) == (400, [])
+
+
+@pytest.mark.parametrize("name", sorted(NEVER_KEPT))
+def test_credentials_are_never_kept(name: str) -> None:
+    """Not even if the configuration names them."""
+    headers, kept = [(name, "s3cret"), ("x-any", "1")], {"x-any": "1"}
+    with serving() as server:
+        server.receiver.pass_on([name.title(), "X-Any"])
+        sent = {"Content-Type": PROTOBUF} | dict(headers)
+        assert server.ask("POST", "/v1/traces", traces(), sent).status == 200
+        assert [request.headers for request in server.intake.requests] == [kept]
+
+    async def test(server: Server, intake: FakeIntake) -> None:
+        server.receiver.pass_on([name.title(), "X-Any"])
+        await server.send(traces(), metadata=headers)
+
+    assert [request.headers for request in against_server(test).requests] == [kept]
+
+
 @pytest.mark.parametrize(
     "sent", [["Bearer right", "Bearer wrong"], ["Bearer wrong", "Bearer right"]]
 )
-def test_a_repeated_authorization_lets_nobody_in(sent: list[str]) -> None:
+def test_a_repeated_authorization_is_refused(sent: list[str]) -> None:
     headers = [("authorization", value) for value in sent]
     auth = Tokens(["right"])
     assert over_http(headers, auth=auth)[0] == 401

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
@@ -31,10 +32,12 @@ Request = tuple[int, ...]
 REQUESTS = st.lists(st.integers(0, 19), min_size=1, max_size=4).map(tuple)
 
 
-def traces(request: Request) -> bytes:
+def traces(request: Request, resource_name: str = "") -> bytes:
     message = TracesData()
     for content in request:
         resource = message.resource_spans.add()
+        if resource_name:
+            resource.resource.attributes.add(key="host.name").value.string_value = resource_name
         resource.resource.attributes.add(key="service.name").value.string_value = f"s{content % 2}"
         scope = resource.scope_spans.add()
         for number in range(content % 3 + 1):
@@ -52,11 +55,14 @@ def spans_of(request: Request) -> Counter[tuple[str, int]]:
     return Counter((f"content {c}", n) for c in request for n in range(c % 3 + 1))
 
 
-def logs(request: Request) -> bytes:
+def logs(request: Request, resource_name: str = "", scope_name: str = "scope") -> bytes:
     message = LogsData()
     for content in request:
-        scope = message.resource_logs.add().scope_logs.add()
-        scope.scope.name = f"scope {content % 4}"
+        resource = message.resource_logs.add()
+        if resource_name:
+            resource.resource.attributes.add(key="host.name").value.string_value = resource_name
+        scope = resource.scope_logs.add()
+        scope.scope.name = f"{scope_name} {content % 4}"
         scope.log_records.add(
             trace_id=b"t" * 16, span_id=b"s" * 8, event_name=f"mark {content}", time_unix_nano=5
         )
@@ -64,23 +70,27 @@ def logs(request: Request) -> bytes:
 
 
 def batch(
-    member: int, requests: Sequence[Request], at_ns: int = 1_790_000_000 * 10**9
+    member: int,
+    requests: Sequence[Request],
+    at_ns: int = 1_790_000_000 * 10**9,
+    resource_name: str = "",
 ) -> SealedBatch:
     """What a collector makes of requests that it receives together."""
     text = ForeignText()
     for request in requests:
-        text.add(traces(request))
-    batch_id = uuid4_shaped(digest("test", member, repr(requests)))
+        text.add(traces(request, resource_name))
+    batch_id = uuid4_shaped(digest("test", member, repr(requests), resource_name))
     return SealedBatch(file_name(at_ns + member, batch_id), text.text(batch_id, at_ns + member))
 
 
-def log_batches(member: int, requests: Sequence[Request]) -> list[SealedBatch]:
+def log_batches(member: int, requests: Sequence[Request], *names: str) -> list[SealedBatch]:
+    """Batches of log records; `names` are those of the resource and of the scope."""
     marks = LogMarks()
     for request in requests:
-        marks.add(logs(request))
+        marks.add(logs(request, *names))
     return [
         SealedBatch(file_name(member, made["batch_id"]), batch_bytes(made))
-        for made in marks.batches(f"{member} {requests}", member)
+        for made in marks.batches(f"{member} {requests} {names}", member)
     ]
 
 
@@ -148,9 +158,25 @@ def test_the_same_ids_with_other_content_are_both_kept(storage: Storage) -> None
     assert len(set(column(storage, 'SELECT "id" FROM "TraceSpan"'))) == 6
 
 
-def test_of_another_tenant_it_is_another(storage: Storage) -> None:
+def test_the_same_spans_of_another_resource_are_both_kept(storage: Storage) -> None:
+    for member, resource_name in enumerate(("", "a", "b", "a", "")):
+        storage.write([batch(member, [(1,)], resource_name=resource_name)])
+    assert names(storage) == Counter({"content 1": 6})
+    assert len(list(stored(storage))) == 3
+
+
+def test_the_same_log_record_of_another_resource_or_scope_is_another_mark(
+    storage: Storage,
+) -> None:
+    for member, origin in enumerate([("", "s"), ("a", "s"), ("", "t"), ("a", "t"), ("", "s")]):
+        storage.write(log_batches(member, [(1,)], *origin))
+    assert column(storage, 'SELECT "name" FROM "TraceMark"') == ["mark 1"] * 4
+
+
+@pytest.mark.parametrize("kind", ["overrides", "defaults"])
+def test_of_another_tenant_it_is_another(kind: str, storage: Storage) -> None:
     for tenant in ("a", "b", "a"):
-        context = Context(overrides={"cirron.workspace.id": tenant})
+        context = Context(**{kind: {"cirron.workspace.id": tenant}})
         storage.write([batch(1 if tenant == "a" else 2, [(1,), (2,)])], context)
         storage.write([batch(3 if tenant == "a" else 4, [(2,)])], context)
     assert names(storage) == expected_names([(1, 2)]) + expected_names([(1, 2)])
@@ -215,11 +241,19 @@ def test_batches_of_programs_have_no_parts() -> None:
 
     good = json.loads(batch(1, [(1,)]).data)["otel"]
     negative = [{"scope_spans": [{"spans": -1}]}]
+    balanced = [*negative, {"scope_spans": [{"spans": 3}]}]
+    too_few = [{"scope_spans": [{"spans": 1}]}]
     for odd in (
         {}, None, [], {"received_ns": 1}, {"received_ns": 1, "resource_spans": []},
         good | {"resource_spans": None}, good | {"resource_spans": negative},
+        good | {"resource_spans": balanced}, good | {"resource_spans": too_few},
         good | {"resource_spans": good["resource_spans"] * 2}, {"received_ns": 1, "logs": {}},
         {"received_ns": 1, "logs": {"scopes": [5]}},
     ):  # fmt: skip
         assert parts_of(with_otel(odd), Context()) == []
     assert len(parts_of(with_otel(good), Context())) == 1
+    value = json.loads(with_otel({k: v for k, v in good.items() if k != "received_ns"}).data)
+    value["spans"][0]["attrs"] = {"received_ns": 1}  # the text is in it, but not in its place
+    data = json.dumps(value, separators=(",", ":")).encode()
+    assert b'"received_ns":' in data
+    assert parts_of(SealedBatch("x.json", data), Context()) == []
