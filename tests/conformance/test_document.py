@@ -60,11 +60,12 @@ def test_every_rule_is_held_by_tests_that_exist(row: tuple[str, ...]) -> None:
         check_exists(test)
 
 
-def test_the_tests_that_hold_the_page_about_the_collector_exist() -> None:
-    text = (ROOT / "docs" / "collector.md").read_text()
-    assert len(text.split("\nTests: ")) > 8
-    for test in named_by(text):
-        check_exists(test)
+def test_the_tests_that_other_pages_name_exist() -> None:
+    pages = {page.name: page.read_text() for page in (ROOT / "docs").rglob("*.md")}
+    for text in pages.values():
+        for test in named_by(text):
+            check_exists(test)
+    assert len(pages["collector.md"].split("\nTests: ")) > 8
 
 
 def test_every_test_of_conformance_is_named() -> None:
