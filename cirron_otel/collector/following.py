@@ -55,7 +55,9 @@ class Following:
         self._letters = counted_letters(paths, target, max_bytes, registry, self.name)
         self._unsent = Unsent(paths, target_key(config))
         self._at_work: Follower | None = None
-        self._evicted = self._skipped = 0
+        self._evicted = 0
+        self._unreadable: set[str] = set()
+        """Batches in the spool that are never sent, because they cannot be read."""
         self._stop = threading.Event()
         self._report = ExportReport()
         self._thread = threading.Thread(target=self._run, name="cirron-otel-otlp", daemon=True)
@@ -137,24 +139,32 @@ class Following:
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:
-        """Whether a batch is still to be sent: one that cannot be read never is.
+        """Return whether a batch is still to be sent; one that cannot be read never is.
 
-        The spool needs its room if that is asked: see `Schedule.press`.
+        The caller needs the batch's room in the spool, so a batch that the target keeps refusing
+        is given up sooner; see `Schedule.press`.
         """
-        is_skipped = any(finding.name == name for finding in self._report.skipped)
-        if is_skipped or not self._unsent.lacks(name):
+        self._take_findings()
+        if name in self._unreadable or not self._unsent.lacks(name):
             return False
         if (follower := self._at_work) is not None:
             follower.press()
         return True
 
     def standing(self) -> Standing:
-        """Where it stands."""
-        skipped = self._report.skipped
-        new = skipped[self._skipped :]
-        self._skipped += len(new)
-        self._evicted += sum(finding.code == "evicted" for finding in new)
+        """Return how many batches wait, how long the oldest waits, and how many were evicted."""
+        self._take_findings()
         return self._unsent.look(self._left)._replace(evicted=self._evicted)
+
+    def _take_findings(self) -> None:
+        """Count the follower's findings, and take them out of its report, which has a limit."""
+        findings = self._report.skipped
+        while findings:
+            finding = findings.pop()
+            if finding.code == "evicted":
+                self._evicted += 1
+            elif finding.code != "refused":
+                self._unreadable.add(finding.name)
 
     def _left(self) -> list[str] | None:
         follower = self._at_work

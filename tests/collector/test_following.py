@@ -13,8 +13,10 @@ from cirron_otel.collector.exporter_options import OtlpExporter
 from cirron_otel.collector.following import Following
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.exporter.config import OtlpConfig, Protocol
+from cirron_otel.pipeline import report
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.dead_letters import dead_letters
+from cirron_otel.spool.findings import Finding
 from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.state import make_state
 from tests.spool.made import encoded, made, span
@@ -60,6 +62,19 @@ def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> 
         finally:
             at_work.end(10.0)
     assert sorted(endpoint.names()) == ["span-1", "span-2"]
+
+
+def test_every_evicted_batch_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report keeps a limited number of findings; more batches than that leave the spool."""
+    monkeypatch.setattr(report, "_MAX_KEPT", 2)
+    paths = SpoolWriter(tmp_path).paths
+    at_work = Following(paths, OtlpExporter(endpoint=""), OtlpConfig(), lambda _: (), Registry())
+    at_work.end(10.0)
+    for number in range(5):
+        at_work._report.skip(Finding(f"{number}.json", "evicted", "gone"))
+        assert at_work.standing().evicted == number + 1
+    at_work._report.skip(Finding("5.json", "not-json", "damaged"))
+    assert [at_work.lacks("5.json"), at_work.lacks("6.json")] == [False, True]
 
 
 def _until(is_so: Callable[[], bool]) -> None:
