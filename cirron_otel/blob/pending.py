@@ -96,7 +96,11 @@ class Pending:
             return int(db.execute("SELECT count(*) FROM turns").fetchone()[0])
 
     def uploads(self) -> list[tuple[str, BlobKey, bool]]:
-        """Return (batch, file, whether it is uploaded and only rows are to be changed) of each."""
+        """Return (batch, file, is uploaded) of each turn.
+
+        For a file that is uploaded, only the rows that name it are still to be changed.
+        Raises TargetError if the database cannot be read.
+        """
         with self._told() as db:
             rows = db.execute("SELECT batch, directory, file, is_sent FROM turns").fetchall()
         return [
@@ -104,7 +108,7 @@ class Pending:
         ]
 
     def add(self, batches: Iterable[tuple[str, Iterable[BlobKey]]]) -> None:
-        """Note the files of batches; those that wait already are left as they are."""
+        """Add the files of batches; those that wait already are left unchanged."""
         rows = [(batch, key.directory, key.file) for batch, keys in batches for key in keys]
         if not rows:
             return

@@ -92,16 +92,17 @@ class S3BlobStore:
             self._put_parts(key, content, attributes)
         except FileNotFoundError:  # an upload that another client has ended, for example
             raise UnreachableError(
-                f"{self.place.shown}: an upload was not known to the server any more"
+                f"{self.place.shown}: the server no longer has the upload"
             ) from None
         except self._errors.AlreadyExistsError:
             is_new = False
-        # A server answers 409 or 412 also to an upload that only collides with another one, which
-        # may fail. Parts replace what another client put at the same time. So the object counts.
+        # A server also answers 409 or 412 to an upload that merely collides with another one, and
+        # that other one may fail. Parts overwrite an object that another client put at the same
+        # time. So only the object itself shows that it is stored.
         if not self._is_same(key, content, self._held(key)):
             raise UnreachableError(
-                f"{self.place.uri(key)} is not there yet, although the server answered as if it"
-                " were: the upload is tried again; if this stays so, allow s3:GetObject and"
+                f"{self.place.uri(key)} does not exist yet, although the server reported that it"
+                " does: the upload is tried again; if this does not end, allow s3:GetObject and"
                 " s3:ListBucket"
             )
         return is_new
@@ -125,7 +126,7 @@ class S3BlobStore:
             self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
 
     def _is_same(self, key: str, content: Content, held: Held | None) -> bool:
-        """Whether the object is there; DifferentError where another one is."""
+        """Whether the object exists. Raises DifferentError if its content is different."""
         if held is None:
             return False
         if held.sha256 is not None:

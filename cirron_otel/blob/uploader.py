@@ -44,7 +44,7 @@ class Whose(Protocol):
 
 
 FileOf = Callable[[str, BlobKey], BlobKey]
-"""(batch, file that it names) → the file as it is stored for the batch's tenant."""
+"""Maps (batch, file that the batch names) to the file as it is stored for the batch's tenant."""
 
 
 class Rows(Protocol):
@@ -76,7 +76,7 @@ class Uploader:
         rows: Rows | None,
         file_of: FileOf = lambda _, key: key,
     ) -> None:
-        """Nothing is uploaded yet. `rows` is None where no rows are written."""
+        """Keep the arguments; `start` begins to upload. `rows` is None if no rows are written."""
         self._file_of = file_of
         self._paths, self._pending, self._store = paths, pending, store
         self._whose, self._rows = whose, rows
@@ -125,9 +125,9 @@ class Uploader:
         }
 
     def undelivered(self) -> int:
-        """Count the files that are here and not uploaded, and those that rows do not name yet.
+        """Count the received files that are not uploaded, and uploads that no row names yet.
 
-        A file that a client has not sent is not counted: there is nothing to deliver.
+        A file that the client never sent is not counted: there is nothing to deliver.
         """
         try:
             uploads = self._pending.uploads()

@@ -98,11 +98,11 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
             told = ", ".join(f"{name} on {address}" for name, address in addresses.items())
             logger.info("listening: %s", told)
 
-    # gRPC's core writes lines of its own to stderr, which would be no JSON. What it refuses is
-    # counted and logged by the receiver; GRPC_VERBOSITY=error brings its lines back.
+    # gRPC's core writes lines to stderr that are not JSON. The receiver counts and logs what gRPC
+    # refuses; GRPC_VERBOSITY=error restores the lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # uvloop forks to start a process, and gRPC's handlers for that would say on standard error that
-    # they give up. No child goes on with what gRPC has here: each is another program at once.
+    # uvloop forks to start a process, and gRPC's fork handlers would report on stderr that they
+    # give up. No child uses gRPC's state: each executes another program at once.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with (
         Logging(loaded.options.logs, secrets_of(loaded.options)) as logs,

@@ -35,8 +35,8 @@ STANDARD = "-"
     "expressions",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Only what matches: session=ID or the beginning of one, rank=N, epoch=N or epoch=A..B,"
-    " name=NAME. May be given several times.",
+    help="Convert only matching records: session=ID or a prefix of an ID, rank=N, epoch=N or"
+    " epoch=A..B, name=NAME. May be given several times.",
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Workers; default: all cores."

@@ -36,7 +36,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.E
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 done, but something was skipped; 2 wrong usage; 3 bad input;"
-    " 4 target not writable; 5 endpoint failed; 7 collector: not all delivered; 130 interrupted.",
+    " 4 target not writable; 5 endpoint failed; 7 collector: batches undelivered;"
+    " 130 interrupted.",
 )
 @click.version_option(package_name=PROGRAM, message=f"{PROGRAM} %(version)s")
 def cli() -> None:
@@ -114,9 +115,9 @@ def _is_after_interrupt(error: BaseException) -> bool:
 
 
 def _unwritable(error: Exception) -> int:
-    """The exit code of a failure to write that no caller handled; 0 for other errors.
+    """Report a failed write that no caller handled, and return its exit code; 0 for other errors.
 
-    Temporary files count as well.
+    Writes of temporary files are included.
     """
     import sqlite3  # noqa: PLC0415 - only where something went wrong
 

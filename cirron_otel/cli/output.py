@@ -39,8 +39,8 @@ _LAST_STANDARD = 2
 def prepare() -> None:
     """Let stdout and stderr take every character, whatever the locale can encode.
 
-    A standard descriptor that is closed is opened on /dev/null: otherwise the next file that is
-    opened gets its number, and everything that writes to stderr writes into that file.
+    Open /dev/null for each standard descriptor that is closed. Otherwise the next file that is
+    opened gets its number, and messages for stderr are written into that file.
     """
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:

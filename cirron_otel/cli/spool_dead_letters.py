@@ -26,18 +26,18 @@ _spool: Callable[[F], F] = click.option(
 _target: Callable[[F], F] = click.option(
     "--target",
     metavar="TARGET",
-    help="Only those of this target: its key or address, as `ls` shows.",
+    help="Only dead letters of this target, by its key or address as `ls` lists it.",
 )
-_all: Callable[[F], F] = click.option("--all", "is_all", is_flag=True, help="All of them.")
+_all: Callable[[F], F] = click.option("--all", "is_all", is_flag=True, help="All dead letters.")
 _names: Callable[[F], F] = click.argument("names", metavar="[NAME]...", nargs=-1)
 
 
 @click.group("dead-letters", short_help="Batches that a target refused for good.")
 def dead_letters() -> None:
-    """List the batches that a target refused for good, try them once more, or drop them."""
+    """List the batches that a target refused for good, send them again, or drop them."""
 
 
-@dead_letters.command(short_help="List them.")
+@dead_letters.command(short_help="List dead letters.")
 @_spool
 @_target
 @json_option
@@ -50,7 +50,7 @@ def ls(directory: str, target: str | None, as_json: bool) -> int:
         return 0
     for letter in letters:
         why = letter.why
-        asked = ", to be tried once more" if letter.is_requested else ""
+        asked = ", retry requested" if letter.is_requested else ""
         output.result(f"{printable(letter.name)}  {letter.key}  {printable(why.target)}")
         output.result(
             f"    {count(why.attempts, 'attempt')}, {moment(why.first_ns)} to"
@@ -60,7 +60,7 @@ def ls(directory: str, target: str | None, as_json: bool) -> int:
     return 0
 
 
-@dead_letters.command(short_help="Try them once more.")
+@dead_letters.command(short_help="Send dead letters again.")
 @_names
 @_all
 @_spool
@@ -69,18 +69,18 @@ def ls(directory: str, target: str | None, as_json: bool) -> int:
 def retry(
     names: tuple[str, ...], is_all: bool, directory: str, target: str | None, as_json: bool
 ) -> int:
-    """Ask that dead letters be tried once more.
+    """Request another attempt to send dead letters.
 
-    The process that sends to the target does so: a collector within seconds, `spool flush` and
-    `export --follow` when they run. What the target takes is removed here. Exit code 1 if there is
-    no dead letter of a NAME.
+    The process that sends to the target makes the attempt: a collector within seconds, `spool
+    flush` and `export --follow` when they run. A batch that the target accepts is no longer a dead
+    letter. Exit code 1 if a NAME is not a dead letter.
     """
     from ..spool.dead_letters import request
 
     return _each(names, is_all, directory, target, as_json, "requested", request)
 
 
-@dead_letters.command(short_help="Remove them.")
+@dead_letters.command(short_help="Remove dead letters.")
 @_names
 @_all
 @_spool
@@ -91,8 +91,7 @@ def drop(
 ) -> int:
     """Remove dead letters: the target never gets them.
 
-    A batch that is still in the spool stays there. Exit code 1 if there is no dead letter of a
-    NAME.
+    A batch that is still in the spool stays there. Exit code 1 if a NAME is not a dead letter.
     """
     from ..spool.dead_letters import drop as remove
 
@@ -121,7 +120,7 @@ def _each(
     else:
         output.result(f"{count(len(chosen), 'dead letter')} {done}")
         for name in missing:
-            output.message(f"no dead letter is called {printable(name)}")
+            output.message(f"no dead letter is named {printable(name)}")
     return 1 if missing else 0
 
 

@@ -64,7 +64,7 @@ class BlobSender:
         self._uploader.finish(timeout)
 
     def undelivered(self) -> int:
-        """Count the snapshot files that are here and not stored."""
+        """Count the received snapshot files that are not in the store yet."""
         return self._uploader.undelivered()
 
     def set_context(self, context: Any) -> None:

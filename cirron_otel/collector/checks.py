@@ -168,15 +168,15 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
     ):
         yield "receivers.http is off: health and metrics cannot be asked for"
     if options.storage.url is None and options.storage.retention_days is not None:
-        yield "storage.retention_days is said without storage.url: no rows are written"
-    if told := descriptors.problem(wanted_connections(options), descriptors.available()):
-        yield told
+        yield "storage.retention_days is set without storage.url: no rows are written"
+    if problem := descriptors.problem(wanted_connections(options), descriptors.available()):
+        yield problem
     for at, exporter in enumerate(options.exporters):
         yield from _unencrypted(f"exporters[{at}]", exporter)
 
 
 def wanted_connections(options: CollectorOptions) -> descriptors.Connections:
-    """Return how many connections the receivers that listen may have."""
+    """Return the configured limits of connections; 0 for a receiver that is off."""
     grpc, http = options.receivers.grpc, options.receivers.http
     return descriptors.Connections(
         grpc=0 if grpc.address is None else grpc.max_connections,

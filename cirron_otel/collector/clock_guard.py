@@ -1,7 +1,7 @@
-"""Whether the wall clock can be trusted with the removal of old data.
+"""A check whether the wall clock can be trusted with the removal of old data.
 
-The guard compares the wall clock with one that is never set. It keeps what it saw in a file, so
-that a process that starts after a jump, or after a reboot with a wrong clock, finds it out, too.
+The guard compares the wall clock with a clock that is never set. It saves its state in a file, so
+that a process detects a jump of the clock before its start, and a wrong clock after a reboot.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ from ..receiver.journal_files import write_synced
 
 FILE_NAME = "clock.json"
 FIRST_S = 600.0
-"""A new process trusts no clock before: time to start, and for the machine to set its clock."""
+"""A new process does not trust the clock until this time after its start, seconds: the machine may
+still be about to set its clock."""
 TRUST_S = 3600.0
-"""How long the clock is not trusted after a jump."""
+"""How long the clock is not trusted after a jump, seconds."""
 _JUMP_S = 60.0
 _SAVE_S = 60.0
 _LONGEST_OFF_S = 86_400.0
-"""A machine that was off for longer, by its own clock, may also have a clock that is ahead."""
+"""Seconds. If a machine seems to have been off for longer, its clock may be ahead instead."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MAX_BYTES = 4096
 
 
 def _passed_s() -> float:
-    """Seconds that no setting of the clock changes, and that go on in suspension."""
+    """Return seconds by a clock that is never set and that also counts while suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _boot_id() -> str:
-    """A name for the time since the machine started; empty if it has none."""
+    """Return the id of the current boot; empty if the system has none."""
     with contextlib.suppress(OSError, ValueError):
         return _BOOT_ID.read_text("ascii").strip()
     return ""
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of the file."""
+    """The saved state."""
 
     boot: str
     offset_s: float
     """Wall clock minus the clock that is never set."""
     wall_s: float
-    """The last wall time that was seen."""
+    """The latest wall time that was observed, Unix seconds."""
     jumped_at_s: float | None
-    """When a jump was noticed, by the clock that is never set."""
+    """When the latest jump was noticed, by the clock that is never set; None if long ago."""
 
 
 class ClockGuard:
-    """Watches the wall clock against one that is never set; for one thread."""
+    """Compares the wall clock with a clock that is never set; for one thread."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class ClockGuard:
         passed: Callable[[], float] = _passed_s,
         boot: Callable[[], str] = _boot_id,
     ) -> None:
-        """`path` is the file; `wall` and `passed` give seconds, `boot` the start of the machine."""
+        """`path` is the file of the state; `wall` and `passed` return seconds, `boot` a boot id."""
         self._path, self._wall, self._passed, self._boot = path, wall, passed, boot()
         self._started = passed()
         self._offset = wall() - self._started
@@ -77,12 +78,12 @@ class ClockGuard:
         self.look()
 
     def _goes_on(self, record: _Record) -> bool:
-        """Whether the wall clock may be right after a reboot, as far as the last record tells."""
+        """Whether the wall clock is plausible after a reboot, by the latest record."""
         off_s = self._wall() - record.wall_s
         return record.jumped_at_s is None and -_JUMP_S <= off_s <= _LONGEST_OFF_S
 
     def look(self) -> None:
-        """Notice a jump, and keep what was seen; to be called again and again."""
+        """Check for a jump and save the state; to be called at least once a minute."""
         passed = self._passed()
         offset = self._wall() - passed
         is_jump = abs(offset - self._offset) > _JUMP_S
@@ -92,7 +93,7 @@ class ClockGuard:
             self._jumped_at = None
         if is_jump or passed >= self._save_at:
             self._save_at = passed + _SAVE_S
-            # If it cannot be kept, the next process compares with what was kept before.
+            # Without it the next process compares with the state that was saved earlier.
             with contextlib.suppress(TargetError):
                 self._save(passed)
 
@@ -102,7 +103,7 @@ class ClockGuard:
         return self._jumped_at is not None
 
     def is_trusted(self) -> bool:
-        """Whether data may be removed because of its age now."""
+        """Whether data may be removed now because of its age."""
         self.look()
         return not self.has_jumped and self._passed() - self._started >= FIRST_S
 
@@ -112,7 +113,7 @@ class ClockGuard:
 
 
 def _read(path: Path) -> _Record | None:
-    """The record of the process before; None if there is none, or it is damaged."""
+    """Return the saved record; None if there is none, or if it is damaged."""
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_MAX_BYTES), type=_Record)

@@ -1,4 +1,4 @@
-"""An exporter that counts what one transport receives."""
+"""An exporter that counts the requests of one transport."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class CountedExporter:
 
     @property
     def max_body_bytes(self) -> int:
-        """See Exporter."""
+        """The largest body that the inner exporter takes, bytes."""
         return self._inner.max_body_bytes
 
     def reserve(self, size: int) -> bool:
-        """See Exporter."""
+        """Reserve `size` bytes for a body; False if there is no room."""
         return self._inner.reserve(size)
 
     def release(self, size: int) -> None:
-        """See Exporter."""
+        """Release `size` reserved bytes."""
         self._inner.release(size)
 
     async def export(self, request: Request) -> Answer:
-        """See Exporter."""
+        """Export and count a request. Raises RefusalError as the inner exporter does."""
         labels = (self._transport, request.signal.value)
         begun = time.monotonic()
         try:

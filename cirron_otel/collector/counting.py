@@ -31,7 +31,7 @@ SPOOL = "spool"
 
 _LOOK_S = 5.0
 _LOOK_SHARE = 3000.0
-"""Looking how large the spool is takes at most one part of 3,000 of the time."""
+"""Measuring the spool takes at most 1/3,000 of the time."""
 
 
 class Counting:
@@ -82,16 +82,17 @@ def counted_letters(
     registry: Registry,
     name: str,
 ) -> DeadLetters:
-    """Return the dead letters of a target, by its key and what people may see of it.
+    """Return the dead letters of a target, which add to the counters of `registry`.
 
-    `max_bytes` is the spool's cap, `name` as for Counting.
+    `target` is its key and its address without secrets. `max_bytes` is the spool's cap, `name` the
+    label of the counters.
     """
 
     def count(added: int, dropped: int) -> None:
         registry.add(m.DEAD_LETTERS, added, name)
         registry.add(m.DROPPED_BATCHES, dropped, name, "dead_letter")
 
-    count(0, 0)  # from the start, so that a rate is there when the first one comes
+    count(0, 0)  # The counters exist from the start, so that the first increase is a rate.
     return DeadLetters(paths, *target, max_bytes, count)
 
 
@@ -104,7 +105,7 @@ class SpoolCounts:
         self._folders = (paths.spool, paths.snapshots, parts)
         self._look_at = 0.0
         self._size = self._added = self._evicted = 0
-        """Bytes: of the spool when it was last read; stored since then; evicted until then."""
+        """Bytes: the spool when it was last measured, stored since then, evicted until then."""
 
     def stored(self, names: Sequence[str]) -> None:
         """Batches are in the spool."""
@@ -134,7 +135,7 @@ class SpoolCounts:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The bytes of all files in a folder and below it."""
+    """Return the size of all files in a folder and below it, bytes."""
     size, folders = 0, [os.fspath(folder)]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:

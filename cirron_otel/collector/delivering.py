@@ -32,7 +32,7 @@ class Delivering:
     ) -> None:
         """Start at once, with what is there already.
 
-        `name` is what metrics call the target; without one what is sent is not counted.
+        `name` is the target's label in metrics; without one, sent batches are not counted.
         `max_bytes` is the spool's cap.
         """
         self.name = name
@@ -49,7 +49,7 @@ class Delivering:
         self._feed.pump()
 
     def stored(self, names: list[str]) -> None:
-        """Batches are in the spool."""
+        """Note batches that were added to the spool."""
         self._feed.add(names)
         self._oldest.add(names)
 
@@ -62,11 +62,15 @@ class Delivering:
         self.delivery.finish(timeout)
 
     def undelivered(self) -> int:
-        """How many batches the target does not have."""
+        """Return how many batches of the spool the target lacks."""
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:
-        """Whether a batch is still to be sent; then the spool needs its room."""
+        """Return whether a batch is still to be sent.
+
+        The caller needs the batch's room in the spool, so a batch that the target keeps refusing
+        is given up sooner; see `Schedule.press`.
+        """
         is_lacking = self._unsent.lacks(name)
         if is_lacking:
             self.delivery.press()

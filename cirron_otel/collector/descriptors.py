@@ -1,7 +1,7 @@
-"""File descriptors: the limit is raised as far as it goes, and connections are kept below it.
+"""The limit of file descriptors, and the number of connections that it allows.
 
-A connection too many is refused and counted. A descriptor too many would hit whatever needs one
-next: the journal, the health endpoint, a new second process.
+A connection beyond its limit is refused and counted. Without that limit, descriptors would run out
+for the journal, the health endpoint or a new second process instead.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ import resource
 from typing import Final, NamedTuple
 
 RESERVED: Final = 256
-"""Descriptors for files, the second process and gRPC itself; with a small limit a quarter of it."""
+"""Descriptors for files, the second process and gRPC itself; at most a quarter of the limit."""
 
 _PER_HTTP: Final = 1
 _PER_GRPC: Final = 3
 """The client's socket, and both ends of the one to gRPC's own server (receiver/grpc_front.py)."""
 _LARGEST: Final = 1 << 20
-"""More are never asked for: some systems call the limit infinite, and refuse that number."""
+"""The largest limit that is set: some systems report an infinite limit and refuse to set it."""
 
 
 class Connections(NamedTuple):
-    """How many connections each receiver may have."""
+    """The number of connections that each receiver may have."""
 
     grpc: int
     http: int
 
     @property
     def descriptors(self) -> int:
-        """What they take together."""
+        """The descriptors that all of them need."""
         return self.grpc * _PER_GRPC + self.http * _PER_HTTP
 
 
 def available() -> int:
-    """Return how many descriptors this process may have at most."""
+    """Return the hard limit of descriptors of this process."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _LARGEST if hard == resource.RLIM_INFINITY else min(hard, _LARGEST)
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of this process to the hard one; return how many it may have."""
+    """Raise the soft limit of this process to the hard limit; return the soft limit after that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = available()
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # Systems may refuse what they state as the hard limit.
+        # Some systems refuse the value that they report as the hard limit.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -51,7 +51,7 @@ def raise_limit() -> int:
 
 
 def fitting(wanted: Connections, limit: int) -> Connections:
-    """Return `wanted`, or as much of it as `limit` descriptors leave room for."""
+    """Return `wanted`, reduced in proportion if `limit` descriptors are too few for it."""
     room = limit - min(RESERVED, limit // 4)
     needed = wanted.descriptors
     if needed <= room:
@@ -60,12 +60,12 @@ def fitting(wanted: Connections, limit: int) -> Connections:
 
 
 def problem(wanted: Connections, limit: int) -> str:
-    """Return why fewer connections than `wanted` are taken; empty if all are."""
+    """Return a warning if `limit` descriptors are too few for `wanted`; else an empty string."""
     fits = fitting(wanted, limit)
     if fits == wanted:
         return ""
     return (
-        f"{wanted.grpc} connections of gRPC and {wanted.http} of HTTP (max_connections) take"
-        f" {wanted.descriptors + RESERVED} file descriptors, and there are {limit}: {fits.grpc} and"
-        f" {fits.http} are taken; allow more (ulimit -Hn, LimitNOFILE=)"
+        f"{wanted.grpc} gRPC and {wanted.http} HTTP connections (max_connections) need"
+        f" {wanted.descriptors + RESERVED} file descriptors, and the limit is {limit}: only"
+        f" {fits.grpc} and {fits.http} are accepted; raise the limit (ulimit -Hn, LimitNOFILE=)"
     )

@@ -1,4 +1,4 @@
-"""Whether the packages of the extra `collector` are installed."""
+"""A check that the packages of the extra `collector` are installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def is_installed() -> bool:
     """Whether a collector can run here."""
     try:
         return all(find_spec(name) is not None for name in _MODULES)
-    except ModuleNotFoundError:  # of `google`, which contains `google.rpc`
+    except ModuleNotFoundError:  # `google`, the parent of `google.rpc`, is missing
         return False
 
 
 def require() -> None:
-    """Raise MissingExtraError, which names the command that installs them, if they are missing."""
+    """Raise MissingExtraError, which names the install command, if a package is missing."""
     if not is_installed():
         raise MissingExtraError("collector", "the collector")

@@ -1,4 +1,4 @@
-"""What a delivery is told of: the batches that are in the spool already, and those that come."""
+"""The batches that a delivery is given: those in the spool at its start, and those sealed later."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from ..spool.owner import NONE, group_of, is_alive, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 
 MOST_NAMES = 1_000_000
-"""Batches that a delivery remembers by name: more than a spool is meant to hold, for a batch beyond
-them would wait behind those of tenants that are refused. A name takes about 200 bytes."""
+"""Batches that a delivery remembers by name. A spool is not meant to hold more: a batch beyond them
+would wait for those of tenants that are refused. A name takes about 200 bytes."""
 _WAITING = MOST_NAMES // 2
-"""A delivery is given no more than this at once: it looks through the spool for those that it had
-no room for by the prefix of an owner, which a collector's batches do not have."""
+"""Batches that a delivery is given at once. It finds those for which it has no room again only by
+the prefix of an owner, and a collector's batches have none."""
 
 _CHECK_FROM = 10_000
 """With this many names, those of batches that were delivered or evicted are dropped."""
 
 _LOOK_S = 5.0
 _LOOK_SHARE = 100.0
-"""Looking takes no more than a hundredth of the time."""
+"""Counting takes at most a hundredth of the time."""
 
 
 class Feed:
-    """Tells a delivery of batches, as fast as it takes them; from one thread."""
+    """Gives batches to a delivery as fast as it takes them; for one thread."""
 
     def __init__(self, delivery: Delivery, names: Iterable[str]) -> None:
-        """`names` are there already."""
+        """`names` are the batches in the spool at the start."""
         self.delivery = delivery
         self._left = deque(names)
 
     def add(self, names: Iterable[str]) -> None:
-        """Batches were sealed."""
+        """Add batches that were sealed."""
         self._left.extend(names)
         self.pump()
 
     @property
     def left(self) -> int:
-        """What it was not told of yet."""
+        """How many batches the delivery was not given yet."""
         return len(self._left)
 
     def pump(self) -> None:
-        """Tell it as much as it has room for."""
+        """Give the delivery as many batches as it has room for."""
         if self._left:
             room = _WAITING - int(self.delivery.stats()["waiting"])
             for _ in range(min(room, len(self._left))):
@@ -59,10 +59,10 @@ class Feed:
 
 
 def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
-    """The batches in the spool that a target does not have, and that nobody else will send there.
+    """Return the batches in the spool that a target lacks and that no other process sends to it.
 
-    Those of an owner who lives are his; those that an owner began to send to the same target are
-    found by the delivery itself.
+    The owner of a batch sends it while it is alive. The delivery itself finds the batches that an
+    owner began to send to the same target.
     """
     others = {
         prefix
@@ -75,36 +75,36 @@ def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
     try:
         with contextlib.closing(Delivered(paths, target.key)) as done:
             return done.undone(names)
-    except (InputError, TargetError):  # the delivery sets it aside
+    except (InputError, TargetError):  # the delivery sets the damaged file aside
         return names
 
 
 class Standing(NamedTuple):
-    """Where a target stands."""
+    """The progress of the delivery to one target."""
 
     waiting: int
-    """Batches of the spool that it does not have."""
+    """Batches of the spool that the target lacks."""
     age_s: float
     """How long the oldest of them has been in the spool, seconds."""
     evicted: int = 0
-    """How many left the spool before it had them."""
+    """Batches that left the spool before they were sent."""
 
 
 class Unsent:
-    """What a target does not have by its cursors: looked at now and then, for it reads them all."""
+    """The batches that a target lacks by its cursors; counted only now and then, for it is slow."""
 
     def __init__(self, paths: SpoolPaths, key: str) -> None:
         self._paths, self._key = paths, key
         self._look_at = 0.0
         self._found: tuple[int, float | None] = 0, None
         self._done: Delivered | None = None
-        """What the target has of batches without an owner."""
+        """The batches without an owner that the target has."""
 
     def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> Standing:
-        """How many there are; some seconds old.
+        """Return how many there are and the age of the oldest; the result may be some seconds old.
 
-        `left` gives the batches that the target may lack, and None while that is not known. Then
-        the directory is read.
+        `left` returns the batches that the target may lack, or None if that is not known; then the
+        directory is read.
         """
         begun = time.monotonic()
         if begun >= self._look_at:
@@ -116,13 +116,13 @@ class Unsent:
         return Standing(waiting, 0.0 if since is None else max(time.time() - since, 0.0))
 
     def count(self) -> int:
-        """How many there are now; the directory is read."""
+        """Read the directory and return how many batches the target lacks now."""
         with contextlib.suppress(OSError):
             self._found = self._count(None)
         return self._found[0]
 
     def lacks(self, name: str) -> bool:
-        """Whether the target is still to have a batch that no process here is the owner of."""
+        """Whether the target lacks a batch that has no owner."""
         done = self._delivered()
         if done is not None and name in done:
             return False
@@ -135,7 +135,7 @@ class Unsent:
         return [name for name in left if (self._paths.spool / name).exists()]
 
     def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
-        """How many, and since when the first by name is there, Unix s."""
+        """Return how many there are, and when the first by name was sealed, Unix seconds."""
         if known_left is not None:
             done = self._delivered()
             return self._of(known_left if done is None else done.undone(known_left))
@@ -155,7 +155,7 @@ class Unsent:
         return len(left), (self._paths.spool / min(left)).stat().st_mtime
 
     def _delivered(self) -> Delivered | None:
-        """None where it cannot be read; it is tried again then."""
+        """Return the delivered batches; None if they cannot be read now."""
         if self._done is not None and self._done.is_stale:
             self._done.close()
             self._done = None

@@ -42,7 +42,7 @@ class Following:
         registry: Registry,
         max_bytes: int | None = None,
     ) -> None:
-        """Start at once. `headers_of` gives the headers that came with a batch, by its name.
+        """Start at once. `headers_of` returns the headers that were received with a batch.
 
         `max_bytes` is the spool's cap.
         """
@@ -105,7 +105,7 @@ class Following:
         logger.warning("%s", error, extra={"cause": cause})
 
     def stored(self, names: list[str]) -> None:
-        """Batches are in the spool."""
+        """Note batches that were added to the spool."""
         if (follower := self._at_work) is not None:
             follower.note(names)
 
@@ -135,7 +135,7 @@ class Following:
             timer.cancel()
 
     def undelivered(self) -> int:
-        """How many batches the target does not have."""
+        """Return how many batches of the spool the target lacks."""
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The receivers of a collector: built from its options, started, reloaded and stopped together."""
+"""The receivers of a collector, which are started, reloaded and stopped together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Listeners:
-    """The gRPC and the HTTP receiver, as far as the options have an address for them."""
+    """The gRPC and the HTTP receiver, if the options contain an address for each."""
 
     def __init__(
         self,
@@ -32,20 +32,20 @@ class Listeners:
         readiness: Readiness,
         paths: SpoolPaths,
     ) -> None:
-        """Keep what the receivers are built from; `start` makes them listen."""
+        """Keep the arguments; `start` builds the receivers and makes them listen."""
         self._options, self._exporter = options, exporter
         self._registry, self._readiness, self._paths = registry, readiness, paths
         self._gate = Gate(None)
         self._receivers: list[Any] = []
         self._reloads: list[Callable[[], None]] = []
-        """Each reads the certificates of one receiver again."""
+        """Functions that read the certificates of one receiver again. They raise UsageError."""
         self.addresses: dict[str, str] = {}
         """The address of each receiver, by its name: `grpc` or `http`."""
 
     async def start(self, unready: Callable[[], str]) -> None:
-        """Listen; `unready` gives the reason why nothing can be taken now, or nothing.
+        """Listen; `unready` returns why requests cannot be taken now, or an empty string.
 
-        Raises UsageError and TargetError; receivers that were started by then have to be stopped.
+        Raises UsageError and TargetError; the caller then stops the receivers that were started.
         """
         receivers = self._options.receivers
         wanted = wanted_connections(self._options)
@@ -57,10 +57,10 @@ class Listeners:
             await self._add("http", self._http(connections.http, unready))
 
     def apply(self, options: CollectorOptions) -> Callable[[], None]:
-        """Read tokens and certificates again. The result, when called, takes the new options.
+        """Read tokens and certificates again; return a function that applies the new options.
 
-        Raises UsageError where a file is wrong; then tokens stay as they were, and certificates
-        of one receiver may be new.
+        Raises UsageError if a file is invalid. The tokens are unchanged then, but one receiver may
+        have its new certificates already.
         """
         tokens = _tokens(options)
         for reload in self._reloads:
@@ -75,7 +75,7 @@ class Listeners:
         return commit
 
     async def stop(self, grace_s: float) -> None:
-        """Close all receivers; requests under way have `grace_s` seconds for each of them."""
+        """Stop the receivers in turn; each has `grace_s` seconds to finish its requests."""
         for receiver in self._receivers:
             await receiver.stop(grace_s)
 
@@ -142,8 +142,8 @@ class Listeners:
                 unfinished_bytes=options.spool.max_bytes // 2,
             ),
             health=Health(
-                live=_alive if options.health.enabled else _untold,
-                ready=unready if options.health.enabled else _untold,
+                live=_alive if options.health.enabled else _disabled,
+                ready=unready if options.health.enabled else _disabled,
                 metrics=self._registry.render if options.metrics.prometheus else None,
             ),
             passed_headers=options.receivers.headers.pass_,
@@ -173,7 +173,7 @@ def _alive() -> str:
     return ""
 
 
-def _untold() -> str:
+def _disabled() -> str:
     from ..receiver.http_answers import HttpError  # noqa: PLC0415 - brings its library
 
     raise HttpError(404, "the health endpoints are disabled")

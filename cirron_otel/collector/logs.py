@@ -30,8 +30,9 @@ _MAX_CAUSES = 1000
 _MAX_DEPTH = 8
 _MAX_TEXT = 10_000
 _REPEAT_S = 60.0
-# RFC 9110, "Authorization". After the name of a header all of its value is masked; after a scheme
-# alone what does not look like a word of a sentence. User and password of a URL are masked, too.
+# RFC 9110, "Authorization". After the name of a header its complete value is masked. After a scheme
+# alone, text is masked unless it looks like a word of a sentence. User and password of a URL are
+# masked, too.
 _CHARACTER = r"[A-Za-z0-9._~+/=-]"
 _CREDENTIALS = re.compile(
     r"\b((?i:bearer|basic|digest)\s+)"
@@ -179,9 +180,9 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """Log what Python writes to stderr by itself, an exception in a destructor for example."""
+    """Log an exception that Python would write to stderr, such as one in a destructor."""
     error = (found.exc_type, found.exc_value, found.exc_traceback)
-    _logger.error("an error that nothing can handle: %s", found.err_msg or "", exc_info=error)  # type: ignore[arg-type]
+    _logger.error("an exception was ignored: %s", found.err_msg or "", exc_info=error)  # type: ignore[arg-type]
 
 
 def _in_thread(found: threading.ExceptHookArgs) -> None:

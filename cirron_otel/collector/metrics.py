@@ -28,7 +28,7 @@ BOUNDS: Final = (
 
 
 BLOBS: Final = "blobs"
-"""What metrics and logs call the store of snapshot files."""
+"""The name of the store of snapshot files in metrics and logs."""
 
 
 class Kind(StrEnum):
@@ -123,8 +123,8 @@ EXPORT_REJECTED_SPANS = _counter(
 DROPPED_BATCHES = _counter(
     "dropped_batches",
     labels="stage reason",
-    meaning="Batches that a target does not get: `evicted` from the full spool, `refused` by it,"
-    " `dead_letter`: dropped from the dead letters for lack of room",
+    meaning="Batches that a target does not receive: `evicted` from the full spool, `refused` by"
+    " the target, `dead_letter`: dropped from the dead letters for lack of room",
 )
 DEAD_LETTERS = _counter(
     "dead_letters",

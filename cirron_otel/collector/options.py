@@ -112,26 +112,27 @@ class Grpc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CorsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which pages of browsers may send (CORS). Without an origin none may."""
+    """Cross-origin requests of browsers (CORS). Without an allowed origin they are refused."""
 
     allowed_origins: Annotated[
         tuple[str, ...],
         Key(
             ORIGINS,
-            "their origins, as `https://app.example`; one `*` in each stands for any text",
+            "origins of pages that may send, such as `https://app.example`; one `*` in each matches"
+            " any text",
         ),
     ] = ()
     allowed_headers: Annotated[
         tuple[str, ...],
         Key(
             CORS_HEADERS,
-            "headers that they may send beside those that OTLP needs, as `authorization`;"
-            " `*` allows all",
+            "request headers that pages may send in addition to those of OTLP, such as"
+            " `authorization`; `*` allows all",
         ),
     ] = ()
     max_age: Annotated[
         int | None,
-        Key(integer(0), "how long a browser may keep the answer to its preflight request", "s"),
+        Key(integer(0), "how long a browser may cache the answer to a preflight request", "s"),
     ] = None
 
 
@@ -284,13 +285,17 @@ class Storage(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float,
         Key(
             number(0, 1),
-            "if more than this share of the batches is old, none goes until that is confirmed",
+            "if a larger share of the batches has expired, none is removed without confirmation",
             at_once=True,
         ),
     ] = 0.5
     retention_confirmed: Annotated[
         datetime | None,
-        Key(MOMENT, "rows of batches from before may go, however many they are", at_once=True),
+        Key(
+            MOMENT,
+            "confirms the removal of batches created before this time, however many they are",
+            at_once=True,
+        ),
     ] = None
     context: Context = msgspec.field(default_factory=Context)
 

@@ -42,21 +42,21 @@ HeadersOf = Callable[[str], Headers]
 
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?")
-"""RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Blanks at either end are
-removed on the way: the value would become another tenant's."""
+"""RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Servers remove blanks at
+either end, so a value with them would become that of another tenant."""
 
 
 class _Lanes:
-    """The headers of batches, and the lane that each set of headers is."""
+    """The headers of batches. Each set of headers is a lane."""
 
     def __init__(self, names: Collection[str], headers_of: HeadersOf) -> None:
-        """`names`: the headers that are sent on."""
+        """`names` are the headers that are forwarded."""
         self._names, self.headers_of = frozenset(names), headers_of
 
     def headers(self, name: str) -> Headers:
-        """Return the headers that are sent on with a batch.
+        """Return the headers that are forwarded with a batch.
 
-        Raises RefusedError if no request can have them.
+        Raises RefusedError if a request cannot carry them.
         """
         found = self.named(self.headers_of(name))
         for key, value in found:
@@ -75,7 +75,7 @@ class _Lanes:
             return ""
 
     def named(self, headers: Headers) -> Headers:
-        """Return those of `headers` that are sent on."""
+        """Return those of `headers` that are forwarded."""
         return tuple(each for each in headers if each[0] in self._names)
 
 
@@ -132,21 +132,21 @@ class PassingCirron(CirronTarget):
     """A Cirron endpoint that gets the headers of the batches that it gets."""
 
     tenants: Callable[[], Mapping[str, Headers]] = staticmethod(dict)
-    """The headers of each tenant that is known; see `Whose.tenants`."""
+    """Returns the headers of each known tenant, by its id; see `Whose.tenants`."""
     _lanes = _Lanes((), lambda _: ())
     _passed: Mapping[str, str] = {}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See CirronTarget."""
+        """Take the arguments of CirronTarget."""
         super().__init__(*arguments, **options)
         self.blobs = PassingBlobs(self, self.blobs)
 
     def pass_on(self, names: Collection[str], headers_of: HeadersOf) -> None:
-        """Send on the headers `names` of what `headers_of` gives for a batch, by its name."""
+        """Forward the headers `names`; `headers_of` returns all headers of a batch, by its name."""
         self._lanes = _Lanes(names, headers_of)
 
     def headers_of(self, name: str) -> Headers:
-        """Return all headers that came with a batch."""
+        """Return all headers that were received with a batch."""
         return self._lanes.headers_of(name)
 
     def lane_of(self, name: str) -> str:
@@ -154,7 +154,7 @@ class PassingCirron(CirronTarget):
         return self._lanes.lane_of(name)
 
     def with_headers(self, headers: Headers) -> contextlib.AbstractContextManager[None]:
-        """Send these with each request, as far as they are sent on."""
+        """Send those of `headers` that are forwarded with each request inside the context."""
         return self._with(dict(self._lanes.named(headers)))
 
     @contextlib.contextmanager
@@ -186,7 +186,7 @@ class PassingCirron(CirronTarget):
 
 
 class PassingBlobs:
-    """Uploads the snapshot files of a span, each with the headers of its tenant; a BlobSink."""
+    """A BlobSink that uploads each snapshot file with the headers of its tenant."""
 
     def __init__(self, target: PassingCirron, blobs: BlobSink) -> None:
         """`blobs` uploads one file to `target`."""
@@ -194,13 +194,13 @@ class PassingBlobs:
         self._tenants: Mapping[str, Headers] = {}
 
     def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
-        """The files that a batch names, as they are stored for its tenant; see BlobSink."""
+        """Return the files that a batch names, as they are stored for its tenant."""
         keys = local_blobs(data)
         tenant = tenant_of(self._target.headers_of(name)) if keys else ""
         return [tenant_key(key, tenant) for key in keys]
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Upload one part; see BlobSink."""
+        """Upload one part of a file; True if the file is complete. Raises as BlobSink does."""
         tenant = tenant_of_directory(key.directory)
         if tenant not in self._tenants:
             self._tenants = {"": (), **self._target.tenants()}
@@ -210,7 +210,7 @@ class PassingBlobs:
 
 @contextlib.contextmanager
 def _of_one_lane(headers: Headers) -> Iterator[None]:
-    """Turn the answer to headers that are too large into a refusal of the batch they came with."""
+    """Turn an answer 431 (headers too large) into a refusal of the batch with these headers."""
     try:
         yield
     except MisconfiguredError as error:

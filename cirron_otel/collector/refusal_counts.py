@@ -1,4 +1,4 @@
-"""Refusals of one transport: each is counted, and one of each kind a minute is logged."""
+"""Counters and sampled logs of refused requests: one line of each kind per minute."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 
 
 class RefusalCounts:
-    """Observes the refusals of one receiver."""
+    """Counts and logs the refusals of one receiver."""
 
     def __init__(self, registry: Registry, transport: str) -> None:
         self._registry, self._transport = registry, transport
 
     def __call__(self, refused: Refused) -> None:
-        """Count it, and log it unless one like it was logged within the last minute."""
+        """Count a refusal, and log it unless a similar one was logged within the last minute."""
         transport, signal, reason = self._transport, refused.signal, refused.reason
         self._registry.add(m.REFUSED_REQUESTS, 1, transport, signal, reason)
         fields = {
@@ -27,7 +27,7 @@ class RefusalCounts:
             "reason": reason,
             "status": refused.status,
         }
-        # The logs hold back what has the same cause within a minute, and say how often it came.
+        # The log handler suppresses repeats of a cause within a minute, and logs their number.
         logger.warning(
             "a request was refused: %s",
             refused.message,

@@ -1,4 +1,4 @@
-"""Removing the rows of old batches, unless that would remove more than is plausible."""
+"""The removal of expired batches from the database, unless too many would be removed at once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Retention:
     """Removes old rows on a thread of its own, one removal at a time."""
 
     def __init__(self) -> None:
-        """Nothing is removed yet."""
+        """Create it idle; `start` begins a removal."""
         self._thread: threading.Thread | None = None
 
     def start(self, options: Options) -> None:
-        """Begin a removal, if one is configured and none is under way; the clock is trusted."""
+        """Begin a removal if one is configured and none is running. The caller trusts the clock."""
         if options.url is None or options.retention_days is None or self.is_running:
             return
         before_ns = time.time_ns() - int(options.retention_days * _DAY_NS)
@@ -36,7 +36,7 @@ class Retention:
 
     @property
     def is_running(self) -> bool:
-        """Whether a removal is under way."""
+        """Whether a removal is running."""
         return self._thread is not None and self._thread.is_alive()
 
 
@@ -52,7 +52,11 @@ def _run(options: Options, before_ns: int) -> None:
 
 
 def remove(storage: Storage, options: Options, before_ns: int) -> None:
-    """Remove the batches from before a time, Unix ns, if they are not too many or are confirmed."""
+    """Remove the batches from before a time (Unix ns), unless they are too many.
+
+    Too many are those beyond `options.retention_share` of all batches, unless they are from before
+    `options.retention_confirmed`. Raises CirronOtelError if the database fails.
+    """
     if options.retention_confirmed is not None:
         _retain(storage, min(before_ns, int(options.retention_confirmed.timestamp() * 10**9)))
     old, batches = storage.expired(before_ns)
@@ -62,7 +66,7 @@ def remove(storage: Storage, options: Options, before_ns: int) -> None:
     before = datetime.fromtimestamp(before_ns // 10**9, UTC).isoformat().replace("+00:00", "Z")
     logger.warning(
         "%d of %d batches in the database are from before %s: storage.retention_days would remove"
-        " more than storage.retention_share (%g) of them at once. None is removed until that is"
+        " more than storage.retention_share (%g) of them at once. No batch is removed until this is"
         " confirmed: check the clock of this machine, then set storage.retention_confirmed to %s"
         " and reload",
         old,
@@ -77,4 +81,4 @@ def remove(storage: Storage, options: Options, before_ns: int) -> None:
 def _retain(storage: Storage, before_ns: int) -> None:
     gone = storage.retain(before_ns)
     if gone.batches:
-        logger.info("%d batches were old: %d rows are removed", gone.batches, gone.rows)
+        logger.info("removed %d expired batches with %d rows", gone.batches, gone.rows)

@@ -30,13 +30,13 @@ from .second_process import Translator
 logger = logging.getLogger(__name__)
 
 _WAKE_S = 0.02
-"""So often the second process is told how far the journal is, at most."""
+"""The shortest time between two reports of the journal's end to the second process."""
 _LOOK_S = 0.5
-"""While something waits, the translation is told so often how things stand."""
+"""The time between two reports to the translation while requests wait."""
 UNDELIVERED = 7
-"""The exit code if all that was taken is in the spool, and not at every target."""
+"""The exit code if everything is in the spool, but a target lacks some of it."""
 _LATE_S = 10.0
-"""What has waited for so long waits for nobody's work."""
+"""Translation does not yield the CPU to other processes after requests waited this long."""
 
 
 class Collector:
@@ -96,7 +96,7 @@ class Collector:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses that it listens on, by `grpc` and `http`."""
+        """The address of each receiver, by its name: `grpc` or `http`."""
         return {} if self._listeners is None else self._listeners.addresses
 
     @property
@@ -177,7 +177,7 @@ class Collector:
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether a target lacked something at the end."""
+        """Whether a target lacked batches at the end."""
         return bool(self._translator.undelivered)
 
     async def _break_off(self) -> None:

@@ -59,7 +59,7 @@ class Translator:
         self.trouble = ""
         """Why it does not get on, as it said last."""
         self.undelivered: dict[str, int] = {}
-        """How many batches each target did not have when it ended, as far as there are any."""
+        """Batches that each target lacked when the process ended, for targets that lacked any."""
 
     async def start(self) -> None:
         """Start it, and wait until it works. Raises TargetError where it cannot."""
@@ -100,7 +100,7 @@ class Translator:
         process = self._process
         if process is not None:
             await process.wait()
-        for name, number in self.undelivered.items():  # for the last push of the metrics
+        for name, number in self.undelivered.items():  # for the final metrics push
             self._registry.set(m.QUEUE_REQUESTS, number, name)
         return is_done and process is not None and process.returncode == 0
 

@@ -18,7 +18,7 @@ from .secret import Secret, SecretHeader, SecretUrl
 
 
 def _moment(value: object) -> datetime:
-    """A date is its beginning; a time without a zone is UTC. YAML gives both as such."""
+    """Parse a time; a date means its midnight, and a time without a zone is UTC."""
     if isinstance(value, datetime):
         found = value
     elif isinstance(value, date):

@@ -59,9 +59,9 @@ _IDLE_S = 1.0
 _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
 _DAMAGED_SHARE = 8
-"""Copies of damaged files may take an eighth of the journal's room."""
+"""Copies of damaged files may take 1/8 of the limit of the journal."""
 _DISTRUST_S = 60.0
-"""Until the clock is asked again whether it can be trusted."""
+"""Time until the clock is checked again after it could not be trusted, seconds."""
 
 
 class Worker:
@@ -267,8 +267,7 @@ class Worker:
             else:
                 self._forget_at = now + _DISTRUST_S
                 if self._clock.has_jumped:
-                    told = "the clock was changed: deletion by age pauses for an hour"
-                    logger.warning(told)
+                    logger.warning("the clock was changed: deletion by age pauses for an hour")
         say({"idle": self._until and list(self._until), **self._figures()})
 
     def _end(self) -> None:
@@ -286,10 +285,14 @@ class Worker:
 
     def _tell_undelivered(self, undelivered: dict[str, int]) -> None:
         for name, number in undelivered.items():
-            what = "snapshot files are" if name == m.BLOBS else "batches are"
-            told = "at the end %d %s not delivered to %s: they are kept in %s, for the next start"
-            cause = {"cause": f"undelivered {name}"}
-            logger.warning(told, number, what, name, self._paths.root, extra=cause)
+            logger.warning(
+                "%d %s are not delivered to %s: they stay in %s and are sent after the next start",
+                number,
+                "snapshot files" if name == m.BLOBS else "batches",
+                name,
+                self._paths.root,
+                extra={"cause": f"undelivered {name}"},
+            )
 
 
 def _consumer_lock(path: Path) -> int:
