@@ -100,8 +100,10 @@ def rest_of(ours: dict[str, str]) -> str:
         pieces.append(string_of(ours.pop(name)))
         name = f"{sc.REST}.{len(pieces)}"
     texts = [exactjson.loads(piece.encode("latin-1")) for piece in pieces]
-    if any(len(text) != sc.REST_PIECE for text in texts[:-1]) or len(texts[-1]) > sc.REST_PIECE:
+    if any(len(text) != sc.REST_PIECE for text in texts[:-1]):
         raise FallbackError
+    if not 0 < len(texts[-1]) <= sc.REST_PIECE:
+        raise FallbackError  # the encoder writes no empty piece
     return "".join(texts)
 
 

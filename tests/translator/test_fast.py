@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from cirron_otel import exactjson
+from cirron_otel import exactjson, semconv
 from cirron_otel.pipeline.codec import encode
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.sessions import SessionIndex
@@ -82,21 +82,6 @@ def test_fast_decoder_gives_the_batch(spool: str) -> None:
         assert taken, "a whole batch needs the exact way only where something rests beside it"
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
-@given(messages=tampered())
-def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[ResourceSpans]) -> None:
-    data = TracesData(resource_spans=messages).SerializeToString()
-    try:
-        whole = fast_decode(data)
-    except FallbackError:
-        return
-    reader = FromOtlp()
-    (decoded,) = reader.feed(TracesData.FromString(data).resource_spans)
-    assert decoded.complete
-    assert decoded.name == whole.name
-    assert exactjson.equal(decoded.batch, exactjson.loads(whole.data))
-
-
 def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
     """Batches that our own SDK could write: the fast ways must do these, and exactly."""
     times = st.integers(1, 40)
@@ -132,6 +117,39 @@ def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
                 "created_ns": 7, "spans": spans, "marks": marks, "snapshots": []}  # fmt: skip
 
     return batch()
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@given(messages=tampered() | tampered(plain_batches))
+def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[ResourceSpans]) -> None:
+    data = TracesData(resource_spans=messages).SerializeToString()
+    try:
+        whole = fast_decode(data)
+    except FallbackError:
+        return
+    reader = FromOtlp()
+    (decoded,) = reader.feed(TracesData.FromString(data).resource_spans)
+    assert decoded.complete
+    assert decoded.name == whole.name
+    assert exactjson.equal(decoded.batch, exactjson.loads(whole.data))
+
+
+@pytest.mark.parametrize("size", [0, semconv.REST_PIECE])
+def test_an_empty_piece_of_a_rest_is_not_ours(size: int) -> None:
+    """The encoder writes none: the attribute is kept."""
+    span = {
+        "id": f"{1:016x}{gen.LOWER}", "name": "step", "parent_id": None, "index": None,
+        "start_ns": 1, "end_ns": 2, "cpu_ns": None, "gpu_ns": None, "memory_peak_bytes": None,
+        "thread_id": 1, "pid": 1, "rank": 0, "attrs": {},
+        "mark_ids": ["x" * (size - len('{"set":{"mark_ids":[""]}}'))] if size else [],
+    }  # fmt: skip
+    batch = {"schema_version": 1, "sdk_version": "0.3.0", "batch_id": "c" * 32, "created_ns": 7,
+             "spans": [span], "marks": [], "snapshots": []}  # fmt: skip
+    (message,) = encode_batch(batch, Plan(gen.SESSION_ID))
+    key = f"{semconv.REST}.1" if size else semconv.REST
+    message.scope_spans[0].spans[0].attributes.add(key=key).value.string_value = ""
+    with pytest.raises(FallbackError):
+        fast_decode(TracesData(resource_spans=[message]).SerializeToString())
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -209,15 +211,18 @@ def back_of_one(messages: list[ResourceSpans]) -> list[Any]:
 
 
 @st.composite
-def tampered(draw: st.DrawFn) -> list[ResourceSpans]:
+def tampered(
+    draw: st.DrawFn, batches: Callable[[], st.SearchStrategy[Any]] = lambda: gen.batches
+) -> list[ResourceSpans]:
     """The encoder's own output with something changed: where a mapper fools itself."""
-    batch = draw(gen.batches)
+    batch = draw(batches())
     messages = encode_batch(batch, plan_for(batch))
     other = draw(gen.resource_spans)
     for message in messages:
         for scope_spans in message.scope_spans:
             for span in scope_spans.spans:
-                _tamper(draw, span, other)
+                if draw(st.booleans()):
+                    _tamper(draw, span, other)
         how = draw(st.integers(0, 9))
         if how == 0 and message.scope_spans[0].scope.attributes:
             message.scope_spans[0].scope.attributes.pop()
@@ -260,6 +265,14 @@ def _tamper(draw: st.DrawFn, span: Any, other: ResourceSpans) -> None:
             span.MergeFrom(spans[0])
     elif how == 11:
         span.MergeFromString(gen._varint(5000 << 3 | 2) + b"\x03new")
+    elif how == 12 and span.attributes:
+        span.attributes.add().CopyFrom(draw(st.sampled_from(list(span.attributes))))
+    elif how == 13 and span.events:
+        span.events.add().CopyFrom(span.events[0])
+        del span.events[0]
+    elif how == 14 and span.events and span.events[0].attributes:
+        pair = draw(st.sampled_from(list(span.events[0].attributes)))
+        pair.value.double_value = draw(st.sampled_from([1.0, math.nan, math.inf]))
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
