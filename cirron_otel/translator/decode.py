@@ -92,11 +92,12 @@ class Regrouper:
     def _hand_out(self, key: bytes, assembly: Assembly) -> Decoded | None:
         """The batch as far as it is here; None where all of it was handed out before."""
         self.duplicates += assembly.duplicates
-        earlier = list(self.done.batches(key)) if key in self.done else []
-        is_again = not assembly.is_complete() and any(map(assembly.is_within, earlier))
+        is_again = not assembly.is_complete() and any(
+            map(assembly.is_within, self.done.batches(key))
+        )
         if not is_again:
             decoded = assembly.assemble()
-            is_again = any(exactjson.equal(decoded.batch, batch) for batch in earlier)
+            is_again = self.done.has_content(key, decoded.batch)
         if is_again:
             self.duplicates += sum(assembly.found[: len(LISTS)])
             return None
@@ -104,7 +105,7 @@ class Regrouper:
         if not decoded.complete:
             decoded.records = frozenset(record_key(*each) for each in assembly.seen)
             return decoded
-        if earlier:
+        if key in self.done:
             decoded.namesake = decoded.name
             decoded.name = content_name(decoded.batch)
         self.done.add(key, decoded.name, decoded.batch)

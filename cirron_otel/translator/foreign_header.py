@@ -107,16 +107,25 @@ class Headed(NamedTuple):
 
 
 def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
-    """Take each header with the messages that it belongs to."""
+    """Take each header with the messages that it belongs to.
+
+    Headers that claim the same messages could make this quadratic. So the headers that do not fit
+    the messages after them may claim, together, twice as many messages as there are; a header
+    beyond that is taken for one that is alone.
+    """
     given = list(messages)
     batches: dict[bytes, Record] = {}
     others: list[ResourceSpans] = []
     at = alone = duplicates = 0
+    claimable = 2 * len(given)
     while at < len(given):
         message = given[at]
         at += 1
         header = read_header(message)
-        batch = None if header is None else _headed(header, given[at : at + header.messages])
+        batch = None
+        if header is not None and header.messages <= min(len(given) - at, claimable):
+            batch = _headed(header, given[at : at + header.messages])
+            claimable -= header.messages if batch is None else 0
         if header is None or batch is None:
             others.append(message)
             alone += header is not None
@@ -129,8 +138,7 @@ def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
 
 
 def _headed(header: Header, messages: list[ResourceSpans]) -> Record | None:
-    if len(messages) < header.messages:
-        return None
+    """The batch of a header; None if the messages after it are not the batch's."""
     batch = decode_foreign(messages)
     return header.applied(batch) if batch["batch_id"] == header.content else None
 

@@ -19,6 +19,7 @@ from cirron_otel.translator.foreign import decode_foreign
 from cirron_otel.translator.foreign_header import header_of, read_header
 from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
 from tests.fuzz import corpus
+from tests.pipeline.test_deep_chains import calls_of
 
 from . import strategies as gen
 from .test_lossless import PHASES, PLAN, SLOW, plan_for, texts, wire
@@ -98,6 +99,17 @@ def test_only_the_content_that_it_names(others: list[str]) -> None:
     assert reader.headers_alone == 1
     assert found.batch["batch_id"] != "d0" * 16
     assert texts(encode_foreign(found.batch) or []) == texts(came), "nothing of it is lost"
+
+
+def test_headers_that_claim_the_same_messages_cost_in_proportion() -> None:
+    calls = []
+    for count in (50, 100):
+        headers = [header_of(received(message(str(n))), count // 2) for n in range(count)]
+        came = [header for header in headers if header is not None]
+        reader = FromOtlp()
+        calls.append(calls_of(lambda: reader.feed(came)))  # noqa: B023
+        assert reader.headers_alone == count
+    assert calls[1] < 2.5 * calls[0]
 
 
 def test_twice_is_a_duplicate() -> None:

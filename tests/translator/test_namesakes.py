@@ -14,6 +14,7 @@ from cirron_otel.otlp.wire import encode_varint
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.translator.encode import encode_batch
 from cirron_otel.translator.translate import FromOtlp, to_otlp
+from tests.pipeline.test_deep_chains import calls_of
 
 from .test_lossless import PLAN, back, plan_for, split, wire
 from .test_own import batch, span
@@ -160,3 +161,17 @@ def test_headers_that_differ_in_null_alone_are_not_mixed_up() -> None:
     found = back([piece for pair in zip(*pieces, strict=True) for piece in pair])
     assert {decoded.batch["batch_id"] for decoded in found} == {None, "None"}
     assert all(decoded.complete for decoded in found)
+
+
+def test_twice_the_namesakes_are_twice_the_work(tmp_path: Path) -> None:
+    calls = []
+    for count in (30, 60):
+        made = [plain(span(ONE, None, attrs={"v": number})) for number in range(count)]
+        data = [data_of(encode_batch(each, PLAN)) for each in made]
+        source = tmp_path / f"{count}.binpb"
+        source.write_bytes(b"".join(encode_varint(len(each)) + each for each in data))
+        target = tmp_path / str(count)
+        calls.append(calls_of(lambda: convert(Request(str(source), str(target)))))  # noqa: B023
+        kept = [exactjson.loads(path.read_bytes()) for path in (target / "spool").iterdir()]
+        assert texts(kept) == texts(made)
+    assert calls[1] < 2.5 * calls[0]
