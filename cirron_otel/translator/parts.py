@@ -18,9 +18,10 @@ from .. import semconv as sc
 from ..ids import digest, uuid4_shaped
 from .header import LISTS, Counts
 from .otelview import unhex
+from .placement import Running
 from .spans import Placed, SpanSet
-from .synthetic import Carrier, seam_of
-from .values import UINT64_MAX, is_int
+from .synthetic import Carrier, marker_of, seam_of
+from .values import UINT64_MAX, is_int, read_typed, sayable, split_attributes
 
 Record = dict[str, Any]
 
@@ -221,30 +222,55 @@ def _carrier(entry: object) -> PartCarrier | None:
 
 
 def _seam_record(seam: Span) -> Record:
-    return {
+    """A seam, or a marker of a running scope, as an object."""
+    ours, _ = split_attributes(seam.attributes)
+    record: Record = {
         "name": seam.name,
         "trace_id": seam.trace_id.hex(),
         "span_id": seam.span_id.hex(),
         "parent_span_id": seam.parent_span_id.hex(),
         "start_ns": seam.start_time_unix_nano,
-        "index": next(p.value.int_value for p in seam.attributes if p.key == sc.INDEX),
+        "index": read_typed(ours, sc.INDEX, "int_value"),
         "links": [[link.trace_id.hex(), link.span_id.hex()] for link in seam.links],
     }
+    if seam.name == sc.RUNNING_SPAN:
+        record["scope_id"] = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+        record["scope_name"] = read_typed(ours, sc.RUNNING_NAME, "string_value")
+    return record
 
 
 def _seam(entry: object) -> Span | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+    """The span of such an object; None if it has another form."""
+    if not isinstance(entry, dict):
+        return None
+    if entry.get("name") == sc.RUNNING_SPAN:
+        return _marker(entry)
+    if entry.get("name") not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN):
         return None
     ids = [unhex(entry.get(key)) for key in ("trace_id", "span_id", "parent_span_id")]
     links = [
         [unhex(each) or b"" for each in link] if isinstance(link, list) else []
         for link in _listed(entry.get("links"))
     ]
-    when, number = entry.get("start_ns"), entry.get("index")
+    when: Any = entry.get("start_ns")
+    number: Any = entry.get("index")
     if None in ids or not is_int(when, 0, UINT64_MAX) or not is_int(number):
         return None
     if any(len(link) != 2 for link in links):
         return None
     trace_id, span_id, parent = (each or b"" for each in ids)
-    ids_of = (trace_id, span_id, parent)
-    return seam_of(entry["name"], *ids_of, int(when or 0), int(number or 0), links)
+    return seam_of(entry["name"], trace_id, span_id, parent, when, number, links)
+
+
+def _marker(entry: Record) -> Span | None:
+    own: Any = entry.get("scope_id")
+    name: Any = entry.get("scope_name")
+    index, when = entry.get("index"), entry.get("start_ns")
+    trace_id, parent = unhex(entry.get("trace_id")), unhex(entry.get("parent_span_id"))
+    if not all(isinstance(text, str) and sayable(text) for text in (own, name)):
+        return None
+    if trace_id is None or parent is None or not is_int(when, 0, UINT64_MAX):
+        return None
+    if index is not None and not is_int(index):
+        return None
+    return marker_of(Running(own, name, index, int(when or 0), None, trace_id), parent)

@@ -222,6 +222,8 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
         isinstance(record.get("id"), str) and is_int(record.get("end_ns"), 0)
     ):
         raise UnsayableError("an overhead mark needs its span's id and end")
+    if unit.more_marks < 0:
+        raise UnsayableError("a negative number of marks")
     ours, _ = split_attributes(span.attributes)
     wire = Wire(
         trace_id=span.trace_id,

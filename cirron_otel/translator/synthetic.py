@@ -264,6 +264,13 @@ def _running(scope: Running, trace_id: bytes) -> Span:
     return span
 
 
+def marker_of(scope: Running, parent: bytes) -> Span:
+    """The marker of a running scope, below the span `parent`."""
+    span = _running(scope, scope.trace_id)
+    span.parent_span_id = parent
+    return span
+
+
 def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
     """What a marker may say, taken from `span`: anything else makes the two differ."""
     own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
@@ -271,8 +278,8 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
     if own is None or name is None:
         raise UnsayableError("no marker of ours")
     index, when = read_typed(ours, sc.INDEX, "int_value"), span.start_time_unix_nano
-    again.CopyFrom(_running(Running(own, name, index, when, None, b""), span.trace_id))
-    again.parent_span_id = span.parent_span_id
+    scope = Running(own, name, index, when, None, span.trace_id)
+    again.CopyFrom(marker_of(scope, span.parent_span_id))
 
 
 def _copy_seam(again: Span, span: Span, number: int | None) -> None:

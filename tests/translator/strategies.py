@@ -481,11 +481,13 @@ def crafted_parts(draw: st.DrawFn) -> dict[str, Any]:
         {"ordinal": indexes}, optional={"marks": numbers, "snapshots": numbers}
     )
     seam = st.fixed_dictionaries({
-        "name": st.sampled_from([semconv.CONTINUATION_SPAN, semconv.SEGMENT_SPAN, "x"]),
+        "name": st.sampled_from(
+            [semconv.CONTINUATION_SPAN, semconv.SEGMENT_SPAN, semconv.RUNNING_SPAN, "x", "\ud800"]
+        ),
         "trace_id": hostile_traces, "span_id": st.sampled_from(["ab" * 8, ""]),
         "parent_span_id": st.sampled_from(["ab" * 8, ""]), "start_ns": times, "index": indexes,
         "links": st.lists(st.lists(trace_ids, max_size=3), max_size=2),
-    })  # fmt: skip
+    }, optional={"scope_id": texts, "scope_name": texts})  # fmt: skip
     size = st.integers(0, 4)
     part = draw(st.fixed_dictionaries(
         {"spans": size, "marks": size, "snapshots": size, "missing_synthetic": size},

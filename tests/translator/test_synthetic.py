@@ -10,17 +10,18 @@ from itertools import product
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from cirron_otel import exactjson
-from cirron_otel.translator.encode import Options
+from cirron_otel import semconv as sc
+from cirron_otel.translator.encode import Options, encode_batch
 from cirron_otel.translator.fast_decode import fast_decode
 from cirron_otel.translator.fast_encode import fast_encode, typed_batch
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.synthetic import is_synthetic
 from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
 
-from .test_lossless import LAYOUTS, wire
+from .test_lossless import LAYOUTS, PLAN, back, wire
 from .test_own import EPOCH, LOWER, SEGMENT, SESSION, STEP, batch, exactly, span, spans_of
 
 KINDS = {"cirron.marks", "cirron.continuation", "cirron.segment", "cirron.running"}
@@ -141,3 +142,38 @@ def test_a_session_that_has_just_begun_adds_no_root() -> None:
     (decoded,) = FromOtlp().feed(message)
     assert decoded.complete
     assert exactjson.equal(decoded.batch, made)
+
+
+@pytest.mark.parametrize("index", [None, 3])
+def test_a_marker_in_a_part_of_a_batch_that_names_no_session(index: int | None) -> None:
+    """No encoder of ours writes it there. It comes back like a seam, and the batch is one again."""
+    running = {"id": EPOCH, "name": "epoch", "index": index, "start_ns": 5, "parent_id": SESSION}
+    (marker,) = synthetic_of(batch([], [], running=[running]))
+    made = batch([span(STEP, EPOCH), span(EPOCH, None)])
+    del made["otel"]
+    (message,) = encode_batch(made, PLAN)
+    (scoped,) = message.scope_spans
+    for pair in scoped.scope.attributes:
+        if pair.key == sc.BATCH_SYNTHETIC:
+            pair.value.int_value = 1
+    scoped.spans.append(marker)
+    (whole,) = back([message])
+    assert exactjson.equal(whole.batch, made)
+    late = ResourceSpans.FromString(message.SerializeToString())
+    del late.scope_spans[0].spans[1:]
+    del scoped.spans[0]
+    (part,) = back([message])
+    assert not part.complete
+    (again,) = wire(encode_batch(part.batch, PLAN, part.name))
+    assert marker in again.scope_spans[0].spans
+    (joined,) = back([again, late])
+    assert exactjson.equal(joined.batch, made)
+
+
+def test_a_negative_number_of_carried_marks_is_not_ours() -> None:
+    made = batch([span(STEP, EPOCH)])
+    (message,) = wire(to_otlp(made, plan_of(made)))
+    (each,) = message.scope_spans[0].spans
+    each.attributes.add(key=sc.MORE_MARKS).value.int_value = -1
+    (found,) = back([message])
+    assert encode_foreign(found.batch) == [message], "the attribute is not lost"
