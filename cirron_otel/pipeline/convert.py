@@ -119,12 +119,12 @@ def _from_spool(
                     report.skip(Finding(request.source, "nothing-selected", what))
                     return
                 items = itertools.chain((first,), items)
-            _write(items, target, report)
+            _write(items, target, report, request.limits)
 
 
-def _write(items: Iterable[Encoded], target: Place, report: Report) -> None:
+def _write(items: Iterable[Encoded], target: Place, report: Report, limits: Limits) -> None:
     if not target.is_otlp:
-        with open_batches(target, report) as batches:
+        with open_batches(target, report, limits.batch_bytes) as batches:
             for item in items:
                 batches.write(item.name, item.data)
         return
@@ -242,7 +242,7 @@ def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report, limits
     folder = stack.enter_context(temporary_folder())
     place = Place(str(folder), Kind.SPOOL)
     passing = Report()
-    with open_batches(place, passing) as batches:
+    with open_batches(place, passing, limits.batch_bytes) as batches:
         _from_otlp(source, batches, passing, None, limits)
     before.add_problems(passing)
     with writing_temporary_files():

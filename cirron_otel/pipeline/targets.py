@@ -11,7 +11,7 @@ from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from ..otlp.files import TracesWriter
 from ..otlp.replacing import replacing
 from ..spool.findings import Finding
-from ..spool.reader import MAX_BATCH_BYTES, stored_batch
+from ..spool.reader import stored_batch
 from ..spool.writer import SpoolWriter
 from .formats import STANDARD, Kind, Place
 from .report import Report
@@ -115,9 +115,7 @@ def open_stream(place: Place) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_batches(
-    place: Place, report: Report, max_bytes: int = MAX_BATCH_BYTES
-) -> Iterator[BatchTarget]:
+def open_batches(place: Place, report: Report, max_bytes: int) -> Iterator[BatchTarget]:
     """A target for batches of at most `max_bytes` each; larger ones are reported."""
     if place.kind is Kind.SPOOL:
         target = SpoolTarget(place.path, report, max_bytes)

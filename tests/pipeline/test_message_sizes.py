@@ -108,6 +108,14 @@ def test_a_batch_that_no_spool_is_read_with_is_refused(to: str, tmp_path: Path) 
     assert (report.written, report.exit_code) == (1, 1)
 
 
+def test_from_spool_to_spool_a_batch_that_no_spool_is_read_with_is_refused(tmp_path: Path) -> None:
+    source = spool_of(tmp_path / "in", json.dumps("x" * 2_000), "1")
+    request = Request(str(source), str(tmp_path / "back"), limits=Limits(batch_bytes=1_000))
+    report = convert(request)
+    assert [(each.name, each.code) for each in report.skipped] == [(name_of(1), "too-large")]
+    assert (report.written, report.exit_code) == (1, 1)
+
+
 @pytest.mark.parametrize("levels", [30, 46, 47, 48, 49, 60, 300])
 def test_what_protobuf_would_refuse_is_written_in_another_way(levels: int, tmp_path: Path) -> None:
     """A batch that was born in OTLP, by what it says, with attributes too deep for a parser."""
