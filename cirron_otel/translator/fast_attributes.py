@@ -67,7 +67,8 @@ class _Owners(Memo):
             raise FallbackError  # escaped without need
         else:
             owner = _ESCAPED if name.startswith(ESCAPE) else _USERS
-        self.keep(key, owner)
+        if len(key) <= LARGEST_KNOWN:
+            self.keep(key, owner)
         return owner
 
 

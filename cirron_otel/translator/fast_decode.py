@@ -21,7 +21,8 @@ from .header import Header, Origin, read_resource, read_scope
 from .top import decoded_top
 from .typed import FallbackError, encode
 
-_CACHED = 8192
+_CACHED, _LONGEST_CACHED = 1024, 16_384
+"""Resources that are kept, and the bytes of one: 16 MiB in all."""
 
 
 class Whole(NamedTuple):
@@ -126,8 +127,11 @@ _origins: dict[tuple[bytes, str | None], Origin | None] = {}
 def _origin(resource: bytes, header: Header) -> Origin | None:
     """What a resource says; a process sends the same one with every batch."""
     key = (resource, header.added_service_name)
-    if key not in _origins:
+    if key in _origins:
+        return _origins[key]
+    origin = read_resource(Resource.FromString(resource), header)
+    if len(resource) + len(header.added_service_name or "") <= _LONGEST_CACHED:
         if len(_origins) >= _CACHED:
             _origins.clear()
-        _origins[key] = read_resource(Resource.FromString(resource), header)
-    return _origins[key]
+        _origins[key] = origin
+    return origin

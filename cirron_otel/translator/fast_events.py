@@ -67,7 +67,7 @@ SMALL = 8_000
 _INT_DIGITS = 20
 _kinds: dict[str, bytes] = {}
 _names: dict[str, bytes] = {}
-_CACHED = 1024
+_CACHED, _LONGEST_CACHED = 1024, 256
 
 
 def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
@@ -128,14 +128,14 @@ def _mark(mark: TypedMark, seq: int | None) -> bytes:
 
 def _kind(kind: str) -> bytes:
     made = mark_kind(kind)
-    if len(_kinds) < _CACHED:
+    if len(_kinds) < _CACHED and len(kind) <= _LONGEST_CACHED:
         _kinds[kind] = made
     return made
 
 
 def _name(name: str) -> bytes:
     made = b"\x12" + sized(name.encode()) if name else b""
-    if len(_names) < _CACHED:
+    if len(_names) < _CACHED and len(name) <= _LONGEST_CACHED:
         _names[name] = made
     return made
 

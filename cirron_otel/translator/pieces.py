@@ -105,7 +105,7 @@ class UserAttributes:
             is_canonical = False
         # the text of exactly this value: no number or repeated key was lost in decoding it
         made = self._quickly(attrs) if is_canonical else self._exactly(text)
-        if len(self._made) < _CACHED and len(made) < _CACHED:
+        if len(self._made) < _CACHED and len(text) + len(made) < _CACHED:
             self._made[text] = made
         return made
 

@@ -65,7 +65,7 @@ class RecordText:
     def joined(self) -> str:
         """All records in the order of `order.arranged`, with commas between them.
 
-        Raises FallbackError if an id occurs twice, SuspectError if a piece is not valid.
+        Raises FallbackError if an id or a `seq` occurs twice, SuspectError if a piece is not valid.
         """
         count = len(self)
         if not count:
@@ -81,6 +81,8 @@ class RecordText:
             keys[number] = key
         if len({record_id for _, record_id in keys}) != count:
             raise FallbackError
+        if len(set(self.seqs.values())) != len(self.seqs):
+            raise FallbackError  # the order of two such records depends on what they are on
         if self.seqs or keys != sorted(keys):
             stride = self.stride
             parts = []
@@ -93,7 +95,7 @@ class RecordText:
         free.sort(key=keys.__getitem__)
         result: list[int] = []
         rest = iter(free)
-        for number, seq in sorted(self.seqs.items(), key=lambda item: (item[1], item[0])):
+        for number, seq in sorted(self.seqs.items(), key=lambda item: item[1]):
             while len(result) < seq and (following := next(rest, None)) is not None:
                 result.append(following)
             result.append(number)
