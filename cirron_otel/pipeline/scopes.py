@@ -79,12 +79,15 @@ class Scopes:
             standing = self._resolved.get(current)
             if standing is not None:
                 break
-        is_circle = current in seen and not (rows[-1][7] or rows[-1][1] is None)
         if standing is None and not (rows and (rows[-1][7] or rows[-1][1] is None)):
-            standing = self._unknown(current)
-        for number, row in enumerate(reversed(rows), 1):
+            if current in seen:
+                rows = _without_circle(rows, current)
+                standing = Standing(rows[-1][0], 0, None)
+            else:
+                standing = self._unknown(current)
+        for number, row in enumerate(reversed(rows)):
             standing = self._placed(row, standing)
-            if number % _KEPT_EVERY == 0 and not is_circle:
+            if number % _KEPT_EVERY == 0:
                 self._keep(row[0], standing)
         return standing or Standing(some_id, 0, None)
 
@@ -155,3 +158,13 @@ class Scopes:
                 return
             yield current, [Ancestor(*entry) for entry in json.loads(row[10])]
             current = row[1]
+
+
+def _without_circle(rows: list[Row], entry: str) -> list[Row]:
+    """The rows up to the smallest id of a circle of parents that begins and ends at `entry`.
+
+    A circle has no top. Its smallest id takes that place, whichever scope the walk begins at.
+    """
+    start = next(number for number, row in enumerate(rows) if row[0] == entry)
+    top = min(range(start, len(rows)), key=lambda number: rows[number][0])
+    return rows[: top + 1]

@@ -49,6 +49,11 @@ def epochs_below_a_chain(size: int) -> list[dict[str, Any]]:
     return chain + [span(half + n, half, "epoch") for n in range(1, half + 1)]
 
 
+def circle(size: int) -> list[dict[str, Any]]:
+    """What no SDK writes: parents without a top."""
+    return [span(n, n % size + 1) for n in range(1, size + 1)]
+
+
 def batches_of(spans: list[dict[str, Any]], at_once: int) -> list[bytes]:
     made = []
     for number, start in enumerate(range(0, len(spans), at_once)):
@@ -90,7 +95,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("at_once", [10**6, 10])
 @pytest.mark.parametrize(
-    "shape", [parents_first, children_first, nested_epochs, epochs_below_a_chain]
+    "shape", [parents_first, children_first, nested_epochs, epochs_below_a_chain, circle]
 )
 @pytest.mark.parametrize("select", [None, "epoch=1"])
 def test_twice_the_scopes_are_twice_the_work(
