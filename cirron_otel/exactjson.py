@@ -61,7 +61,7 @@ def _parse_float(token: str) -> float | Raw:
     if token == repr(value):
         return value
     if value == 0.0:
-        # Decimal refuses exponents of 19 digits; a zero needs no look at its exponent.
+        # Decimal refuses exponents of 19 digits; the exponent of a zero does not matter.
         is_exact = not _NONZERO.search(token.lower().partition("e")[0])
     else:
         is_exact = not math.isinf(value) and Decimal(repr(value)) == Decimal(token)
@@ -111,9 +111,9 @@ def loads(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
 
 
 def _is_shallow(text: str) -> bool:
-    """Whether a document is certainly nested less than 2 * _PASSES levels, by its brackets.
+    """Whether the brackets prove that a document has less than 2 * _PASSES levels.
 
-    Each pass takes one or two levels away. Brackets in strings, and escapes, leave it open.
+    Each pass removes one or two levels. Brackets in strings, and escapes, prove nothing.
     """
     rest = text.encode("utf-8", "surrogatepass").translate(None, _NO_STRUCTURE)
     if b"\\" in rest:
@@ -127,10 +127,10 @@ def _is_shallow(text: str) -> bool:
 
 
 def depth_of(values: list[Any], at_most: int) -> int:
-    """The deepest nesting among `values`, in levels; a count above `at_most` is not exact."""
+    """Return the deepest nesting among `values`, in levels; above `at_most` it is not exact."""
     depth = deepest = 0
     while depth <= at_most:
-        # Most values are scalars: a comprehension passes over them fast.
+        # Most values are scalars, and a comprehension skips them fast.
         containers = [value for value in values if type(value) in _CONTAINERS]
         if not containers:
             break

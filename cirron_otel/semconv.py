@@ -30,7 +30,7 @@ SERVICE_NAME_ADDED = "cirron.service_name_added"
 ADDED_SERVICE_NAME = "cirron.added_service_name"
 SCHEMA = "cirron.schema_version"
 FOREIGN_BATCH = "cirron.otlp.batch"
-"""In the resource of the header of a batch born in OTLP."""
+"""A resource attribute in the header of a batch that was received as OTLP."""
 
 # Span
 ID = "cirron.id"

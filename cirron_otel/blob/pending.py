@@ -1,7 +1,7 @@
-"""What is to be uploaded yet: which snapshot files of which batches, kept on disk.
+"""The snapshot files that are still to be uploaded, on disk: one row for each batch and file.
 
-One row a batch and file. It is made before the batch counts as delivered and removed when all is
-done, so that nothing is forgotten between: neither by the end of a process nor by a power cut.
+A row is written before its batch counts as delivered, and removed when the file is uploaded and the
+rows that name it are changed. So neither the end of a process nor a power cut loses an upload.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CREATE TEMP TABLE turns (
 CREATE INDEX temp.due ON turns (due, batch);
 INSERT INTO turns SELECT batch, directory, file, uris IS NOT NULL, 0, 0 FROM pending;
 """
-# Whose turn it is when is nothing to be kept: a file that never comes would cost a sync each time.
+# Turns are not kept on disk: a file that never comes would cost a sync for each attempt.
 _HERE = "WHERE batch = ? AND directory = ? AND file = ?"
 
 

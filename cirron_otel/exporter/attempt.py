@@ -1,4 +1,4 @@
-"""One attempt to send batches or a snapshot file, and its consequence for those that wait."""
+"""One attempt to send batches or a snapshot file, and its effect on those that wait."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _ABOUT_THE_REQUEST = (Failure.SERVER_FAULT, Failure.FINAL, Failure.UNAUTHORIZED)
 
 
 class Result(NamedTuple):
-    """How an attempt ended. If all fields are None, its batches are tried one by one next."""
+    """The result of an attempt. If all fields are None, its batches are tried one by one next."""
 
     receipt: Receipt | None = None
     """The target has the batches."""
     refusal: Exception | None = None
-    """The only batch is refused for good, or given up."""
+    """The only batch of the attempt is refused for good, or given up."""
     failure: Exception | None = None
     """The batches are tried again when the schedule allows it."""
 
 
 class UploadResult(NamedTuple):
-    """How an attempt to send a snapshot file ended."""
+    """The result of an attempt to send a snapshot file."""
 
     is_done: bool
-    """Whether nothing is left to do for the file."""
+    """Whether the file needs no further attempt."""
     refusal: Exception | None = None
     """The file is gone, or the target will never take it."""
     failure: Exception | None = None
@@ -40,10 +40,10 @@ class UploadResult(NamedTuple):
 def attempt(
     target: Sender, schedule: Schedule, backlog: Backlog, group: list[SealedBatch]
 ) -> Result:
-    """Send a group that `backlog.group` gave.
+    """Send a group that `backlog.group` returned.
 
-    The caller notes in the backlog what the target has or refused; batches that are to be tried
-    again are in the backlog. Raises StoppedError.
+    Batches that are to be tried again are put back into the backlog. The caller notes there the
+    batches that the target accepted or refused. Raises StoppedError.
     """
     lane, names = backlog.lane(group), [batch.name for batch in group]
     try:
@@ -85,7 +85,7 @@ def attempt_upload(sink: BlobSink, snapshots: Path, key: BlobKey) -> UploadResul
 
 
 def _splits(schedule: Schedule, lane: str, group: Sequence[SealedBatch], error: Exception) -> bool:
-    """Whether to find out at once which batch of a group is the one that fails."""
+    """Whether to send the batches of a failed group one by one, to find the one that fails."""
     if len(group) == 1 or schedule.has_failed(lane):
         return False
     return kind_of(error) in _ABOUT_THE_REQUEST

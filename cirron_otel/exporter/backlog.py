@@ -27,7 +27,7 @@ MOST_NAMES = 10_000
 
 
 BlobsOf = Callable[[str, bytes], list[BlobKey]]
-"""(a batch's name, its content) → the snapshot files that it names; see BlobSink.keys_of."""
+"""Maps a batch's name and content to the snapshot files that it names; see BlobSink.keys_of."""
 
 
 class Backlog:
@@ -52,7 +52,7 @@ class Backlog:
         self.evicted: list[str] = []
         """Batches that were gone before they could be sent; the caller may clear the list."""
         self.unreadable: list[str] = []
-        """Batches that were given up because their files cannot be read; as `evicted`."""
+        """Batches that were given up because they cannot be read; the caller may clear the list."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
         self._queue, self._most_names, self._letters = queue, most_names, letters
@@ -127,13 +127,13 @@ class Backlog:
         return len(self._queue)
 
     def names(self) -> set[str]:
-        """The batches that wait, and those that are being sent."""
+        """Return the batches that wait, including those that are being sent."""
         return self._queue.names()
 
     def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
-        """Take up batches that are not done; gives how many there was no room for.
+        """Add batches that are not done; return how many there was no room for.
 
-        `are_first`: they go before those that were taken up already.
+        `are_first` puts them ahead of the batches that were added already.
         """
         left = 0
         for name in names:
@@ -147,11 +147,11 @@ class Backlog:
 
     @property
     def opens(self) -> float:
-        """When the next batch may be tried, by the clock of the schedule."""
+        """The time of the next possible attempt, by the clock of the schedule."""
         return self._queue.opens()
 
     def lane(self, group: Sequence[SealedBatch]) -> str:
-        """The lane of a group that `group` gave."""
+        """Return the lane of a group that `group` returned."""
         return self._queue.lane(group[0].name)
 
     def scan(self) -> int:
@@ -169,10 +169,10 @@ class Backlog:
                         self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
-        """Return the batches whose turn it is: one, or more of a lane up to `limit` bytes together.
+        """Return the next batches to send: one, or several of a lane with up to `limit` bytes.
 
-        Empty if none may be tried now. The caller gives them to `acknowledge`, `refuse` or
-        `put_back`.
+        The list is empty if none may be tried now. The caller passes them to `acknowledge`,
+        `refuse` or `put_back`.
         """
         found: list[SealedBatch] = []
         room = limit
@@ -197,7 +197,7 @@ class Backlog:
         return 0
 
     def _read(self, name: str) -> bytes | None:
-        """Return the content of a batch; None if it is gone, or cannot be read now."""
+        """Return the content of a batch; None if it was evicted, or cannot be read now."""
         try:
             return (self._paths.spool / name).read_bytes()
         except FileNotFoundError:
@@ -224,7 +224,7 @@ class Backlog:
             self.cursor.acknowledge(batch.name)
             self._queue.forget(batch.name)
             if batch.name in self._letters:
-                with contextlib.suppress(TargetError):  # the rest of the group is noted anyway
+                with contextlib.suppress(TargetError):  # the rest of the group must be noted
                     self._letters.remove(batch.name)
         self._save()
 
@@ -259,7 +259,7 @@ class Backlog:
         self._save()
 
     def put_back(self, group: Sequence[SealedBatch], *, singly: bool = False) -> None:
-        """Try a group again, when its schedule allows it; `singly`: one by one."""
+        """Let a group wait for its next attempt; with `singly` its batches are sent one by one."""
         for batch in group:
             self._queue.put_back(batch.name, alone=singly)
 

@@ -1,4 +1,4 @@
-"""The names of batches that wait for one target, in lanes (`schedule`), and whose turn it is."""
+"""The queue of batches for one target, by name and in lanes (see `schedule`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .schedule import Schedule
 
 _HELD_EVERY = 8
-"""One turn in so many goes to a batch that failed before, although others have not been tried."""
+"""One turn in this many goes to a batch that failed before, even if others were not tried yet."""
 
 
 @dataclass(slots=True)
@@ -20,27 +20,27 @@ class _Queue:
     """The batches of one lane."""
 
     fresh: list[tuple[bool, str]] = field(default_factory=list)
-    """A heap of (is late, name): batches that may be tried whenever the lane is open."""
+    """A heap of (is not first, name): batches that may be tried whenever the lane is open."""
     held: list[str] = field(default_factory=list)
-    """Sorted: batches that failed, each of which has its own time."""
+    """Batches that failed, sorted by name; each has its own time of the next attempt."""
 
 
 class BatchQueue:
-    """Lanes take turns; within a lane batches go in the order of their names.
+    """Batches in lanes, which take turns; within a lane batches are in the order of their names.
 
-    A batch that failed is behind those that have not been tried. For one thread.
+    A batch that failed comes after those that have not been tried. For one thread.
     """
 
     def __init__(self, schedule: Schedule, lane_of: Callable[[str], str]) -> None:
-        """`lane_of` gives the lane of a batch by its name."""
+        """`lane_of` returns the lane of a batch, by its name."""
         self._schedule, self._lane_of = schedule, lane_of
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
         self._lanes: dict[str, str] = {}
-        """By name: the lane. It has those that are being sent, too."""
+        """The lane of each batch by name, including batches that are being sent."""
         self._taken: set[str] = set()
-        """Those that were taken out, and neither put back nor forgotten."""
+        """Batches that were taken, and neither put back nor forgotten."""
         self._single: set[str] = set()
-        """Batches that are to be sent alone, for a request that they were in was refused."""
+        """Batches that are sent alone, because a request with them and others was refused."""
         self._releases = schedule.releases
         self._turn = 0
 
@@ -54,24 +54,24 @@ class BatchQueue:
         return iter(self._lanes)
 
     def names(self) -> set[str]:
-        """All of them, those that are being sent included."""
+        """Return all batches, including those that are being sent."""
         return set(self._lanes)
 
     def add(self, name: str, *, is_first: bool = False) -> None:
-        """Put a batch in line; `is_first`: before all of its lane that are in line already."""
+        """Add a batch; `is_first` puts it ahead of the batches of its lane that wait already."""
         lane = self._lanes[name] = self._lane_of(name)
         heapq.heappush(self._queues.setdefault(lane, _Queue()).fresh, (not is_first, name))
 
     def tries(self, name: str) -> int:
-        """How often a batch failed."""
+        """Return how often a batch failed."""
         return self._schedule.tries(name)
 
     def lane(self, name: str) -> str:
-        """The lane of a batch that was added and not removed."""
+        """Return the lane of a batch that was added and not forgotten."""
         return self._lanes[name]
 
     def take(self) -> str | None:
-        """Take out the batch whose turn it is; None where none may be tried now."""
+        """Take the next batch; None if no batch may be tried now."""
         self._release()
         self._turn += 1
         name = None
@@ -90,7 +90,7 @@ class BatchQueue:
         return name
 
     def take_with(self, name: str) -> str | None:
-        """Take out one more that may go in the same request as `name`."""
+        """Take one more batch for the same request as `name`; None if there is none."""
         lane = self._lanes[name]
         queue = self._queues.get(lane)
         if queue is None or self._is_alone(name):
@@ -106,7 +106,10 @@ class BatchQueue:
         return nearest[1]
 
     def put_back(self, name: str, *, alone: bool = False) -> None:
-        """Put back what was taken: by its failure it waits, or goes on where it was."""
+        """Put back a batch that was taken; one that failed waits for its time.
+
+        `alone` sends it in a request of its own from now on.
+        """
         if alone:
             self._single.add(name)
         self._taken.discard(name)
@@ -117,13 +120,16 @@ class BatchQueue:
             heapq.heappush(queue.fresh, (True, name))
 
     def failed(self, name: str, error: Exception) -> bool:
-        """Put back a batch that could not be read: only this one waits; whether to give it up."""
+        """Put back a batch after a local error, so that only this batch waits.
+
+        Returns whether to give it up.
+        """
         is_hopeless = self._schedule.held(self._lanes[name], name, error)
         self.put_back(name)
         return is_hopeless
 
     def forget(self, name: str) -> None:
-        """Forget a batch, taken out or not: nothing is to be done with it any more."""
+        """Forget a batch that needs no further attempt, whether it was taken or not."""
         lane = self._lanes.pop(name, None)
         if lane is not None and name not in self._taken:
             self._remove(lane, name)
@@ -132,7 +138,7 @@ class BatchQueue:
         self._schedule.forget([name])
 
     def opens(self) -> float:
-        """When the next batch may be tried, as far as that is known now."""
+        """Return the time of the next possible attempt, by the clock of the schedule."""
         self._release()
         times = []
         for lane, queue in self._queues.items():
@@ -146,7 +152,7 @@ class BatchQueue:
         return name in self._single or self._schedule.is_alone(name)
 
     def _first(self) -> str | None:
-        """The first batch of the next open lane."""
+        """Return the first batch of the next open lane; None if there is none."""
         now = self._schedule.clock()
         for lane, queue in self._queues.items():
             if self._schedule.opens(lane) > now:
@@ -158,7 +164,7 @@ class BatchQueue:
         return None
 
     def _due(self) -> str | None:
-        """A batch that failed before and may be tried again."""
+        """Return a batch that failed before and may be tried again; None if there is none."""
         now = self._schedule.clock()
         for lane, queue in self._queues.items():
             if queue.held and self._schedule.opens(lane) <= now:
@@ -168,7 +174,7 @@ class BatchQueue:
         return None
 
     def _release(self) -> None:
-        """Let those go on in order that wait for nothing any more."""
+        """Move batches whose time has come back into the order of names."""
         if self._releases == self._schedule.releases:
             return
         self._releases = self._schedule.releases
@@ -187,7 +193,7 @@ class BatchQueue:
             heapq.heappop(queue.fresh)
         elif name in queue.held:
             queue.held.remove(name)
-        else:  # sent by another way before its turn came, as a dead letter that is tried again
+        else:  # not at the head: a dead letter that was sent again
             queue.fresh = [each for each in queue.fresh if each[1] != name]
             heapq.heapify(queue.fresh)
         if not (queue.fresh or queue.held):

@@ -51,7 +51,7 @@ class BlobSink(Protocol):
     """Where the snapshot files go that batches name."""
 
     def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
-        """The files below `snapshots/` that a batch names; see `blobs.named_blobs`."""
+        """Return the files below `snapshots/` that a batch names; see `blobs.named_blobs`."""
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """Bring the file `key` below `snapshots` on by one part; True when all of it is there.
@@ -62,7 +62,7 @@ class BlobSink(Protocol):
 
 
 class Sender(Protocol):
-    """A target as far as one attempt needs it."""
+    """The part of a target that one attempt needs."""
 
     @property
     def key(self) -> str:
@@ -70,30 +70,30 @@ class Sender(Protocol):
 
     @property
     def shown(self) -> str:
-        """The target as people may see it: without user, password and query."""
+        """The target's address for messages: without user, password and query."""
 
     @property
     def request_bytes(self) -> int:
-        """How many bytes of batches `send` takes at once; 0 if it takes one by one."""
+        """Bytes of batches that one call of `send` may have; 0 if it takes one batch at a time."""
 
     def send(self, batches: list[SealedBatch]) -> Receipt:
-        """Send batches of one lane, all or none of them, once: the caller tries again.
+        """Send batches of one lane in one attempt, all or none of them.
 
-        Raises RefusedError if the target will never take one of them, UnreachableError if it
-        takes nothing now (MisconfiguredError if that looks like a fault of the configuration),
-        and StoppedError after `interrupt`.
+        Raises RefusedError if the target will never accept one of them, UnreachableError if the
+        caller should try again later (MisconfiguredError if the configuration seems wrong), and
+        StoppedError after `interrupt`.
         """
 
 
 class BatchTarget(Sender, Protocol):
-    """Takes sealed batches. One thread uses it; `interrupt` may come from any.
+    """A destination of sealed batches. One thread uses it; any thread may call `interrupt`.
 
-    A target may have a method `lane_of`, which gives the lane of a batch by its name: the failures
-    of one lane delay no other. Batches of a lane are alike to the target, as those of one tenant
-    are. `send` is given batches of one lane.
+    A target may have a method `lane_of`, which returns the lane of a batch by its name. A lane has
+    batches that the target treats the same, such as those of one tenant, and its failures delay no
+    other lane. `send` is called with batches of one lane.
 
-    Batches are sent at least once: those of a request whose answer was lost may be there already,
-    and come again with the same ids.
+    Batches are sent at least once: if the answer to a request is lost, its batches are sent again
+    with the same ids.
     """
 
     @property
@@ -111,7 +111,7 @@ class BatchTarget(Sender, Protocol):
 
 
 def lanes_of(target: object) -> Callable[[str], str]:
-    """Return what gives the lane of a batch; without `lane_of` all are in one lane."""
+    """Return the target's `lane_of`; without it, a function that puts all batches in one lane."""
     found: Callable[[str], str] = getattr(target, "lane_of", _one_lane)
     return found
 

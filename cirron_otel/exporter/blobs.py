@@ -69,7 +69,7 @@ def _uris(data: bytes) -> list[str | None]:
 
 
 def named_blobs(name: str, data: bytes) -> list[BlobKey]:
-    """`local_blobs` of a batch, whatever its name is: see BlobSink.keys_of."""
+    """Return `local_blobs` of a batch; the name is not used. Implements BlobSink.keys_of."""
     del name
     return local_blobs(data)
 

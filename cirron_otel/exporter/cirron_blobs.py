@@ -108,7 +108,7 @@ class CirronBlobs:
 
 
 def _remote(key: BlobKey) -> str:
-    """The name of a file on the platform, as a URL has it; the tenant is in the headers."""
+    """Return the quoted name of a file on the platform; the request's headers name the tenant."""
     key = key_of_span(key)
     return f"snapshots/{quote(key.directory, safe='')}/{quote(key.file, safe='')}"
 

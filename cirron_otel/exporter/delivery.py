@@ -54,10 +54,10 @@ class Delivery:
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Nothing is claimed or sent yet. `clock` gives seconds, and never goes back.
+        """Keep the arguments; `start` begins to send.
 
-        No more than `most_names` batches are remembered by name. `letters` are the target's dead
-        letters.
+        `clock` returns seconds, and never goes back. Up to `most_names` batches are remembered by
+        name. `letters` are the target's dead letters.
         """
         self._paths, self._prefix, self._target = paths, owner.prefix, target
         self._pace, self._clock, self._most_names = pace or Pace(), clock, most_names
@@ -74,7 +74,7 @@ class Delivery:
         self._sealed = self._done = 0
         """Own batches that were notified, and those that need nothing more."""
         self._is_idle = False
-        """Whether the thread waits, and a batch that is noted is to wake it."""
+        """Whether the thread waits, so that a new batch has to wake it."""
         self._is_hurried = False
         self._is_stopped = False
         self._deadline: float | None = None
@@ -82,7 +82,7 @@ class Delivery:
         self._own: Backlog | None = None
         self._leftovers = Leftovers(paths, target.key, owner.prefix, self._claim)
         self._own_gate = Gate(self._pace, clock)
-        """Closed for a while after trouble with files of this process."""
+        """Closed for a while after a local error, such as a full disk."""
         self._blob_gate = Gate(self._pace, clock)
         self._sweep_at = clock()
         self._tally = Tally()
@@ -120,7 +120,7 @@ class Delivery:
             self._changed.notify_all()
 
     def press(self) -> None:
-        """Ask for room in the spool, from any thread; see Schedule."""
+        """Request room in the spool, from any thread; see `Schedule.press`."""
         self._schedule.press()
         with self._changed:
             self._changed.notify_all()

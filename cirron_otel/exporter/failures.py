@@ -23,11 +23,11 @@ class Failure(Enum):
     """The kinds of failures, by what they are evidence of."""
 
     NO_ANSWER = auto()
-    """Probably the target, or the network."""
+    """Evidence against the target, or the network."""
     RATE_LIMIT = auto()
-    """The lane, for a while; the batch has no part in it."""
+    """Evidence against the lane, for a while, and never against the batch."""
     UNAUTHORIZED = auto()
-    """The lane's credentials, or the target's."""
+    """Evidence against the credentials of the lane, or of the target."""
     FINAL = auto()
     """An answer that does not change unless the request or the configuration does."""
     SERVER_FAULT = auto()
@@ -35,7 +35,7 @@ class Failure(Enum):
 
 
 def kind_of(error: Exception) -> Failure:
-    """Classify a failure of an attempt; a RefusedError is none of these."""
+    """Classify a failure of an attempt that is not a RefusedError."""
     status = error.status if isinstance(error, PushError) else None
     if status is None:
         return Failure.SERVER_FAULT
@@ -51,12 +51,12 @@ def kind_of(error: Exception) -> Failure:
 
 
 OF_TARGET = (Failure.NO_ANSWER, Failure.SERVER_FAULT)
-"""Failures that may be for the target as such."""
+"""Kinds of failures that may concern the whole target."""
 
 
 def wait_after(pace: Pace, failures: int, error: Exception) -> float:
-    """How long to wait after an error that comes after so many others, seconds."""
+    """Return how long to wait after an error that follows `failures` others, seconds."""
     wait = pace.backoff.wait(failures)
-    if isinstance(error, MisconfiguredError):  # faster to the longest wait, which is longer
+    if isinstance(error, MisconfiguredError):  # grows faster, to a longer limit
         wait = min(2.0 ** min(failures, 60) * wait, pace.misconfigured)
     return wait

@@ -1,4 +1,4 @@
-"""Another try for dead letters, on request (`spool dead-letters retry`)."""
+"""Another attempt to send dead letters, on request (`spool dead-letters retry`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .batch_target import RefusedError, SealedBatch, Sender, StoppedError, lanes
 from .schedule import Schedule
 
 _BUDGET_S = 0.5
-"""Seconds after which other batches have a turn."""
+"""Seconds after which other batches are sent."""
 
 
 class Resubmission:
-    """Sends the dead letters of one target that a retry was requested for; for one thread."""
+    """Sends the dead letters of one target for which a retry was requested; for one thread."""
 
     def __init__(
         self, paths: SpoolPaths, target: Sender, schedule: Schedule, letters: DeadLetters
@@ -25,17 +25,17 @@ class Resubmission:
         self._paths, self._target = paths, target
         self._schedule, self._letters = schedule, letters
         self.every_s = 5.0
-        """How often it looks."""
+        """The time between two checks for requests, seconds."""
         self.due_at = float("-inf")
-        """When it looks next, by `time.monotonic`."""
+        """The time of the next check, by `time.monotonic`."""
         self._last = ""
-        """The name that was tried last in a round that is not complete."""
+        """The latest name of a round that is not complete; empty between rounds."""
 
     def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
-        """Try each requested dead letter once; call `on_sent` with each that the target took.
+        """Try each requested dead letter once; call `on_sent` with each that the target accepts.
 
-        Returns whether some are left to the next call, so that other batches have turns between.
-        A later call tries those again that failed for now. Raises StoppedError and TargetError.
+        Returns whether some are left for the next call, so that other batches are sent in between.
+        A later call retries those that failed. Raises StoppedError and TargetError.
         """
         now = time.monotonic()
         if now < self.due_at:

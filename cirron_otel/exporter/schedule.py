@@ -1,4 +1,4 @@
-"""Which batches of one target may be tried now, so that none that fails holds back the others.
+"""The schedule of attempts at one target, in which a batch that fails delays no other.
 
 A batch belongs to a lane: batches that the target treats the same, such as those of one tenant. A
 failure holds back the batch that failed, and the next one is tried at once. Only several failures
@@ -20,31 +20,31 @@ _LANE_PROBES = 3
 _TARGET_PROBES = 8
 """Lanes that fail in a row before the target waits."""
 _MOST_TRIES = 20
-"""A batch that failed this often, each time while others of its lane were accepted, is given up."""
+"""A batch that failed this often, while others of its lane were accepted, is given up."""
 _MOST_FINAL_TRIES = 5
 """The same for an answer that does not change unless the client does something, such as 404."""
 _MOST_GROUP_TRIES = 2
-"""A group that failed this often is sent batch by batch, to find the one that it fails for."""
+"""A group that failed this often is sent batch by batch, to find the one that fails."""
 _MOST_LANES = 10_000
 """Lanes that are remembered although none of their batches waits."""
 _PRESSED_S = 10.0
-"""How long a request for room lasts."""
+"""How long a request for room lasts, seconds."""
 _PATIENCE_S = {Failure.UNAUTHORIZED: 600.0, Failure.FINAL: 60.0}
-"""A lane that fails in this way for so long, while other lanes are accepted, is given up."""
+"""A lane that fails in this way for this long, while others are accepted, is given up."""
 _ANY_LATER_TIME = float("-inf")
 
 
 class _Level:
-    """When attempts may be made at a lane, or at the target."""
+    """The times at which attempts may be made at a lane, or at the target."""
 
     def __init__(self, pace: Pace, probes: int) -> None:
         self._pace, self._probes = pace, probes
         self._streak = 0
         """Failures in a row, each of a batch or lane that had not failed before."""
         self._closings = 0
-        """How often it was closed since the last success, repeated failures not counted."""
+        """How often it was closed since the last success; repeated failures are not counted."""
         self._has_probed = False
-        """Whether the second attempt since it was last open was made."""
+        """Whether the first attempt after the latest closing was made."""
         self.opens = self._asked_until = _ANY_LATER_TIME
 
     @property
@@ -59,7 +59,7 @@ class _Level:
 
     @property
     def wants_head(self) -> bool:
-        """Whether the next attempt is to be the first batch in order, held back or not."""
+        """Whether the next attempt takes the first batch in order, even one that failed before."""
         return self.is_closed and not self._has_probed
 
     def passed(self) -> None:
@@ -79,7 +79,7 @@ class _Level:
         self._has_probed = False
         wait = wait_after(self._pace, self._closings - 1, error)
         if asked is not None:
-            # A little later than asked, by the jitter of the backoff: others were asked the same.
+            # Jitter: other clients were asked to wait for the same time.
             wait = max(wait, asked + min(self._pace.backoff.wait(0), 1.0))
             self._asked_until = now + asked
         self.opens = now + wait
@@ -92,46 +92,46 @@ class _Level:
 
 @dataclass(slots=True)
 class _Tries:
-    """A batch that failed."""
+    """The record of a batch that failed."""
 
     lane: str
     count: int
     """How often it failed."""
     opens: float
-    """When it may be tried again."""
+    """The time of its next attempt."""
     lane_passes: int
-    """How many times its lane had been accepted when it failed last."""
+    """How many requests of its lane had been accepted when it failed last."""
     blamed: int = 0
-    """How often it failed after others of its lane had passed."""
+    """How often it failed after others of its lane were accepted."""
     is_alone: bool = True
-    """Whether it is to be sent in a request of its own."""
+    """Whether it is sent in a request of its own."""
 
 
 class _Lane(_Level):
     def __init__(self, pace: Pace) -> None:
         super().__init__(pace, _LANE_PROBES)
         self.passes = 0
-        """How many requests were accepted since it was made."""
+        """Requests that were accepted since this object was made."""
         self.waiting = 0
         """Batches that failed and are still to be sent."""
         self.grouped = 0
         """How many of them failed in a group."""
         self.kind = Failure.NO_ANSWER
-        """What the latest failure was."""
+        """The kind of the latest failure."""
         self.failing_since: float | None = None
-        """When it failed first since the last success."""
+        """The time of the first failure since the last success."""
         self.target_passes = 0
-        """How many requests the target had accepted then."""
+        """Requests that the target had accepted at that time."""
 
 
 class Schedule:
     """The state of a target's lanes, and of the batches that failed; for one thread.
 
-    What it keeps is bounded by the number of batches that failed and are not done.
+    Its size is bounded by the number of batches that failed and still wait.
     """
 
     def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
-        """Everything is open. `clock` gives seconds, and never goes back."""
+        """Create it with all lanes open. `clock` returns seconds, and never goes back."""
         self._pace, self.clock = pace, clock
         self._target = _Level(pace, _TARGET_PROBES)
         self._lanes: dict[str, _Lane] = {}
@@ -147,15 +147,15 @@ class Schedule:
         """Raised whenever batches that were held back may be tried at once."""
 
     def press(self) -> None:
-        """Ask for room in the spool; from any thread.
+        """Request room in the spool, from any thread.
 
-        A lane that fails while others are accepted is given up then, for it would end up holding
-        back all of them.
+        A lane that fails while others are accepted is given up then: a full spool would stop all
+        lanes.
         """
         self._pressed_at, self._is_relieved = self.clock(), False
 
     def relieve(self) -> None:
-        """Open the lanes that are to be given up, so that an attempt finds that out."""
+        """Open the lanes that can be given up, so that the next attempt gives up their batches."""
         if self._is_relieved:
             return
         self._is_relieved = True
@@ -167,23 +167,23 @@ class Schedule:
 
     @property
     def has_passed(self) -> bool:
-        """Whether anything was accepted yet."""
+        """Whether the target has accepted a request."""
         return self._passes > 0
 
     @property
     def failing(self) -> int:
-        """How many batches failed and are still to be sent."""
+        """Batches that failed and still wait."""
         return len(self._tries)
 
     def opens(self, lane: str) -> float:
-        """When a batch of a lane may be tried that has not failed."""
+        """Return the time of the next attempt for batches of a lane that have not failed."""
         found = self._lanes.get(lane)
         return self._target.opens if found is None else max(self._target.opens, found.opens)
 
     def wants_head(self, lane: str) -> bool:
-        """Whether the lane's first batch is to be tried next, held back or not.
+        """Whether the lane's first batch is tried next, even one that failed before.
 
-        It is so when a closed lane opens again, so that an outage changes the order little.
+        This is so when a closed lane opens again: an outage then hardly changes the order.
         """
         found = self._lanes.get(lane)
         return found is not None and found.wants_head
@@ -194,21 +194,21 @@ class Schedule:
         return found is not None and found.has_failed
 
     def held_until(self, name: str) -> float:
-        """When a batch may be tried again, as far as it depends on the batch alone."""
+        """Return the time of a batch's next attempt, regardless of its lane."""
         tries = self._tries.get(name)
         return _ANY_LATER_TIME if tries is None else tries.opens
 
     def is_alone(self, name: str) -> bool:
-        """Whether a batch is to be sent in a request of its own, for it may be at fault."""
+        """Whether a batch is sent in a request of its own, because it may be at fault."""
         tries = self._tries.get(name)
         return tries is not None and tries.is_alone
 
     def tries(self, name: str) -> int:
-        """How often a batch failed."""
+        """Return how often a batch failed."""
         tries = self._tries.get(name)
         return 0 if tries is None else tries.count
 
-    # --- what came of attempts ------------------------------------------------------------------
+    # --- the results of attempts ----------------------------------------------------------------
 
     def passed(self, lane: str, names: Sequence[str]) -> None:
         """Note that the target accepted batches."""
@@ -241,10 +241,10 @@ class Schedule:
         found.grouped = 0
 
     def _release(self, lane: str, *, only_grouped: bool = False) -> None:
-        """Let the batches of a lane be tried at once that wait for their own sake.
+        """Let failed batches of a lane be tried at once.
 
-        After an outage all of them, for it was not their fault; else those that failed in a group,
-        each by itself.
+        After an outage these are all of them, since the batches did not cause it. With
+        `only_grouped` they are those that failed in a group; each is then sent alone.
         """
         self.releases += 1
         for tries in self._tries.values():
@@ -253,7 +253,7 @@ class Schedule:
                 tries.is_alone |= only_grouped
 
     def failed(self, lane: str, names: Sequence[str], error: Exception) -> bool:
-        """Note a failed attempt; whether its only batch is to be given up."""
+        """Note a failed attempt; return whether its only batch is given up."""
         now, kind = self.clock(), kind_of(error)
         found = self._lane(lane)
         found.kind = kind
@@ -273,10 +273,7 @@ class Schedule:
         return False
 
     def held(self, lane: str, name: str, error: Exception) -> bool:
-        """Note that a batch cannot be sent for a reason that has nothing to do with the target.
-
-        Returns whether it is to be given up.
-        """
+        """Note that a local error keeps a batch from being sent; return whether it is given up."""
         opens = self.clock() + wait_after(self._pace, self.tries(name), error)
         self._note(name, lane, self._lane(lane), opens, is_group=False)
         return self._tries[name].count >= _MOST_TRIES
@@ -307,10 +304,10 @@ class Schedule:
         return found.kind is not Failure.RATE_LIMIT and self._tries[name].blamed >= most
 
     def _is_given_up(self, found: _Lane, now: float) -> bool:
-        """Whether a lane is refused, and only this one.
+        """Whether a lane is given up, because it fails while others are accepted.
 
-        An acceptance is no evidence any more once its lane fails, too, or the target does: then a
-        lane that happened to fail first would lose its batches to an outage.
+        An acceptance stops being evidence when its lane, or the target, fails as well. Otherwise
+        the lane that happened to fail first would lose its batches in an outage.
         """
         if found.failing_since is None or found.target_passes == self._passes:
             return False
@@ -321,7 +318,7 @@ class Schedule:
         return now - found.failing_since > _PATIENCE_S.get(found.kind, float("inf"))
 
     def forget(self, names: Sequence[str]) -> None:
-        """Forget batches with which nothing is to be done any more."""
+        """Forget batches that need no further attempt."""
         for name in names:
             tries = self._tries.pop(name, None)
             if tries is not None:
@@ -340,7 +337,7 @@ class Schedule:
                 del self._lanes[lane]
 
     def hurry(self) -> None:
-        """Wait no longer than the target asked to, and begin with short waits again."""
+        """Wait only as long as the target asked for, and restart with short waits."""
         self._target.hurry()
         for found in self._lanes.values():
             found.hurry()

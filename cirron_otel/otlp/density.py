@@ -1,8 +1,8 @@
-"""The memory that a message takes as objects, estimated before they are made.
+"""An estimate of the memory that a message needs as Python objects, before they are made.
 
-An element of OTLP may have two bytes on the wire and take thousands as objects. Requests to a
-collector have a limit of elements (receiver/measure). A message of a file may be of any size, so
-that only messages are refused that hold next to nothing but empty elements.
+An element of OTLP may have two bytes on the wire and take thousands as an object. Requests to a
+collector have a limit of elements (receiver/measure). A message in a file may have any size, so
+only messages that contain almost nothing but empty elements are refused.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPAN, _EVENT_OR_LINK = 1200, 600, 4400, 550
-"""Bytes of an empty one, measured with CPython 3.11. A span takes most where it becomes JSON."""
+"""Bytes of an empty element, measured with CPython 3.11. A span takes most when it becomes JSON."""
 _PER_BYTE = 130
-"""Bytes of elements for each byte of the message. Attributes and values add 70 at most."""
+"""Bytes of elements that are allowed per byte of the message. Attributes add at most 70."""
 _ALWAYS = 32 << 20
 _SMALL = _ALWAYS // (_SPAN // 2)
-"""Bytes of a message that surely takes no more than `_ALWAYS`: an element has two at least."""
+"""A message of this many bytes never needs more than `_ALWAYS`: an element has at least two."""
 
 
 def dense_problem(message: TracesData, size: int) -> str | None:
-    """Why a message of `size` bytes takes too much memory; None if it does not."""
+    """Return why a message of `size` bytes needs too much memory; None if it does not."""
     if size <= _SMALL:
         return None
     scopes = spans = others = 0
@@ -36,5 +36,5 @@ def dense_problem(message: TracesData, size: int) -> str | None:
         return None
     return (
         f"{resources + scopes + spans + others} elements (spans, events, …) in {size} bytes, nearly"
-        f" all of them empty: they take about {needed >> 20} MiB of memory"
+        f" all of them empty: they need about {needed >> 20} MiB of memory"
     )

@@ -69,9 +69,9 @@ class Unknown:
 
 
 def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
-    """Return one document of OTLP/JSON, and a line for each kind of loss.
+    """Parse one document of OTLP/JSON; return it and a line for each kind of loss.
 
-    Losses are keys that no field has, and halves of surrogate pairs.
+    Losses are unknown keys, and halves of surrogate pairs that were replaced.
 
     Raises InputError, naming the place by its JSON path, where `data` is not JSON, a value has a
     wrong type or range, hex or base64 is malformed, or values are nested deeper than protobuf

@@ -45,7 +45,7 @@ _LOGS_DATA = Kind("LogsData", {}, {"resource_logs": many(_RESOURCE_LOGS)})
 
 
 def logs_from_json(data: bytes) -> tuple[LogsData, list[str]]:
-    """Return one document of OTLP/JSON, and a line for each kind of loss.
+    """Parse one document of OTLP/JSON; return it and a line for each kind of loss.
 
     Raises InputError as `traces_from_json` does.
     """

@@ -5,8 +5,8 @@ integers beyond 64 bits into doubles. Documents with the first two go through Py
 the third is left to the converters (`json_scalars`), which take no double that large for an
 integer.
 
-JSON can escape half of a surrogate pair, as JavaScript writes a text that was cut within a
-character. That is not Unicode text, and protobuf refuses it: U+FFFD takes its place, as in Go's
+JSON can escape half of a surrogate pair: JavaScript does so for a text that was cut within a
+character. This is not Unicode text, and protobuf refuses it. U+FFFD replaces it, as in Go's
 decoder, and the replacement is reported.
 """
 
@@ -34,9 +34,9 @@ _ESCAPE = re.compile(
 
 
 def parse(data: bytes) -> tuple[Any, list[str]]:
-    """Return the document `data`, and a line that reports what was replaced in it, if anything.
+    """Parse `data`; return the document, and a line for replaced surrogates if there are any.
 
-    Raises InputError if it is not JSON, with line and column.
+    Raises InputError with line and column if `data` is not JSON, or if it is nested too deep.
     """
     if b"-0" in data and _MINUS_ZERO.search(data):
         return _parse_slowly(data)
@@ -67,8 +67,8 @@ def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
         return rb"\ufffd"
 
     data = _ESCAPE.sub(replacement, data)
-    told = f"{count} halves of surrogate pairs in texts replaced by U+FFFD"
-    return data, [told] if count else []
+    line = f"{count} halves of surrogate pairs in texts replaced by U+FFFD"
+    return data, [line] if count else []
 
 
 def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:

@@ -1,7 +1,7 @@
 """A limit for the copies of damaged files, which take room from the intake journal.
 
-For each torn tail that a crash leaves, a copy of its segment may be set aside. All that can be read
-of it is in the spool by the time that the segment is removed: the copies are for people to examine.
+Each crash may leave a torn segment, of which a copy is set aside. All its readable data is in the
+spool before the segment is removed, so a copy only serves a later examination.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class Removed(NamedTuple):
 
 
 def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
-    """Remove copies of damaged files, the oldest first, until they have `most_bytes` together.
+    """Remove copies of damaged files, the oldest first, until they have `most_bytes` in total.
 
-    A copy that is still a segment of the journal takes no room of its own, and stays. What is not
-    a segment (`seen.sqlite`, for example) goes first. No clock is asked which is the oldest.
+    A copy stays if it is a hard link to a segment of the journal, since it takes no room then.
+    Other files, such as `seen.sqlite`, are removed first. Segment numbers define the order, not
+    times, because the clock may be wrong.
     """
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:

@@ -69,11 +69,11 @@ class Reason(Enum):
     UNSUPPORTED = "unsupported"
     """A signal that is not taken here: 404, UNIMPLEMENTED."""
     HEADERS = "headers"
-    """A header that is kept is repeated, or no valid value: 400, INVALID_ARGUMENT."""
+    """A kept header is repeated, or its value is invalid: 400, INVALID_ARGUMENT."""
     UNAUTHENTICATED = "unauthenticated"
-    """No accepted token, or several headers with one: 401, UNAUTHENTICATED."""
+    """The token is missing or not accepted, or there are several: 401, UNAUTHENTICATED."""
     ENCODING = "encoding"
-    """A compression that is not taken: 415, UNIMPLEMENTED."""
+    """The compression is not supported: 415, UNIMPLEMENTED."""
 
 
 class RefusalError(Exception):

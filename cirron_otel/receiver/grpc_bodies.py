@@ -1,9 +1,9 @@
-"""Bodies of gRPC calls, and the room that they take.
+"""Bodies of gRPC calls, and the memory that they take.
 
 The request's headers name the encoding of its messages (github.com/grpc/grpc, doc/compression.md).
-Whether a message is compressed at all is not passed on by gRPC: its first bytes show it. An OTLP
-request in protobuf begins with none of these: 0x1f and 0xff 0x06 are tags without a wire type, and
-the others are fields 15 and 5, which OTLP's requests do not have.
+gRPC does not pass on whether a message is compressed, but its first bytes show it. No OTLP request
+in protobuf begins with these bytes: 0x1f and 0xff 0x06 are tags without a wire type, and the others
+are fields 15 and 5, which OTLP's requests do not have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .snappy import STREAM
 _STARTS = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "snappy": STREAM, "deflate": b"\x78"}
 _IDENTITY = "identity"
 ENCODINGS = (_IDENTITY, *_STARTS)
-"""The encodings of messages that are decompressed."""
+"""The supported encodings of messages."""
 _FED = 64 * 1024
 """Compressed bytes that are fed at a time."""
 _CANCELLED_WITHIN_S = 0.05
@@ -88,8 +88,8 @@ async def receive(context: Any, turns: Turns, timeout_s: float, reservation: Res
 async def _without_message() -> RefusalError:
     """Return why a call ended without a message.
 
-    gRPC itself answers a message that is too large. All that it does here is to cancel the call
-    a moment after its end was read.
+    gRPC itself answers if a message is too large; the only sign here is that it cancels the call
+    shortly after the end of the stream.
     """
     try:
         await asyncio.sleep(_CANCELLED_WITHIN_S)
@@ -102,7 +102,7 @@ async def _without_message() -> RefusalError:
 
 
 async def inflated(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
-    """Return a message decompressed, if it is compressed; never more than `limit` bytes.
+    """Return a message, decompressed if it is compressed; at most `limit` bytes.
 
     Raises RefusalError for more, and for damaged data.
     """
@@ -134,7 +134,7 @@ async def inflated(body: bytes, coding: str, limit: int, reservation: Reservatio
 def coding_of(values: Collection[str | bytes]) -> str:
     """Return the encoding of a call's messages, by the headers that name it.
 
-    Raises RefusalError with the reason ENCODING for one that is not taken, and for several.
+    Raises RefusalError with the reason ENCODING if it is not supported, or if there are several.
     """
     if not values:
         return _IDENTITY

@@ -1,8 +1,8 @@
 """The listening socket of gRPC: it limits connections, and relays each to gRPC's own server.
 
 gRPC's server in Python has no hook for connections, nor for encodings that its core does not know.
-So clients connect here, TLS ends here, and gRPC listens on a Unix socket in a private directory.
-Bytes pass unchanged but for one header of each request (see http2_headers).
+So clients connect to this socket, where TLS ends too, and gRPC listens on a Unix socket in a
+private directory. Bytes pass unchanged except for one header of each request (see http2_headers).
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from .listening import Listener
 from .refusals import NO_SIGNAL, Observer, Refused
 
 _UNPROVEN_S = 5.0
-"""A connection without a request for so long gives way to a new one."""
+"""A connection without a request for this long may be closed for a new one."""
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 1.0
 _STALLED_S = 30.0
-"""A client that reads none of its answers for so long is cut off. It would keep its connection for
-ever: a relay that waits for it does not notice that gRPC's keepalive has ended the other side."""
+"""A client that reads none of its answers for this long loses its connection. Otherwise it would
+keep it for ever: a relay that waits for the client does not notice that gRPC's keepalive has closed
+the other side."""
 _BACKLOG = 1024
 _HAS_ABSTRACT_NAMES = sys.platform == "linux"
 
-_FULL = Refused(NO_SIGNAL, "connections", "closed", "there are as many connections as there may be")
+_FULL = Refused(NO_SIGNAL, "connections", "closed", "the limit of connections is reached")
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Front:
     """Accepts connections for a gRPC server that listens on a Unix socket."""
 
     def __init__(self, target: Path, connections: int, refused: Observer) -> None:
-        """`target` is the Unix socket; there are up to `connections` at a time."""
+        """`target` is the Unix socket; `connections` is their largest number at a time."""
         self._target, self._most, self._refused = target, connections, refused
         self._clients: set[_Client] = set()
         self._unproven: OrderedDict[_Client, float] = OrderedDict()
@@ -51,13 +52,13 @@ class Front:
         self._listener: Listener | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; the result is the address. Raises OSError if that is not possible."""
+        """Listen; return host and port. Raises OSError if that is not possible."""
         self._listener = Listener(lambda: _Client(self), self._refused)
         return await self._listener.start(host, port, _BACKLOG, tls, _HANDSHAKE_S)
 
     @property
     def connections(self) -> Collection[object]:
-        """The connections of clients that are open."""
+        """The open connections of clients."""
         return self._clients
 
     def close(self) -> None:
@@ -67,7 +68,7 @@ class Front:
             self._listener = None
 
     async def wait_closed(self) -> None:
-        """Wait a moment for the last answers to be written, then cut off what is left."""
+        """Wait a moment until the last answers are written, then close all connections."""
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._all_closed.wait()
@@ -76,7 +77,7 @@ class Front:
                 client.abort()
 
     def admit(self, client: _Client) -> bool:
-        """Whether a connection may stay; one that has not sent a request may be closed for it."""
+        """Whether a connection is accepted; another one without a request may be closed for it."""
         now = asyncio.get_running_loop().time()
         if len(self._clients) >= self._most:
             self._refused(_FULL)
@@ -107,7 +108,7 @@ class Front:
         try:
             connection.setblocking(False)
             if _HAS_ABSTRACT_NAMES:
-                # The kernel chooses a name: gRPC tells connections apart by it.
+                # The kernel chooses a name, by which gRPC distinguishes connections.
                 connection.bind(b"")
             connection.connect(bytes(self._target))
             loop = asyncio.get_running_loop()
@@ -141,7 +142,7 @@ class _Side(asyncio.Protocol):
             self.transport.write(data)
 
     def close(self) -> None:
-        """Close the connection after what it still has to send."""
+        """Close the connection after its buffered data is sent."""
         if self.transport is not None:
             self.transport.close()
 
@@ -177,7 +178,7 @@ class _Client(_Side):
         self._renamer = EncodingRenamer()
         self._is_proven = False
         self._early: list[bytes] = []
-        """What came before the gRPC server was connected."""
+        """Data that was received before the gRPC server was connected."""
         self._connecting: asyncio.Task[None] | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -193,7 +194,7 @@ class _Client(_Side):
         try:
             await self._front.connect(lambda: server)
         except OSError as error:
-            _logger.warning("a connection cannot be handed to gRPC: %s", error.strerror or error)
+            _logger.warning("a connection cannot be passed to gRPC: %s", error.strerror or error)
             self.abort()
             return
         if self.transport is None or self.transport.is_closing():
@@ -240,7 +241,7 @@ class _Client(_Side):
         super().connection_lost(error)
 
     def _watch(self) -> None:
-        """Close the connection at once unless the client reads soon."""
+        """Close the connection if the client reads nothing for a while."""
         if self._stalled is None and self in self._front.connections:
             loop = asyncio.get_running_loop()
             self._stalled = loop.call_later(_STALLED_S, self.abort)
@@ -252,9 +253,9 @@ class _Client(_Side):
 
 
 def target_error(host: str, port: int, error: OSError) -> TargetError:
-    """Return the error of an address that cannot be listened on."""
+    """Return the error for an address on which the receiver cannot listen."""
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return TargetError(
-        f"cannot listen on {shown}: it is in use, or no address of this host"
+        f"cannot listen on {shown}: it is in use, or not an address of this host"
         f" ({error.strerror or error}); choose another with --grpc HOST:PORT"
     )

@@ -2,8 +2,8 @@
 
 Needs the extra `collector`; whoever wants it imports this module when it is wanted.
 
-Messages are decompressed here, and not by gRPC, which measures a message only after it has
-decompressed it: one of 4 MiB may expand to 4 GiB.
+Messages are decompressed here and not by gRPC, which checks the size of a message only after it has
+decompressed it: a message of 4 MiB may expand to 4 GiB.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GrpcLimits:
     keepalive_s: float = 60.0
     """A connection that is silent for so long is pinged, and closed when nothing comes back."""
     connections: int = 1000
-    """Connections at a time, of all clients."""
+    """The largest number of connections at a time, of all clients."""
     connection_age_s: float | None = None
     """Connections are to be made anew when they are so old, so that load spreads."""
     connection_grace_s: float = 30.0
@@ -93,10 +93,10 @@ class GrpcReceiver:
         refused: Observer = ignore,
         sockets: Path | None = None,
     ) -> None:
-        """Nothing listens yet. `port` 0 takes a free one.
+        """Keep the arguments; `start` listens. `port` 0 takes a free one.
 
-        `headers` are kept with a request (see KeptHeaders); `refused` observes what is refused;
-        `sockets` is a directory for the socket of gRPC if the temporary one cannot be written.
+        `headers` are kept with a request (see KeptHeaders). `refused` is called with each refusal.
+        `sockets` is a directory for gRPC's socket if the temporary directory cannot be used.
         """
         self._refused, self._sockets = refused, sockets
         self._exporter, self._auth, self._tls = exporter, auth, tls
@@ -112,16 +112,16 @@ class GrpcReceiver:
         self._socket: PrivateSocket
 
     def pass_on(self, names: Collection[str]) -> None:
-        """Take other headers on, from now on."""
+        """Change the headers that are kept, from now on."""
         self._kept = KeptHeaders(names)
 
     @property
     def connections(self) -> Collection[object]:
-        """The connections of clients that are open."""
+        """The open connections of clients."""
         return self._front.connections
 
     async def start(self) -> tuple[str, int]:
-        """Listen; the result is the address that it listens on.
+        """Listen; return host and port.
 
         Raises UsageError for the TLS files, TargetError if the address is not available.
         """
@@ -193,7 +193,7 @@ class GrpcReceiver:
         # Behind the handlers: an error that is being handled holds on to the body.
         self._refused(Refused(signal.value, reason, status[0].name, status[1]))
         if reason == Reason.ENCODING.value:
-            await context.send_initial_metadata(())  # with grpc-accept-encoding, by the core
+            await context.send_initial_metadata(())  # the core adds grpc-accept-encoding
         await context.abort(*status)
         raise AssertionError("abort raises")
 
@@ -234,7 +234,7 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         export: Callable[[Signal, Any], Awaitable[bytes]],
         unknown: Callable[[str], None],
     ) -> None:
-        """`unknown` is called with the name of a method that is not served."""
+        """`unknown` is called with the name of each method that is not served."""
         self._unknown = unknown
         self._handlers = {
             method: grpc.stream_unary_rpc_method_handler(_bound(export, signal))
@@ -242,7 +242,7 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a method; None where there is none."""
+        """Return the handler of a method; None if the method is not served."""
         handler = self._handlers.get(details.method)
         if handler is None:
             self._unknown(details.method)

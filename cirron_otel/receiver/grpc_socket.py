@@ -15,20 +15,20 @@ _PREFIX = "cirron-otel-grpc-"
 _NAME = "grpc"
 _STALE_S = 60.0
 _LONGEST_PATH = 103
-"""Bytes. macOS has the least room: 104 with the end of the text."""
+"""Bytes. macOS has the smallest limit: 104 with the terminating zero."""
 _SHORT_PATHS = ("/tmp", "/var/tmp")  # noqa: S108 - a private directory is made in it
-"""Folders that most systems have and whose paths are short."""
+"""Directories with short paths that most systems have."""
 
 
 class PrivateSocket:
-    """A path that only this user can connect to; `remove` ends it."""
+    """A path of a socket to which only this user can connect."""
 
     def __init__(self, fallback: Path | None = None) -> None:
-        """Make the directory in the temporary folder, or else in `fallback`, or else in a folder
-        of the system whose path is short enough.
+        """Make a private directory for the socket.
 
-        Directories of processes that were killed are removed. Raises TargetError if none of the
-        folders can be written.
+        It is made in the temporary directory, else in `fallback`, else in a system directory with a
+        short path. Directories of processes that were killed are removed. Raises TargetError if
+        none of these directories can be used.
         """
         self._folder = _folder(fallback)
         self.path = Path(self._folder.name) / _NAME
@@ -60,18 +60,18 @@ def _folder(fallback: Path | None) -> tempfile.TemporaryDirectory[str]:
             return folder
         folder.cleanup()
         reasons.append(
-            f"{Path(folder.name).parent}: the path of the socket has {length} bytes,"
-            f" {_LONGEST_PATH} are possible"
+            f"{Path(folder.name).parent}: the path of the socket would have {length} bytes, the"
+            f" limit is {_LONGEST_PATH}"
         )
     raise TargetError(
-        "found no folder for the socket of the gRPC receiver: "
+        "found no directory for the socket of the gRPC receiver: "
         + "; ".join(reasons)
-        + "; set TMPDIR to a directory with a short path that can be written"
+        + "; set TMPDIR to a writable directory with a short path"
     )
 
 
 def _is_alive(path: Path) -> bool:
-    """Whether a process listens there."""
+    """Whether a process listens on the socket at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:

@@ -11,10 +11,10 @@ _PROTOCOL = "h2"
 
 
 class GrpcTls:
-    """PEM files: the server's own, and the CA whose clients alone are let in."""
+    """The PEM files of the server, and the CA that signs the certificates of accepted clients."""
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
-        """Nothing is read yet."""
+        """Keep the paths; `context` reads the files."""
         self._files = certificate, key, client_ca
         self._current: ssl.SSLContext | None = None
 
@@ -29,9 +29,9 @@ class GrpcTls:
         return context
 
     def reload(self) -> None:
-        """Read the files again, for connections to come: open ones keep what they began with.
+        """Read the files again, for new connections; open ones are not affected.
 
-        Raises UsageError as `context` does; the certificates stay as they were then.
+        Raises UsageError as `context` does; the certificates are unchanged then.
         """
         self._current = server_context(*self._files, protocol=_PROTOCOL)
 

@@ -1,8 +1,8 @@
 """The headers of a request that are kept with it, validated identically for gRPC and HTTP.
 
-What is kept is sent on by exporters and decides which tenant owns the data, so each header has one
-value that every protocol can carry (RFC 9110, "Field Values"). A proxy that adds its header beside
-a client's must not be bypassed: repeated headers are refused, not merged and not overwritten.
+Exporters forward the kept headers, and these decide which tenant owns the data. So each has one
+value that every protocol can carry (RFC 9110, "Field Values"). A client must not bypass a proxy
+that adds a header: repeated headers are refused, and neither merged nor overwritten.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ KEPT_HEADERS: Final = (
 NEVER_KEPT: Final = frozenset(("authorization", "proxy-authorization", "cookie"))
 
 LONGEST_VALUE: Final = 1024
-"""Characters; common servers take 4 to 8 KiB for all headers of a request together."""
+"""Characters; common servers accept 4 to 8 KiB for all headers of a request together."""
 
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _SURROUNDING = " \t"
 
 Value = str | bytes
-"""gRPC has bytes for a value that is not text."""
+"""A header's value; gRPC returns bytes for values that are not text."""
 
 
 class KeptHeaders:
     """Selects and validates the headers that are kept with a request."""
 
     def __init__(self, names: Collection[str] = KEPT_HEADERS) -> None:
-        """`names` are in any case; credentials among them are ignored."""
+        """`names` are case-insensitive; names of credentials are ignored."""
         self._names = frozenset(name.lower() for name in names) - NEVER_KEPT
 
     def select(self, headers: Iterable[tuple[str, Value]]) -> dict[str, str]:
@@ -62,8 +62,8 @@ class KeptHeaders:
 def only_value(values: Collection[Value]) -> str | None:
     """Return the value of a header that may be given once; None if it is absent.
 
-    Raises RefusalError with the reason UNAUTHENTICATED if it is repeated: it is meant for
-    `authorization`, of which no value may be preferred to another.
+    Raises RefusalError with the reason UNAUTHENTICATED if it is repeated: this is for
+    `authorization`, where no value may be preferred to another.
     """
     if len(values) > 1:
         raise RefusalError(

@@ -1,9 +1,9 @@
-"""The headers of gRPC requests in a stream of HTTP/2 frames: `grpc-encoding` gets another name.
+"""Rename the header `grpc-encoding` of gRPC requests in a stream of HTTP/2 frames.
 
-gRPC's core fails a call with INTERNAL while it parses the headers if it does not know the encoding,
-ahead of any code of ours, and hides the encodings that it knows. Under another name the header
-reaches the application. The new name has the same length, in plain text and in Huffman code, so the
-header tables of both sides agree: a later reference to the entry refers to the new name, too.
+If gRPC's core does not know the encoding, it fails the call with INTERNAL while it parses the
+headers, before any code of ours runs, and it hides the encodings that it knows. Under another name
+the header reaches the application. The new name has the same length, in plain text and in Huffman
+code, so the header tables of both sides agree: a later reference to the entry means the new name.
 
 The core refuses compressed messages of a request without an encoding. So each request is given
 `grpc-encoding: gzip`: with `grpc.per_message_decompression` off the core decompresses nothing.
@@ -19,7 +19,7 @@ from typing import Final
 from ..errors import InputError
 
 ENCODING: Final = "grpc_encoding"
-"""The name under which the application finds the header."""
+"""The new name of the header."""
 
 _PREFACE: Final = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 _FRAME: Final = 9
@@ -27,13 +27,13 @@ _HEADERS, _CONTINUATION = 0x1, 0x9
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _PRIORITY_BYTES = 5
 _LARGEST_BLOCK: Final = 16_000
-"""Bytes. With the header that is added the frame is no larger than all servers take, 16,384 bytes;
-gRPC refuses more than 16 KiB of headers in a request anyway."""
+"""Bytes. With the added header the frame stays below 16,384 bytes, which all servers accept; gRPC
+refuses more than 16 KiB of headers in a request anyway."""
 
 # A field that is not added to the table, with its name and value as plain text.
 _ADDED: Final = b"\x00\x0dgrpc-encoding\x04gzip"
 
-# The names as they are, and in the Huffman code of RFC 7541, B: `-` and `_` have six bits each.
+# The names in plain text, and in the Huffman code of RFC 7541, B: `-` and `_` have six bits each.
 _PLAIN: Final = (b"grpc-encoding", b"grpc_encoding")
 _HUFFMAN: Final = (
     bytes.fromhex("9acac8b16a21e435537f"),
@@ -42,20 +42,20 @@ _HUFFMAN: Final = (
 
 
 class EncodingRenamer:
-    """Renames the header in what a client sends over one connection."""
+    """Renames the header in the data that a client sends over one connection."""
 
     def __init__(self) -> None:
         self._skip = _PREFACE
-        """Bytes that pass unread: the preface, the rest of a frame."""
+        """Bytes that pass unread: the preface, or the rest of a frame."""
         self._left = b""
-        """The beginning of a frame, or of a header block, that has to be complete."""
+        """The beginning of a frame or header block that is not complete yet."""
         self.has_headers = False
         """Whether a request has begun."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes that may be sent on; others are kept until their frame is complete.
+        """Return the bytes that can be forwarded; the rest is kept until its frame is complete.
 
-        Raises InputError if a header block is too large, or interrupted.
+        Raises InputError if a header block is too large, malformed, or interrupted.
         """
         if self._left:
             data, self._left = self._left + data, b""
@@ -84,7 +84,7 @@ def _length(data: bytes, at: int) -> int:
 
 
 def _block_frames(data: bytes, at: int) -> list[tuple[int, int]] | None:
-    """Return where the frames of a header block begin and end; None if some are still to come."""
+    """Return begin and end of each frame of a header block; None if the block is incomplete."""
     frames: list[tuple[int, int]] = []
     begin = at
     while at + _FRAME <= len(data):
@@ -119,7 +119,7 @@ def _rewritten(data: bytes, frames: list[tuple[int, int]]) -> Iterator[bytes]:
 
 
 def _fragment(data: bytes, begin: int, end: int) -> tuple[int, int]:
-    """Return where the fragment of a header block begins and ends in its frame."""
+    """Return begin and end of the fragment of a header block in its frame."""
     start, stop = begin + _FRAME, end
     if data[begin + 3] == _HEADERS:
         flags = data[begin + 4]
@@ -134,7 +134,7 @@ def _fragment(data: bytes, begin: int, end: int) -> tuple[int, int]:
 
 
 def renamed(block: bytes) -> bytes:
-    """Return a complete header block with the header renamed. What is malformed is left alone."""
+    """Return a complete header block with the header renamed; a malformed block is unchanged."""
     if _PLAIN[0] not in block and _HUFFMAN[0] not in block:
         return block
     changed = bytearray(block)

@@ -43,7 +43,7 @@ _REASONS = {
     431: "header_size",
     503: "unavailable",
 }
-"""What refusals are counted by, unless they have a reason of their own."""
+"""The reasons by which refusals are counted, unless they have one of their own."""
 
 _CODES = {
     400: 3,
@@ -97,7 +97,7 @@ class HttpError(Exception):
         *,
         reason: str | None = None,
     ) -> None:
-        """`message` is for the client; `reason` is what it is counted by."""
+        """`message` is for the client; `reason` is the label of the counter."""
         super().__init__(message)
         self.status, self.message, self.headers = status, message, headers or {}
         self.reason = reason or _REASONS.get(status, "invalid")

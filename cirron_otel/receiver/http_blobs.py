@@ -65,12 +65,12 @@ class Uploads:
         self._expiring: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Remove parts that wait for too long, from now on; in the event loop."""
+        """Begin to remove expired parts; call it in the event loop."""
         if self._staging is not None:
             self._expiring = asyncio.create_task(self._expire(self._staging))
 
     def stop(self) -> None:
-        """Remove no more."""
+        """Stop removing expired parts."""
         if self._expiring is not None:
             self._expiring.cancel()
 

@@ -53,7 +53,7 @@ class HttpLimits:
     upload_bytes: int = 64 * 1024**3
     """The largest snapshot file."""
     unfinished_bytes: int | None = None
-    """What all uploads that are not complete may take together; a tenant's half of it."""
+    """The limit of all unfinished uploads, bytes, or None; half of it applies to each tenant."""
 
 
 class Room:
@@ -114,7 +114,7 @@ class Bodies:
             if came > largest + _SLACK:
                 raise too_large(largest)
             if codec is not None:
-                room.hold(min(came, largest))  # it may keep what it is fed
+                room.hold(min(came, largest))  # the decoder may keep its input
             for part in _undone(codec, piece):
                 size = len(body) + len(part)
                 if size > largest:

@@ -23,9 +23,7 @@ from .refusals import NO_SIGNAL, Refused
 
 _logger = logging.getLogger(__name__)
 
-_CONNECTIONS = Refused(
-    NO_SIGNAL, "connections", "503", "there are as many connections as there may be"
-)
+_CONNECTIONS = Refused(NO_SIGNAL, "connections", "503", "the limit of connections is reached")
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
@@ -114,7 +112,7 @@ class Connections(web.Server):
     def __init__(
         self, handler: Handler, limits: HttpLimits, refused: Callable[[Refused], None]
     ) -> None:
-        """`refused` is called for a connection too many, and for what is no HTTP request."""
+        """`refused` is called for connections beyond the limit, and for data that is not HTTP."""
         super().__init__(self._watched, request_factory=_request)
         self._handler, self._limits, self.refused = handler, limits, refused
         self._busy: set[web.RequestHandler] = set()

@@ -20,14 +20,14 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,200}")
 
 @dataclass(frozen=True)
 class Cors:
-    """The origins whose pages may send, and what they may send."""
+    """The origins whose pages may send requests, and the headers that are allowed."""
 
     origins: Sequence[str] = ()
-    """As browsers send them, `https://app.example`; one `*` in each stands for any text."""
+    """Origins such as `https://app.example`, as browsers send them; one `*` matches any text."""
     headers: Sequence[str] = ()
-    """Request headers beside those that OTLP needs, in any case; `*` allows all."""
+    """Request headers in addition to those of OTLP, case-insensitive; `*` allows all."""
     max_age_s: int | None = None
-    """How long a browser may keep the answer to a preflight request, seconds."""
+    """How long a browser may cache the answer to a preflight request, seconds."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -35,11 +35,11 @@ class Cors:
         return re.compile("|".join(parts), re.IGNORECASE)
 
     def allows(self, origin: str | None) -> bool:
-        """Whether pages of `origin` may send."""
+        """Whether pages of `origin` may send requests."""
         return bool(self.origins) and origin is not None and bool(self._pattern.fullmatch(origin))
 
     def answer_headers(self, origin: str | None) -> dict[str, str]:
-        """Return what each answer to a request from `origin` carries."""
+        """Return the headers of each answer to a request from `origin`."""
         if not self.origins:
             return {}
         if not self.allows(origin):
@@ -58,11 +58,11 @@ class Cors:
     def preflight(self, headers: Mapping[str, str], methods: Sequence[str]) -> Reply:
         """Answer a preflight request for a path that takes `methods`.
 
-        Raises HttpError 403 if its origin is not allowed. The headers of `answer_headers` are left
-        to the caller.
+        The caller adds the headers of `answer_headers`. Raises HttpError 403 if the origin is not
+        allowed.
         """
         if not self.allows(headers.get("Origin")):
-            raise HttpError(403, "pages of this origin may not send here", reason="origin")
+            raise HttpError(403, "pages of this origin may not send requests here", reason="origin")
         allowed = {name.lower() for name in (*_ALWAYS, *self.headers)}
         asked = headers.get("Access-Control-Request-Headers", "").split(",")
         names = [name for each in asked if _TOKEN.fullmatch(name := each.strip().lower())]
@@ -78,5 +78,5 @@ class Cors:
 
 
 def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request asks what a page may send."""
+    """Whether a request is a preflight request of CORS."""
     return method == "OPTIONS" and "Origin" in headers and _REQUEST_METHOD in headers

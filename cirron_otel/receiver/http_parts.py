@@ -17,12 +17,12 @@ from .upload_room import UploadRoom
 
 _CHUNK = 1024 * 1024
 _KEPT_S = 24 * 3600.0
-"""How long parts wait for those that are missing."""
+"""Seconds after which unused parts are removed."""
 _IDLE_S = 900.0
-"""How long parts are unused before they make room for others."""
+"""Seconds after which unused parts may be removed to make room for others."""
 
 _Key = tuple[str, str]
-"""The directory and the name of a file."""
+"""(directory, name of a file)"""
 
 
 class Staged:
@@ -38,7 +38,7 @@ class Staged:
         return None if path is None else _total(path)
 
     def size(self) -> int | None:
-        """How many bytes are there; None if there are no parts."""
+        """Return the size of the parts, bytes; None if there are none."""
         found = [path.stat().st_size for path in self._paths()]
         return sum(found) if found else None
 
@@ -88,25 +88,25 @@ class Staged:
 
 @dataclass(slots=True)
 class _Unfinished:
-    """The parts of one file, as they are counted."""
+    """The counted size of the parts of one file."""
 
     size: int
     """Bytes."""
     touched_s: float
-    """When they were last used, by a clock that is never set."""
+    """When a request last used them, by a clock that is never set, seconds."""
 
 
 class Staging:
     """A directory of parts, within limits.
 
-    Parts that no request has used for a day are removed, however the clock is set: a process that
-    starts counts from its start. If there is no room for others, those go that were unused for the
-    longest time and at least for a quarter of an hour: of the same tenant if it is its own share
-    that is used up.
+    Parts that no request has used for a day are removed. The wall clock does not matter, and the
+    time counts from the start of the process. If there is no room for new parts, those that were
+    unused longest are removed, but none that was used within a quarter of an hour. If the tenant's
+    own share is full, only parts of this tenant are removed.
     """
 
     def __init__(self, directory: Path, room: UploadRoom) -> None:
-        """The directory is made, private, where it is not there."""
+        """Count the parts in `directory`, which is made if it does not exist. Raises OSError."""
         make_private(directory)
         self._directory, self._room = directory, room
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
@@ -117,7 +117,7 @@ class Staging:
 
     @asynccontextmanager
     async def only(self, directory: str, file: str) -> AsyncIterator[Staged]:
-        """The parts of a file; other requests for them wait."""
+        """Yield the parts of a file; other requests for them wait."""
         lock = self._locks.setdefault((directory, file), asyncio.Lock())
         async with lock:
             try:
@@ -128,7 +128,10 @@ class Staging:
     async def bounded(
         self, directory: str, file: str, stream: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
-        """What `stream` gives, as long as there is room for it; only inside of `only`."""
+        """Yield the pieces of `stream` while there is room for them; call it inside `only`.
+
+        Raises RefusalError if there is no room.
+        """
         tenant = tenant_of_directory(directory)
         entry = self._unfinished.setdefault((directory, file), _Unfinished(0, _now_s()))
         async for piece in stream:
@@ -138,7 +141,7 @@ class Staging:
             yield piece
 
     def expire(self) -> None:
-        """Remove the parts that waited for too long."""
+        """Remove the parts that no request has used for a day. Raises OSError."""
         now = _now_s()
         for key, entry in list(self._unfinished.items()):
             if now - entry.touched_s >= _KEPT_S:
@@ -159,7 +162,7 @@ class Staging:
         self._room.check_now(tenant, size)
 
     def _remove(self, key: _Key) -> None:
-        """Remove the parts of a file, unless a request is at them."""
+        """Remove the parts of a file, unless a request uses them."""
         lock = self._locks.get(key)
         if lock is not None and lock.locked():
             return
@@ -168,7 +171,7 @@ class Staging:
         self._count(*key)
 
     def _count(self, directory: str, file: str) -> None:
-        """Count what there is of a file on disk."""
+        """Count the parts of a file on disk."""
         size = Staged(self._directory / directory, file).size()
         entry = self._unfinished.pop((directory, file), _Unfinished(0, 0.0))
         counted = 0 if size is None else max(size, self._room.least)

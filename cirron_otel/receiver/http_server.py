@@ -92,8 +92,8 @@ class HttpReceiver:
         Without `auth` everybody is let in; with it, everybody still reads /health and /ready.
         Snapshot files are taken where there is a store for them, `blobs`; in parts where there is
         a directory `staging` to keep those in. `passed_headers` go to the exporter, credentials
-        never. `refused` observes what is refused; without `cors` no page of a browser
-        may send. Raises UsageError where `staging` cannot be made.
+        never. `refused` is called with each refusal. Without `cors`, cross-origin requests of
+        browsers are refused. Raises UsageError if `staging` cannot be made.
         """
         self._exporter, self._host, self._port = exporter, host, port
         self._tls, self._auth = tls, auth
@@ -114,7 +114,7 @@ class HttpReceiver:
         """How many requests were answered, by route and status; `-` is no known route."""
 
     def pass_on(self, names: Collection[str]) -> None:
-        """Take other headers on, from now on."""
+        """Change the headers that are kept, from now on."""
         self._kept = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
@@ -241,7 +241,7 @@ class HttpReceiver:
         return Reply(200, b'{"status": "ok"}')
 
     def _observe(self, route: str, failure: HttpError) -> None:
-        """Report a refusal; that the collector is not ready is an answer of /ready, and none."""
+        """Report a refusal; the 503 of /ready, or a 404 of such a path, is not a refusal."""
         if route in _OPERATION and failure.status in (404, 503):
             return
         signal = _SIGNALS.get(route, NO_SIGNAL)

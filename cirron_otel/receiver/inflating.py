@@ -1,7 +1,7 @@
 """Decompression of bodies in small steps, so that no step returns much more than is allowed.
 
 Concatenated gzip members (RFC 1952), zstd frames (RFC 8878) and LZ4 frames count as one body. A
-block of Snappy is the exception: it has no steps. Its length is known before it is decompressed.
+Snappy block is the exception: it is decompressed in one step, but its length is known beforehand.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Inflater(Protocol):
     """Decompresses one body."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Return the content of the next bytes in pieces; InputError if they are damaged."""
+        """Yield the content of the next bytes. Raises InputError if they are damaged."""
 
     @property
     def remaining(self) -> int:
-        """The length of the result of `finish`; InputError if the body is damaged."""
+        """The length of the result of `finish`, bytes. Raises InputError if the body is damaged."""
 
     def finish(self) -> bytes:
-        """Return content that needs the complete body; InputError if the body is cut off."""
+        """Return the content that needs the complete body. Raises InputError if it is cut off."""
 
 
 def too_large(limit: int) -> RefusalError:
@@ -60,11 +60,11 @@ def too_large(limit: int) -> RefusalError:
 
 
 async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int], None]) -> bytes:
-    """Return the content that `codec` has kept until the end of the body.
+    """Return the content that `codec` kept until the end of the body.
 
-    Up to `room` bytes are allowed, which is what is left of `limit`; `hold` is called with their
-    number before they exist. Raises RefusalError for more, InputError for damaged data, and
-    whatever `hold` raises.
+    Up to `room` bytes are allowed, the rest of `limit`. `hold` is called with their number before
+    they are decompressed. Raises RefusalError for more, InputError for damaged data, and the
+    errors of `hold`.
     """
     size = codec.remaining
     if size > room:
@@ -76,7 +76,7 @@ async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int],
 
 
 class _Stream:
-    """A coding whose content is returned as it is fed."""
+    """A coding that returns all content from `feed`."""
 
     remaining = 0
 

@@ -23,7 +23,7 @@ is kept. Zeros follow the last frame while a segment is written, up to a whole b
 
 All of it lies in one directory, `state/intake/` of a spool, with `lock`, `consumer.json`
 (journal_place) and, beside a damaged segment, a copy of it named `<segment>.damaged`. The copies
-have a limit (damaged_copies): all that could be read of them is in the spool by then.
+have a limit (damaged_copies): their readable data is in the spool already.
 """
 
 from __future__ import annotations

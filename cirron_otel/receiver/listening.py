@@ -1,8 +1,8 @@
 """The listening sockets of a receiver.
 
-With TLS a connection takes a file descriptor during its handshake, before any protocol sees it. So
-handshakes are limited here, and those that fail are reported: to a client with an expired
-certificate they are refusals like any other.
+With TLS a connection takes a file descriptor during its handshake, before the protocol sees it. So
+handshakes are limited here. A failed handshake, as with an expired certificate of a client, is
+reported as a refusal.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 from .refusals import NO_SIGNAL, Observer, Refused
 
 _MOST_HANDSHAKES: Final = 64
-"""At a time; for one more the oldest ends. A good one takes some hundredths of a second."""
+"""At a time; one more ends the oldest. A normal handshake takes some hundredths of a second."""
 _PAUSE_S = 0.1
-"""After an error of accept(2), for example because there are no file descriptors left."""
+"""The pause after an error of accept(2), for example without free file descriptors, seconds."""
 _LONGEST_SHOWN = 200
 
 _LATE = Refused(NO_SIGNAL, "tls", "closed", "a TLS handshake took too long while others waited")
@@ -32,25 +32,25 @@ Protocol = Callable[[], asyncio.Protocol]
 
 
 class Listener:
-    """Accepts connections, and makes a protocol for each."""
+    """Accepts connections, and creates a protocol for each."""
 
     def __init__(self, protocol: Protocol, refused: Observer) -> None:
-        """`refused` observes TLS handshakes that fail."""
+        """`refused` is called for each TLS handshake that fails."""
         self._protocol, self._refused = protocol, refused
         self._server: asyncio.Server | None = None
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: dict[asyncio.Task[None], None] = {}
-        """Those under way, the oldest first."""
+        """The handshakes in progress, the oldest first."""
 
     async def start(
         self, host: str, port: int, backlog: int, tls: ssl.SSLContext | None, handshake_s: float
     ) -> tuple[str, int]:
-        """Listen; the result is the address. Port 0 takes a free one. Raises OSError."""
+        """Listen; return host and port. Port 0 takes a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
         if not port:
             host = await _first_address(host)
-        # asyncio binds the sockets; without TLS it accepts, too.
+        # asyncio binds the sockets; without TLS it also accepts connections.
         self._server = await loop.create_server(
             self._protocol, host, port, backlog=backlog, start_serving=tls is None
         )
@@ -71,7 +71,7 @@ class Listener:
         return {int(each.getsockname()[1]) for each in own}
 
     def close(self) -> None:
-        """Accept no more connections, and end handshakes."""
+        """Stop accepting connections, and end handshakes."""
         if self._server is not None:
             self._server.close()
         for task in (*self._accepting, *self._handshakes):

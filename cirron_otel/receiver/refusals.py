@@ -1,4 +1,4 @@
-"""Requests and connections that a server refuses, as it reports them to whoever observes it."""
+"""Reports of the requests and connections that a server refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_SIGNAL: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One request, or one connection, of which nothing is taken."""
+    """One refused request or connection."""
 
     signal: str
     """`traces`, `metrics`, `logs`, `cirron`, `blobs` or NO_SIGNAL."""
@@ -29,5 +29,5 @@ Observer = Callable[[Refused], None]
 
 
 def ignore(refused: Refused) -> None:
-    """Observe nothing."""
+    """Ignore the refusal: the default observer."""
     del refused

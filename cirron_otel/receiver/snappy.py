@@ -1,9 +1,9 @@
 """Decompression of Snappy, as a single block and in its framing format.
 
 Sources: github.com/google/snappy, format_description.txt and framing_format.txt. The coding
-`snappy` is a block over HTTP; older OpenTelemetry Collectors send frames under that name, and so
-do gRPC clients. The first bytes distinguish them: a block that begins like a stream would contain
-a copy from before its beginning, which is invalid.
+`snappy` means a block over HTTP. Older OpenTelemetry Collectors and gRPC clients send frames under
+that name. The first bytes distinguish them: a block that begins like a stream would contain a copy
+from before its beginning, which is invalid.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SnappyFrames:
         self._chunks = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """See Inflater."""
+        """Yield the content of the next bytes. Raises InputError if they are damaged."""
         data = self._left + data
         at = 0
         while True:
@@ -65,7 +65,7 @@ class SnappyFrames:
         self._left = data[at:]
 
     def finish(self) -> bytes:
-        """See Inflater."""
+        """Return the rest of the content. Raises InputError if the body is cut off."""
         if self._left or self._skipped or not self._chunks:
             raise InputError("the snappy data is cut off")
         return b""
@@ -93,19 +93,19 @@ class SnappyFrames:
 
 
 class _Block:
-    """One block: it is decompressed when all of it is there, and not before."""
+    """One block, which is decompressed when it is complete."""
 
     def __init__(self) -> None:
         self._parts = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """See Inflater."""
+        """Yield the content of the next bytes. Raises InputError if they are damaged."""
         self._parts += data
         return iter(())
 
     @property
     def remaining(self) -> int:
-        """See Inflater."""
+        """The length of the result of `finish`, bytes. Raises InputError if damaged."""
         import cramjam  # noqa: PLC0415
 
         try:
@@ -114,7 +114,7 @@ class _Block:
             raise InputError(_DAMAGED) from None
 
     def finish(self) -> bytes:
-        """See Inflater."""
+        """Return the rest of the content. Raises InputError if the body is cut off."""
         import cramjam  # noqa: PLC0415
 
         try:
@@ -131,7 +131,7 @@ class SnappyAny:
         self._codec: Inflater | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """See Inflater."""
+        """Yield the content of the next bytes. Raises InputError if they are damaged."""
         if self._codec is None:
             data = self._start = self._start + data
             if len(data) < len(STREAM) and STREAM.startswith(data):
@@ -141,11 +141,11 @@ class SnappyAny:
 
     @property
     def remaining(self) -> int:
-        """See Inflater."""
+        """The length of the result of `finish`, bytes. Raises InputError if damaged."""
         return 0 if self._codec is None else self._codec.remaining
 
     def finish(self) -> bytes:
-        """See Inflater."""
+        """Return the rest of the content. Raises InputError if the body is cut off."""
         if self._codec is None:
             raise InputError("the snappy data is cut off")
         return self._codec.finish()

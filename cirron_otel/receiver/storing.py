@@ -146,10 +146,10 @@ class Storing:
             self._note(batch, frame, records)
 
     def _differs(self, decoded: Decoded) -> bool:
-        """Whether the spool has another batch of this name, so that this one is no duplicate of it.
+        """Whether the spool has a batch with this name and other content.
 
-        A batch that is not in the spool any more is not compared. One whose name no file may have
-        is stored by its content: to store it once more changes nothing.
+        A batch that has left the spool is not compared. A batch whose name cannot be a file name is
+        stored by its content, so storing it again changes nothing.
         """
         try:
             name = _checked(decoded.namesake or decoded.name)
@@ -292,7 +292,7 @@ def _id_of(kind: str, frames: Sequence[Frame]) -> str:
 
 
 def _checked(name: str) -> str:
-    """`name`. Raises RefusedNameError if no batch may be stored under it."""
+    """Return `name`. Raises RefusedNameError if no batch may be stored under it."""
     if not sayable(checked_name(name)):
-        raise RefusedNameError(f"the file name {name!a} is no UTF-8")
+        raise RefusedNameError(f"the file name {name!a} is not UTF-8")
     return name

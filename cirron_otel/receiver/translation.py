@@ -76,8 +76,8 @@ class Translation:
     ) -> None:
         """`owners` is told whose the batches are. Nothing is read yet.
 
-        Copies of damaged files may take `most_damaged_bytes`; None: any number. Raises InputError,
-        TargetError.
+        Copies of damaged files may take `most_damaged_bytes`, or any number if it is None. Raises
+        InputError and TargetError.
         """
         self._directory, self._seen = directory, seen
         self._most_damaged_bytes = most_damaged_bytes
@@ -208,12 +208,12 @@ class Translation:
         self._report(_words(damage))
 
     def _remove_damaged(self) -> None:
-        """Give the room of old copies back to the journal: a full one refuses all requests."""
+        """Remove old copies of damaged files: a journal that is full refuses all requests."""
         if self._most_damaged_bytes is None:
             return
         for path, size in remove_damaged(self._directory, self._most_damaged_bytes):
             logger.warning(
-                "%s is removed (%d bytes): copies of damaged files may have %d bytes together",
+                "removed %s (%d bytes): copies of damaged files may have %d bytes in total",
                 path,
                 size,
                 self._most_damaged_bytes,

@@ -25,7 +25,7 @@ _OF_ONE_BATCH: Final = frozenset(("x-cirron-batch-id", "x-cirron-sdk-version"))
 _SCHEMA = "CREATE TABLE IF NOT EXISTS whose (name TEXT PRIMARY KEY, headers TEXT) WITHOUT ROWID"
 
 _OF_TENANTS: Final = frozenset(("x-scope-orgid", "x-cirron-workspace-id"))
-"""Headers that name a tenant. Snapshot files are kept apart by both of them."""
+"""Headers that name a tenant. Tenants that differ in one of them have separate snapshot files."""
 _TENANT_BYTES = 8
 
 Headers = tuple[tuple[str, str], ...]
@@ -33,7 +33,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def tenant_of(headers: Headers) -> str:
-    """A name for the tenant that headers name, 16 hexadecimal digits; "" if they name none."""
+    """Return an id of the tenant in `headers`, 16 hexadecimal digits; "" if they name no tenant."""
     words = [word for name, value in headers if name in _OF_TENANTS for word in (name, value)]
     return digest("tenant", *words)[:_TENANT_BYTES].hex() if words else ""
 
@@ -81,7 +81,7 @@ class Whose:
         return tuple((key, value) for row in rows for key, value in json.loads(row[0]))
 
     def tenants(self) -> dict[str, Headers]:
-        """The headers of each tenant of the batches, by `tenant_of`. Raises TargetError."""
+        """Return the headers of each known tenant, by its id (`tenant_of`). Raises TargetError."""
         rows = [] if self._is_empty else self._file.read("SELECT DISTINCT headers FROM whose")
         found = (tuple((key, value) for key, value in json.loads(row[0])) for row in rows)
         return {tenant_of(headers): headers for headers in found}

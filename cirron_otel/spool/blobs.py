@@ -21,13 +21,13 @@ class BlobKey(NamedTuple):
 
 
 _TENANT = "~"
-"""Between the span's id and the tenant in the name of a directory; no uploaded id has one."""
+"""Separates the span's id from the tenant in a directory's name; uploaded ids cannot contain it."""
 
 
 def tenant_key(key: BlobKey, tenant: str) -> BlobKey:
-    """The file of `key` as a collector stores it for a tenant; "" is that of no tenant.
+    """Return the key under which a collector stores a tenant's file; "" means no tenant.
 
-    No key leads to a file of another tenant, whatever its directory is.
+    The result never names a file of another tenant, whatever directory `key` has.
     """
     if not tenant and _TENANT not in key.directory:
         return key
@@ -35,12 +35,12 @@ def tenant_key(key: BlobKey, tenant: str) -> BlobKey:
 
 
 def tenant_of_directory(directory: str) -> str:
-    """The tenant in the name of a directory; "" if it is that of no tenant."""
+    """Return the tenant in a directory's name; "" if it has none."""
     return directory.rpartition(_TENANT)[2] if _TENANT in directory else ""
 
 
 def key_of_span(key: BlobKey) -> BlobKey:
-    """The file as records name it, whosever it is."""
+    """Return the key as records name the file, without a tenant."""
     return BlobKey(key.directory.rpartition(_TENANT)[0] or key.directory, key.file)
 
 

@@ -105,7 +105,7 @@ _TYPES = {"float": float, "int": int, "string": str, "bool": bool}
 # Integers of 20 digits and more (or what looks like one in a text): 64 bits may not hold them.
 _LONG_INTEGER = re.compile(rb"[:,\[]-?\d{20}")
 _MAX_OPEN = MAX_DEPTH - 3
-"""The deepest nesting below a record: the batch, a list and the record itself are three levels."""
+"""The deepest nesting below a record: the batch, a list and the record are three levels."""
 _decoder = msgspec.json.Decoder(ConformingBatch)
 _encoder = msgspec.json.Encoder()
 
@@ -131,7 +131,7 @@ def conforms(data: bytes) -> ConformingBatch | None:
 
 
 def _open_parts(batch: ConformingBatch) -> list[Any]:
-    """The parts of a batch that may be nested to any depth."""
+    """Return the parts of a batch that may be nested to any depth."""
     records: list[ConformingSpan | ConformingMark | ConformingSnapshot] = []
     records += batch.spans
     records += batch.marks

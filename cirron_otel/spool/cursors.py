@@ -9,9 +9,9 @@ from .paths import SpoolPaths
 
 
 def cursor_of(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """What a target, by its key, has of an owner's batches (a prefix, or `owner.NONE`).
+    """Open the cursor of a target, by its key, and an owner (a prefix, or `owner.NONE`).
 
-    Raises InputError where it is damaged: `reset_cursor`.
+    Raises InputError if it is damaged; see `reset_cursor`.
     """
     if owner == NONE:
         return Delivered(paths, target)
@@ -19,7 +19,7 @@ def cursor_of(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
 
 
 def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """A new cursor in the place of a damaged one, which is set aside. Raises TargetError."""
+    """Set a damaged cursor aside and return a new one. Raises TargetError."""
     if owner == NONE:
         return Delivered.reset(paths, target)
     return Cursor.reset(paths.state, target, owner)

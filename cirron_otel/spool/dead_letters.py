@@ -1,9 +1,9 @@
-"""Batches that a target refused for good, kept beside the spool until somebody decides.
+"""Batches that a target refused for good, which are kept until an operator retries or drops them.
 
-`state/dead-letters/<target>/` has the batch under its name, a hard link where the file system has
-them, and `<name>.why`, a JSON object. `<name>.try` asks the process that sends to the target to try
-once more. The entry is complete before the cursor notes the refusal: a process that is killed
-between the two sends the batch again, and the entry stays one.
+`state/dead-letters/<target>/` contains the batch under its name (a hard link if the file system
+supports them) and `<name>.why`, a JSON object. A file `<name>.try` requests another attempt from
+the process that sends to the target. The entry is complete before the cursor notes the refusal: if
+the process is killed between the two, the batch is sent again, and there is still one entry.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from .writer import DEFAULT_MAX_BYTES
 logger = logging.getLogger(__name__)
 
 SHARE: Final = 10
-"""The dead letters of a target take at most this part of the spool's cap."""
+"""The dead letters of a target take at most this fraction (1/10) of the spool's cap."""
 _DIRECTORY: Final = "dead-letters"
 _WHY: Final = ".why"
 _TRY: Final = ".try"
 _BLOCK: Final = 4096
-"""What a small file takes."""
+"""The disk space of a small file, bytes."""
 _RESCAN_S = 30.0
 
 
 class Why(msgspec.Struct):
-    """Why a batch is a dead letter; what `<name>.why` holds."""
+    """The refusals of a batch: the content of `<name>.why`."""
 
     batch: str
     target: str
-    """The target as people may see it."""
+    """The target's address without secrets."""
     reason: str
     """The target's latest answer, without secrets."""
     attempts: int
     first_ns: int
     """When it was refused first, Unix ns."""
     last_ns: int
+    """When it was refused last, Unix ns."""
     version: int = 1
 
 
@@ -56,15 +57,16 @@ _decoder = msgspec.json.Decoder(Why)
 
 
 class DeadLetter(NamedTuple):
-    """One entry."""
+    """One dead letter."""
 
     key: str
     """The target's key."""
     name: str
     why: Why
     size: int
+    """The size of the batch, bytes."""
     is_requested: bool
-    """Whether it is to be tried once more."""
+    """Whether another attempt is requested."""
 
 
 class DeadLetters:
@@ -78,9 +80,10 @@ class DeadLetters:
         max_bytes: int | None = DEFAULT_MAX_BYTES,
         on_change: Callable[[int, int], None] = lambda _added, _dropped: None,
     ) -> None:
-        """`max_bytes` is the spool's cap.
+        """Keep the dead letters of a target, by its key; `shown` is its address without secrets.
 
-        `on_change` is given how many batches were added, and dropped for lack of room.
+        `max_bytes` is the spool's cap. `on_change` is called with the numbers of batches that were
+        added, and dropped for lack of room.
         """
         self._paths, self._shown = paths, shown
         self._directory = directory_of(paths, key)
@@ -93,7 +96,7 @@ class DeadLetters:
         return name in self._known()
 
     def put(self, name: str, data: bytes, reason: str, attempts: int = 1) -> None:
-        """Add a batch, or note that it was refused once more. Raises TargetError."""
+        """Add a batch, or note another refusal of it. Raises TargetError if it cannot be kept."""
         path, now = self._directory / name, time.time_ns()
         before = _why_of(path)
         why = Why(name, self._shown, reason, attempts, now, now)
@@ -109,14 +112,19 @@ class DeadLetters:
             raise unwritable(path, error) from None
         self._known()[name] = max(len(data), _BLOCK)
         if before is None:
-            told = "%s is refused by %s for good: %s; it is kept in %s"
-            cause = {"cause": f"dead letter {name}"}
-            logger.warning(told, name, self._shown, reason, self._directory, extra=cause)
+            logger.warning(
+                "%s refuses %s permanently: %s; the batch is kept in %s",
+                self._shown,
+                name,
+                reason,
+                self._directory,
+                extra={"cause": f"dead letter {name}"},
+            )
         dropped = self._make_room(name)
         self._on_change(int(before is None), dropped)
 
     def remove(self, name: str) -> None:
-        """Remove a batch that the target has by now. Raises TargetError."""
+        """Remove a batch that the target has accepted. Raises TargetError."""
         try:
             _remove(self._directory, name)
         except OSError as error:
@@ -124,12 +132,12 @@ class DeadLetters:
         self._sizes.pop(name, None)
 
     def names(self) -> list[str]:
-        """The names of all, in order."""
+        """Return the names of all batches, in order."""
         self._read_at = float("-inf")
         return sorted(self._known())
 
     def requested(self) -> list[str]:
-        """The names of those that are to be tried once more, in order."""
+        """Return the names of the batches with a requested attempt, in order."""
         with contextlib.suppress(OSError):
             names = [path.name for path in self._directory.iterdir()]
             return sorted(n.removesuffix(_TRY) for n in names if n.endswith(_TRY))
@@ -151,7 +159,7 @@ class DeadLetters:
         return self._sizes
 
     def _make_room(self, new: str) -> int:
-        """Drop the oldest while there is too much; returns how many."""
+        """Drop the oldest batches until the rest fits; return how many were dropped."""
         dropped, total = 0, sum(self._sizes.values())
         for name in sorted(self._sizes) if total > self._most else ():
             if total <= self._most:
@@ -161,16 +169,18 @@ class DeadLetters:
             size = self._sizes[name]
             try:
                 self.remove(name)
-            except TargetError:  # the new one is kept all the same
+            except TargetError:  # the new one is kept anyway
                 continue
             total -= size
             dropped += 1
         if dropped:
-            told = (
-                "the dead letters of %s are at their limit of %d bytes: %d of the oldest are gone"
+            logger.warning(
+                "the dead letters of %s reached the limit of %d bytes: the oldest %d were dropped",
+                self._shown,
+                self._most,
+                dropped,
+                extra={"cause": f"dead letters dropped {self._shown}"},
             )
-            cause = {"cause": f"dead letters dropped {self._shown}"}
-            logger.warning(told, self._shown, self._most, dropped, extra=cause)
         return dropped
 
     def _link(self, path: Path, data: bytes) -> None:
@@ -196,12 +206,12 @@ class DeadLetters:
 
 
 def directory_of(paths: SpoolPaths, key: str) -> Path:
-    """Where the dead letters of a target are, by its key."""
+    """Return the directory of a target's dead letters, by the target's key."""
     return paths.state / _DIRECTORY / key
 
 
 def dead_letters(paths: SpoolPaths) -> Iterator[DeadLetter]:
-    """All dead letters of a spool, by target and name."""
+    """Yield all dead letters of a spool, by target and name. Raises InputError if it cannot."""
     try:
         directories = sorted((paths.state / _DIRECTORY).iterdir())
     except FileNotFoundError:
@@ -221,7 +231,7 @@ def dead_letters(paths: SpoolPaths) -> Iterator[DeadLetter]:
 
 
 def request(paths: SpoolPaths, letter: DeadLetter) -> None:
-    """Ask that a dead letter be tried once more. Raises TargetError."""
+    """Request another attempt to send a dead letter. Raises TargetError."""
     path = directory_of(paths, letter.key) / f"{letter.name}{_TRY}"
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -230,7 +240,7 @@ def request(paths: SpoolPaths, letter: DeadLetter) -> None:
 
 
 def drop(paths: SpoolPaths, letter: DeadLetter) -> None:
-    """Remove a dead letter; its batch stays in the spool if it is there. Raises TargetError."""
+    """Remove a dead letter, but not its batch in the spool. Raises TargetError."""
     directory = directory_of(paths, letter.key)
     try:
         _remove(directory, letter.name)
@@ -239,7 +249,7 @@ def drop(paths: SpoolPaths, letter: DeadLetter) -> None:
 
 
 def _remove(directory: Path, name: str) -> None:
-    # The batch goes first: without it the other files mean nothing.
+    # The batch is removed first: without it the other files have no effect.
     for suffix in ("", _TRY, _WHY):
         (directory / f"{name}{suffix}").unlink(missing_ok=True)
 

@@ -29,9 +29,9 @@ from .state import set_aside, unwritable
 VERSION: Final = 1
 
 _PRUNE_FROM = 2_000
-"""With fewer names than this nobody looks which of their batches are still there."""
+"""With fewer names, those of batches that left the spool are not removed."""
 _PAGE = 500
-"""Names that one query looks up."""
+"""Names per query."""
 _WAIT_S = 10.0
 _FILES: Final = ("", "-wal", "-shm")
 
@@ -99,7 +99,7 @@ class Delivered:
             return self._has(name)
 
     def undone(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are not done, in their order."""
+        """Return the `names` that are not done, in their order."""
         wanted, done = list(names), set(self._new)
         with self._lock, self._one_view():
             for start in range(0, len(wanted), _PAGE):

@@ -1,8 +1,8 @@
 """Keeping a spool below its cap: the oldest go first, and their snapshot files with them.
 
-The running total is corrected by a scan of the directory only now and then, for other processes
-may write there too: after every 64th of the cap written, or 30 s (or 3,000 times as long as a
-scan takes, if that is more). Several writers may thus overshoot the cap by as much.
+Other processes may write there too, so a scan of the directory corrects the running total: after
+1/64 of the cap was written, or after 30 s (or 3,000 times the duration of a scan, if that is more).
+Several writers may exceed the cap by the amount that they write between scans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .paths import BATCH_SUFFIX, SpoolPaths
 _KNOWN = 8192
 _RESCAN_SECONDS = 30.0
 _SCAN_SHARE = 3000.0
-"""Scans that are due by time alone take at most one part of 3,000 of it."""
+"""Scans that are due by time take at most 1/3,000 of the time."""
 # A file may get its change time before a scan and its name after it.
 _SLACK_NS = 2 * 10**9
 
@@ -40,12 +40,12 @@ class Drops:
 
 
 class Beside(NamedTuple):
-    """What a collector keeps in a spool beside batches and their files."""
+    """The files of a collector in a spool that are not batches."""
 
     file_of: Callable[[str, BlobKey], BlobKey] = lambda _, key: key
-    """(batch, file that it names) → the file as it is stored for the batch's tenant."""
+    """Maps (batch, file that it names) to the file as it is stored for the batch's tenant."""
     bytes: Callable[[], int] = lambda: 0
-    """Bytes of other files that count towards the cap; they are not evicted."""
+    """Returns the size of other files that count towards the cap, bytes; they are not evicted."""
 
 
 class Eviction:
@@ -155,7 +155,7 @@ class Eviction:
         self._scan_took = time.monotonic() - self._scanned_at
 
     def _is_set_back(self, now_ns: int) -> bool:
-        """Whether the clock was set back since the last scan: new files then look old."""
+        """Whether the clock was set back since the last scan, so that new files seem old."""
         if self._scanned_at is None:
             return False
         passed_ns = int((time.monotonic() - self._scanned_at) * 1e9)
@@ -197,7 +197,7 @@ class Eviction:
                 heapq.heappush(self._blob_ends, (name, key))
 
     def _keys(self, name: str, data: bytes) -> set[BlobKey]:
-        """The snapshot files that a batch names, as they are stored."""
+        """Return the snapshot files that a batch names, as they are stored."""
         return {self._beside.file_of(name, key) for key in blob_keys(data)}
 
     def _evict_one(self, new: str) -> bool:

@@ -84,7 +84,7 @@ class SpoolReader:
             data = read_limited(path, self.max_batch_bytes)
         except FileNotFoundError:
             if path.is_symlink():
-                problem = Problem("unreadable", "cannot be read: it links to a missing file")
+                problem = Problem("unreadable", "cannot be read: it is a link to a missing file")
                 self._report(name, problem)
             return None
         except _RefusedError as error:
@@ -147,9 +147,9 @@ def read_batch(path: str | os.PathLike[str], max_bytes: int = MAX_BATCH_BYTES) -
 
 
 def stored_batch(spool: Path, name: str, max_bytes: int = MAX_BATCH_BYTES) -> bytes | None:
-    """The content of a batch's file in the directory `spool`; None if there is no such file.
+    """Return the content of a batch's file in the directory `spool`; None if there is none.
 
-    `name` may be input. Nothing outside the directory is read, and nothing but a regular file.
+    `name` may be untrusted: only regular files in the directory are read.
     """
     try:
         return read_limited(spool / checked_name(name), max_bytes)

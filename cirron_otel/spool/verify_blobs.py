@@ -85,7 +85,7 @@ def _find(
 
 
 def _beside(snapshots: Path, key: BlobKey) -> Path | None:
-    """The file below `snapshots/`, of whichever tenant of a collector."""
+    """Return the file below `snapshots/`, of any tenant of a collector; None if there is none."""
     found = _regular(snapshots / key.directory / key.file)
     if found is not None or key_of_span(key) != key:
         return found

@@ -26,7 +26,7 @@ DEFAULT_MAX_BYTES = 1_000_000_000
 _LOCK_SECONDS = 30.0
 # Locks are not to be had there (some network and FUSE file systems): names are unique anyway.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
-# One name that the file system does not take, or that something other than a file has.
+# The file system refuses this name, or something other than a file has it.
 _NAME_REFUSED = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP, errno.EISDIR})
 
 
@@ -62,8 +62,8 @@ class SpoolWriter:
 
         `durable=False` leaves out the fsyncs: for bulk work that ends with one `sync()`, and
         that is done again after a power cut. A batch for whose name `is_wanted` says True is not
-        evicted, nor what is newer: `write` raises TargetError instead, for now. `beside` is what a
-        collector keeps in the spool.
+        evicted, nor what is newer: `write` raises TargetError instead, for now. `beside` describes
+        the other files of a collector in the spool.
         """
         if max_bytes is not None and max_bytes <= 0:
             raise UsageError(f"a spool's cap of {max_bytes} bytes: expected more than 0, or None")

@@ -48,9 +48,9 @@ class Database(Protocol):
         """Insert rows, one by one; the `batchKey` of each, None where it is there already."""
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """Insert rows of a digest, in a unique column, and a `batchKey`, in their order.
+        """Insert rows of a digest (in the unique column `column`) and a `batchKey`, in their order.
 
-        Gives the digests that were not there. Waits for writers that are about to insert one.
+        Returns the digests that were new. Waits for writers that are about to insert one of them.
         """
 
     def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:

@@ -55,7 +55,7 @@ def migrate(database: Database, to: int | None = None) -> int:
     try:
         return _migrate(database, wanted)
     except RefusedError as error:
-        raise UnreachableError(f"the tables cannot be made now: {error}") from None
+        raise UnreachableError(f"the tables cannot be created now: {error}") from None
 
 
 def _migrate(database: Database, wanted: int) -> int:

@@ -47,7 +47,7 @@ _NOT_ALLOWED = ("28", "3D", "3F", "42501")
 _EXISTS = ("42P07", "42710", "42723", "42P06")
 """A table, another object, a function or a schema of that name exists already."""
 _OTHER_TABLES = ("42",)
-"""Any other statement that does not fit the schema: an unknown table or column, for example."""
+"""Any other mismatch of statement and schema, such as an unknown table or column."""
 _REFUSED = ("22", "23", "54")
 """Data, constraints, limits."""
 
@@ -180,8 +180,8 @@ class PostgresDatabase:
 
     def has_table(self, name: str) -> bool:
         """See Database."""
-        # Not to_regclass: it answers from the catalog cache, which may still hold that there was
-        # no such table, also after `serialize` has waited for the writer that made it.
+        # Not to_regclass: it reads the catalog cache, which may still lack a table after
+        # `serialize` has waited for the writer that created it.
         found = (
             "SELECT 1 FROM pg_catalog.pg_class WHERE relname = ? AND relkind IN ('r', 'p')"
             " AND pg_catalog.pg_table_is_visible(oid)"

@@ -41,7 +41,7 @@ DELETE FROM "{table}" WHERE NOT EXISTS
 
 
 class _Process(NamedTuple):
-    """A session, or a loose span, and its process."""
+    """A session or a loose span, with its process."""
 
     id: str
     workspace_id: str
@@ -52,10 +52,10 @@ class _Process(NamedTuple):
 
 
 def settle_processes(database: Database, made: Sequence[Made]) -> None:
-    """Note the sessions and the loose spans of stored batches; bring together what can be.
+    """Note the sessions and loose spans of new batches, and assign loose spans to sessions.
 
-    Only what is new is looked at: its cost does not grow with what is stored. To be called in a
-    transaction, behind `serialize`.
+    Only new rows are looked up, so the cost does not grow with the stored data. Call it in a
+    transaction, after `serialize`.
     """
     sessions = [row for each in made for row in _rows(each, of_sessions=True)]
     loose = [row for each in made for row in _rows(each, of_sessions=False)]
@@ -85,7 +85,7 @@ def _loose_within(database: Database, session: _Process) -> list[_Process]:
 
 
 def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process, str]:
-    """The sessions that loose spans belong to; without those of which that is not known."""
+    """Return the session of each loose span that belongs to exactly one."""
     if not loose:
         return {}
     statement = _OPEN_SESSIONS.format(among=database.among('"pid"'))

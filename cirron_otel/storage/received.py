@@ -1,9 +1,9 @@
-"""The parts of a collector's batch that are recognised if another collector stores them, too.
+"""The parts of a collector's batch that are recognised when another collector stores them too.
 
-A collector puts the requests that it receives into batches as they come, so the same request is in
-different batches of two collectors. A part is a ResourceSpans of a request with its spans, or a
-mark that was a log record; both are kept as they came, so equal ones have equal bytes. A batch that
-a program made has no such part: it is known by its name and content.
+A collector groups the requests that it receives into batches by their arrival, so two collectors
+put the same request into different batches. A part is a ResourceSpans of a request with its spans,
+or a mark that was a log record. Both are stored unchanged, so equal parts have equal bytes. The
+batch of a recording program has no parts: it is recognised by its name and content.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Part(NamedTuple):
     """A part of a batch."""
 
     digest: bytes
-    """Of its content and its owner, and of how many equal ones are before it in its batch."""
+    """The digest of its content, its owner, and the number of equal earlier parts of its batch."""
     spans: range
-    """The places of its spans in the batch's list."""
+    """The indexes of its spans in the batch's list."""
     resource: int | None = None
-    """The place of its ResourceSpans."""
+    """The index of its ResourceSpans."""
     mark: int | None = None
-    """The place of its mark."""
+    """The index of its mark."""
 
 
 def parts_of(batch: SealedBatch, context: Context) -> list[Part]:
-    """The parts of a batch; none unless a collector made it of what it received."""
+    """Return the parts of a batch; none unless a collector made the batch from requests."""
     if _RECEIVED not in batch.data:
         return []
     try:
@@ -69,7 +69,7 @@ def parts_of(batch: SealedBatch, context: Context) -> list[Part]:
         else:
             found = list(_marks(_objects.decode(otel[LOGS]), top))
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError):
-        return []  # written by another program, or changed: known by its name and content alone
+        return []  # written or changed by another program: recognised by its name and content only
     return _digested(found, context)
 
 
@@ -89,7 +89,7 @@ def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Ite
 
 
 def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
-    """A mark has the number of its scope in this batch; another batch may number it otherwise."""
+    """Yield the marks. The index of a mark's scope differs between batches: its content counts."""
     scopes = [bytes(each) for each in _lists.decode(logs.pop("scopes"))]
     resource = b"".join(bytes(each) for each in logs.values())
     for number, raw in enumerate(_lists.decode(top["marks"])):
@@ -115,7 +115,7 @@ def _digested(found: list[_Found], context: Context) -> list[Part]:
 
 
 def without(data: bytes, known: Collection[Part]) -> bytes:
-    """The batch without these parts."""
+    """Return the batch without the parts `known`."""
     top: dict[str, Any] = dict(_objects.decode(data))
     otel: dict[str, Any] = dict(_objects.decode(top["otel"]))
     _leave_out(top, "spans", {place for part in known for place in part.spans})

@@ -61,11 +61,11 @@ class Written(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Batches that `Storage.retain` would remove."""
+    """The number of batches that `Storage.retain` would remove."""
 
     old: int
     batches: int
-    """All that are stored."""
+    """The number of all batches."""
 
 
 class Retained(NamedTuple):
@@ -130,9 +130,9 @@ class Storage:
         """Store batches, all of them or, where it raises, none.
 
         A batch that is there already, by its name and content, is left as it is; one of a known
-        name with other content is stored beside it. Of a collector's batch, what it received and
-        another batch holds already is left out (`received`). Raises RefusedError for what is no
-        batch, and TargetError for a name that no file could have.
+        name with other content is stored beside it. The parts of a collector's batch that another
+        batch contains already are left out (see `received`). Raises RefusedError for data that is
+        not a batch, and TargetError for a name that no file could have.
         """
         unknown = self._unknown(batches)
         made = [made_of(batch, hash_, context) for hash_, batch in unknown]
@@ -155,7 +155,7 @@ class Storage:
             yield from stored_batches(database, select)
 
     def expired(self, older_than_ns: int) -> Expired:
-        """How many batches `retain` would remove, and of how many."""
+        """Count the batches that `retain` would remove, and all batches."""
         counted = (
             f'SELECT COUNT(*), (SELECT COUNT(*) FROM "TraceBatch")'  # noqa: S608
             f' FROM "TraceBatch" WHERE {_IS_EXPIRED}'
@@ -254,9 +254,9 @@ class Storage:
     def _new_parts(
         self, new: list[tuple[int, Made]], batches: Mapping[bytes, SealedBatch], context: Context
     ) -> list[tuple[int, Made]]:
-        """The batches, each without the parts that are stored already; those left with any.
+        """Return the batches without the parts that are stored already; empty ones are left out.
 
-        Digests are added in their order, so that writers never wait for each other in circles.
+        Digests are inserted in their order, so that writers never deadlock.
         """
         parts = {key: parts_of(batches[each.hash], context) for key, each in new}
         rows = sorted((part.digest, key) for key, of_batch in parts.items() for part in of_batch)
