@@ -1,4 +1,4 @@
-"""One batch's bytes to one OTLP message's bytes and back: the fast way where it is exact."""
+"""Translate a batch file to one OTLP message, on the fast path if that is exact."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .sessions import SessionIndex
 
 
 class NoBatchError(Exception):
-    """A file's content is no batch."""
+    """The content of a file is not a valid batch."""
 
     def __init__(self, problem: Problem) -> None:
-        """Say what is wrong with it."""
+        """Store the `problem` that was found."""
         super().__init__(problem.message)
         self.problem = problem
 
@@ -45,9 +45,9 @@ class Encoded(NamedTuple):
 
 
 def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
-    """Translate a batch file's content. Raises NoBatchError where it is none.
+    """Translate the content of a batch file. Raises NoBatchError if it is not a valid batch.
 
-    A batch that names its session needs nothing of the index.
+    A batch that names its session needs nothing from the index.
     """
     segmented = options.layout == SEGMENTED
     fallback = digest("session", name)[:16].hex()
@@ -69,9 +69,10 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
 
 
 def pushable(message: bytes) -> bytes:
-    """A message as backends take it: ids of a wrong length, or zero, replaced by derived ones.
+    """Return a message that backends accept: derived ids replace ids that are zero or too long.
 
-    It has no headers of batches born in OTLP, which would be content to a collector.
+    Headers of batches that were created from OTLP are removed: a collector would take them for
+    content.
     """
     traces = TracesData.FromString(message)
     changed = drop_headers(traces.resource_spans)

@@ -62,7 +62,7 @@ class Request:
 
 
 def convert(request: Request, *, progress: Progress | None = None) -> Report:
-    """Convert. Raises UsageError, InputError and TargetError; what was skipped is reported."""
+    """Convert. Raises UsageError, InputError and TargetError; the report lists skipped items."""
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     before = Report()
@@ -115,7 +115,7 @@ def _from_spool(
             if selection:
                 first = next(items, None)
                 if first is None:
-                    what = f"no record matches --select: {request.target} is left as it is"
+                    what = f"no record matches --select: {request.target} is unchanged"
                     report.skip(Finding(request.source, "nothing-selected", what))
                     return
                 items = itertools.chain((first,), items)
@@ -155,8 +155,10 @@ def _chunks(
 
 # --- from OTLP ----------------------------------------------------------------------------------
 
-_HEADER_ALONE = "the id and time of a batch born in OTLP, whose messages came changed or apart"
-_ADDED = "an attribute that was added on the way to a record whose attrs is no object"
+_HEADER_ALONE = (
+    "the id and time of a batch from OTLP: its messages were changed or separated from them"
+)
+_ADDED = "an attribute that was added in transit to a record whose attrs is not an object"
 _UNKNOWN_FIELDS = "unknown protobuf fields of TracesData itself"
 
 
@@ -181,7 +183,7 @@ def _from_otlp(
                 where = str(message.position)
                 report.skip(Finding(source.path, "untranslatable", problem, path=where))
     except InputError as error:
-        failure = error  # what came before it is not lost
+        failure = error  # the batches that precede it are kept
     if failure is not None and not report.batches and not reader.regrouper.open:
         raise failure
     for decoded in reader.finish():
@@ -226,7 +228,7 @@ def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
             line += f", {found.synthetic} of {whole.synthetic} synthetic spans"
         report.incomplete.append(line)
     if decoded.namesake is not None:
-        what = f"another batch has this name and other content: stored as {decoded.name}"
+        what = f"another batch has this name but different content: stored as {decoded.name}"
         report.skip(Finding(decoded.namesake, "namesake", what))
     report.lose([f"{_ADDED}: {key!a}" for key in decoded.dropped])
     report.batches += 1
@@ -238,7 +240,7 @@ def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
 
 
 def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report, limits: Limits) -> Place:
-    """A temporary spool with what an OTLP source holds, so that it can be selected from."""
+    """Store the batches of an OTLP source in a temporary spool, to select records from them."""
     folder = stack.enter_context(temporary_folder())
     place = Place(str(folder), Kind.SPOOL)
     passing = Report()

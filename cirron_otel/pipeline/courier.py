@@ -1,7 +1,7 @@
-"""Sending batches to one target until it has them, those of each owner under its lease.
+"""Send batches to one target until it has them, the batches of each owner under its lease.
 
-What the target has stands in the cursors that recording processes use as well: so nothing is sent
-by two, and nothing twice but what was in a request whose answer was lost.
+The cursors, which recording processes use as well, record what the target has. So no two processes
+send the same batch, and a batch is sent twice only if the response to its request was lost.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MOST_NAMES = 10_000_000
-"""Batches that are remembered by name: all of a spool, for one beyond them would wait behind those
-of tenants that are refused."""
+"""The most batches in the queue by name. It exceeds a spool: a batch above the limit would wait
+until batches of tenants that the target refuses leave the queue."""
 
 
 class Courier:
-    """Sends batches to `target`, and tells `report` what becomes of them."""
+    """Sends batches to `target`, and counts the results in `report`."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Courier:
         on_failure: Callable[[CirronOtelError], None] = lambda _: None,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Nothing is claimed yet.
+        """Prepare to send; this claims no backlog.
 
-        `patience` is how long, in seconds, the target may not be ready; None: for ever. `say` is
-        given what people should know. `with_blobs`: the snapshot files are to be sent as well.
-        `on_failure` is given the failures that are tried again; `letters` are the target's dead
-        letters.
+        `patience` is how many seconds the target may be unavailable; None means forever. `say`
+        receives messages for the user. With `with_blobs`, snapshot files are sent as well.
+        `on_failure` receives the failures that are retried; `letters` are the dead letters of the
+        target.
         """
         self.backlogs: dict[str, Backlog] = {}
-        """By owner: what is ours to send."""
+        """By owner: the backlog that this process sends."""
         self.lost: set[str] = set()
-        """Batches that were in line when another process got their lease; the caller clears it."""
+        """Batches that were queued when another process took their lease; the caller clears it."""
         self._paths, self._target, self._report = paths, target, report
         self._stop = stop
         self._patience = float("inf") if patience is None else patience
@@ -82,7 +82,7 @@ class Courier:
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
         self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
         self._failure: EndpointError | None = None
-        """The latest failure that is not for good."""
+        """The latest temporary failure."""
         self._say = say
         self._with_blobs = with_blobs
         self._is_said = False
@@ -90,7 +90,7 @@ class Courier:
         self._on_failure = on_failure
 
     def claim(self, owner: str) -> Backlog | None:
-        """The backlog of an owner, if its lease is to be had. Raises TargetError."""
+        """Return the backlog of an owner, or None if its lease is taken. Raises TargetError."""
         backlog = self.backlogs.get(owner)
         if backlog is not None and backlog.is_held():
             return backlog
@@ -128,26 +128,26 @@ class Courier:
             self.release(owner)
 
     def take(self, backlog: Backlog, names: Iterable[str], *, are_first: bool = False) -> None:
-        """Put an owner's batches in line, but those that the target has.
+        """Queue the batches of an owner, except those that the target has.
 
-        `are_first`: before those that are in line already.
+        With `are_first`, they precede the batches that are already queued.
         """
         if left := backlog.take(sorted(names), are_first=are_first):
-            self._say(f"{left} batches wait until others are sent")
+            self._say(f"{left} batches are not queued until others are sent")
 
     def names(self) -> set[str]:
-        """The batches that are in line."""
+        """Return the names of the queued batches."""
         return set().union(*(backlog.names() for backlog in list(self.backlogs.values())))
 
     def press(self) -> None:
-        """Ask for room in the spool, from any thread; see Schedule."""
+        """Request space in the spool, from any thread; see Schedule."""
         self._schedule.press()
 
     def send(self, seconds: float, *, tries_on: bool) -> bool:
-        """Send what is in line and may be sent now, for about so many seconds.
+        """Send the queued batches that are due, for about `seconds`.
 
         Returns whether there may be more. Raises StoppedError, and without `tries_on`
-        MisconfiguredError if the target takes nothing at all.
+        MisconfiguredError if the target accepts nothing at all.
         """
         until = time.monotonic() + seconds
         self._schedule.relieve()
@@ -158,10 +158,11 @@ class Courier:
         return False
 
     def finish(self) -> None:
-        """Send everything that is in line, however often that must be tried.
+        """Send all queued batches, and retry as often as necessary.
 
-        Raises UnreachableError if nothing was accepted for too long, MisconfiguredError if that is
-        all that is left, and StoppedError: what was acknowledged by then is in the cursors.
+        Raises UnreachableError if the target accepted nothing for too long, MisconfiguredError if
+        every batch that is left has met it, and StoppedError. The cursors contain what the target
+        has acknowledged by then.
         """
         while self._resubmission.run(self._sent_again):
             pass
@@ -184,13 +185,13 @@ class Courier:
         self._count([batch], Receipt())
 
     def _check_misconfigured(self) -> None:
-        """Raise the latest failure if every batch that is left has met one of its kind."""
+        """Raise the latest MisconfiguredError if every batch that is left has met one."""
         waiting = sum(backlog.waiting for backlog in self.backlogs.values())
         if isinstance(self._failure, MisconfiguredError) and self._schedule.failing >= waiting:
             raise self._failure
 
     def _turn(self, *, tries_on: bool, give_up: float = float("inf")) -> bool:
-        """Send one group of each owner; whether there was any."""
+        """Send one group of each owner; return whether there was a group."""
         was_any = False
         for owner, backlog in list(self.backlogs.items()):
             self._check_stop()
@@ -198,13 +199,13 @@ class Courier:
                 self._lose(owner, backlog)
                 continue
             group = backlog.group(self._target.request_bytes)
-            self._tell_lost(backlog)
+            self._report_lost(backlog)
             if group:
                 was_any = True
                 self._try(backlog, group, tries_on, give_up)
         return was_any
 
-    def _tell_lost(self, backlog: Backlog) -> None:
+    def _report_lost(self, backlog: Backlog) -> None:
         for name in backlog.evicted:
             self.skip(Finding(name, "evicted", "gone before it could be sent"))
         for name in backlog.unreadable:
@@ -213,13 +214,13 @@ class Courier:
         backlog.unreadable.clear()
 
     def skip(self, finding: Finding) -> None:
-        """Tell the report what is not sent."""
+        """Report a batch or a file that is not sent."""
         self._report.skip(finding)
 
     def upload(self, backlog: Backlog, sink: BlobSink) -> int:
-        """Send the snapshot files that acknowledged batches name; gives how many. Raises as `send`.
+        """Send the snapshot files that acknowledged batches name, and return their number.
 
-        One that is gone, or that the target refuses, is reported.
+        A file that is gone, or that the target refuses, is reported. Raises the errors of `send`.
         """
         backlog.find_lost_blobs()
         sent = 0
@@ -259,11 +260,11 @@ class Courier:
             self._count(group, result.receipt)
 
     def _failed(self, name: str, error: Exception, tries_on: bool, give_up: float) -> None:
-        """Raise what cannot be waited for; report the rest, each cause once."""
+        """Raise an error that no wait can clear; report any other, each cause once."""
         if not isinstance(error, EndpointError):
             if not isinstance(error, CirronOtelError):
                 logger.error("the export to %s failed", self._target.shown, exc_info=error)
-            error = UnreachableError(f"{self._target.shown} could not be served: {error}")
+            error = UnreachableError(f"{self._target.shown} cannot be served: {error}")
         self._failure = error
         is_misconfigured = isinstance(error, MisconfiguredError)
         if is_misconfigured and not tries_on and not self._schedule.has_passed:
@@ -277,7 +278,7 @@ class Courier:
             raise StoppedError(f"stopped before {self._target.shown} accepted everything")
 
     def retried(self, attempt: Callable[[], T]) -> T:
-        """What an attempt gives, made until the target is ready; the errors are those of `send`."""
+        """Repeat `attempt` until the target is ready. Raises the errors of `send`."""
         give_up = time.monotonic() + self._patience
         number = 0
         while True:

@@ -1,4 +1,4 @@
-"""Exporting a spool over OTLP as it grows, or what is left of it, whoever wrote it."""
+"""Export a spool over OTLP as it grows, or the batches that are left in it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ POLL_SECONDS = 0.2
 
 
 class Follower:
-    """Exports what an endpoint has not, of every owner whose lease is to be had.
+    """Exports the batches that an endpoint lacks, of every owner whose lease is free.
 
-    A batch whose records do not say their session waits, on disk where it stands, until the scopes
-    it refers to are recorded, but not for ever. What the endpoint has is kept in cursors, so that a
-    restart goes on where this stopped; a request that was in flight may come twice. Of several
-    that follow a spool to one target, one is at it, and the next when that ends.
+    A batch that does not name its session waits, on disk, until the scopes that it refers to are
+    recorded, but not forever. Cursors record what the endpoint has, so that a restart continues;
+    a request that was in flight may arrive twice. If several processes follow a spool to one
+    target, one of them works, and the next one starts when that one ends.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Follower:
         say: Callable[[str], None],
         terms: Terms | None = None,
     ) -> None:
-        """Find the spool; `say` is given what people should know. Raises InputError."""
+        """Find the spool; `say` receives messages for the user. Raises InputError."""
         self._reader = SpoolReader(source, on_finding=self._found)
         self._paths = self._reader.paths
         self._config, self._options, self._report = config, options, report
@@ -60,7 +60,7 @@ class Follower:
         self._at_work: Work | None = None
 
     def run(self) -> None:
-        """Go on until `stop` is set. Raises TargetError and EndpointError."""
+        """Export until `stop` is set. Raises TargetError and EndpointError."""
         lease = self._lease()
         while lease is None and not self._stop.wait(POLL_SECONDS):
             lease = self._lease()
@@ -72,13 +72,13 @@ class Follower:
                     self._stop.wait(POLL_SECONDS)
 
     def note(self, names: Iterable[str]) -> None:
-        """Batches were sealed in this spool; from any thread. They need not be looked for."""
+        """Add batches that were sealed in this spool, from any thread: saves reading the folder."""
         self._listing.note(names)
 
     def once(self) -> None:
-        """Send what is there, decided or not, but what other processes send.
+        """Send all batches that no other process sends, and wait for no parents.
 
-        Raises as `run`, and StoppedError.
+        Raises StoppedError and the errors of `run`.
         """
         lease = self._lease()
         if lease is not None:
@@ -86,16 +86,16 @@ class Follower:
                 work.round(is_last=True)
 
     def press(self) -> None:
-        """Ask for room in the spool, from any thread; see Schedule."""
+        """Request space in the spool, from any thread; see Schedule."""
         if (work := self._at_work) is not None:
             work.press()
 
     def unsent(self) -> int:
-        """How many batches the endpoint does not have."""
+        """Return how many batches the endpoint lacks."""
         return unsent(self._reader, self._key, self._broken)
 
     def left(self) -> list[str] | None:
-        """The batches that the endpoint may lack; from any thread. None while nothing is sent."""
+        """The batches that the endpoint may lack, from any thread; None if no export runs."""
         work = self._at_work
         return None if work is None else work.left()
 
@@ -152,7 +152,7 @@ class Follower:
 
 
 def _index_at(path: Path) -> FollowIndex:
-    """The index of an export that goes on; one that is damaged is made anew from the spool."""
+    """Open the index of a continuous export; a damaged one is created again from the spool."""
     try:
         # SQLite gives its other files the mode of this one.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -169,7 +169,7 @@ def _index_at(path: Path) -> FollowIndex:
 
 
 def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:
-    """How many batches of a spool a target does not have, by the cursors that can be read."""
+    """Count the batches of a spool that a target lacks, by the cursors that can be read."""
     known = known_owners(reader.paths)
     owned: dict[str, list[str]] = {}
     for name in reader.names():

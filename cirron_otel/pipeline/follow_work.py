@@ -1,4 +1,4 @@
-"""One export of a spool that grows: which of its batches can be sent now."""
+"""The continuous export of one spool: select the batches that can be sent now."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .light import LightBatch, light
 from .listing import Listing
 
 UNDECIDED_SECONDS = 60.0
-"""How long a batch waits until it is known whose session its records belong to."""
+"""The longest time that a batch waits until the session of its records is known."""
 _SEND_SECONDS = 0.5
-"""After sending for so long, new batches are taken up: their lanes must not wait for a long one."""
+"""New batches are queued after this time of sending, so that no long lane delays the others."""
 _AGAIN_SECONDS = 5.0
-"""Leases that others hold are asked for again after that."""
+"""The time after which leases that other processes hold are requested again."""
 MOST_AT_ONCE = 2_000
-"""Batches without an owner that are put in line before new ones have their turn."""
+"""Batches without an owner that are queued before new batches are considered."""
 
 
 MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedTarget]
@@ -37,26 +37,26 @@ MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedT
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a spool is followed."""
+    """The options of a continuous export."""
 
     undecided_seconds: float = UNDECIDED_SECONDS
     patience: float | None = None
-    """How long the endpoint may not be ready, in seconds; None: for ever."""
+    """How many seconds the endpoint may be unavailable; None means forever."""
     backoff: Backoff | None = None
     clock: Callable[[], float] = time.monotonic
     is_noted: bool = False
     """Whether `Follower.note` is called for the batches that this process seals."""
     make_target: MakeTarget = IndexedTarget
     tries_on: bool = False
-    """Whether to go on with an endpoint that refuses everything, as with a wrong key."""
+    """Whether to retry if the endpoint refuses everything, for example because of a wrong key."""
     on_failure: Callable[[CirronOtelError], None] = lambda _: None
-    """Given the failures that are tried again."""
+    """Receives the failures that are retried."""
     letters: DeadLetters | None = None
     """The endpoint's dead letters."""
 
 
 class Work:
-    """The work of the process that holds the lease to follow a spool for one target."""
+    """The work of the process that holds the lease to export a spool to one target."""
 
     def __init__(
         self,
@@ -72,19 +72,19 @@ class Work:
         self._index, self._courier = index, courier
         self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
         self._left: set[str] = set(listing.present)
-        """Batches with which something may still be to be done."""
+        """Batches that may need more work."""
         self._since: dict[str, float] = {}
         """When a batch was first seen to be undecided."""
         self._again_at = float("-inf")
         self._is_begun = False
-        """Whether it is known which batches are left."""
+        """Whether `_left` is complete."""
         self._is_more = False
         """Whether the last round left batches that can be sent."""
 
     def round(self, *, is_last: bool = False) -> bool:
-        """Send what can be sent now; `is_last`: send everything, and wait for no parents.
+        """Send what can be sent now; with `is_last`, send everything and wait for no parents.
 
-        Returns whether the next round has something to do at once.
+        Returns whether the next round has work that is due at once.
         """
         self._take_up(is_last)
         if is_last:
@@ -97,7 +97,7 @@ class Work:
         return self._is_more
 
     def _take_up(self, is_last: bool) -> None:
-        """Put in line what can be sent."""
+        """Queue the batches that can be sent."""
         new = self._listing.take()
         self._left.update(new)
         is_read = is_last or self._listing.is_due()
@@ -113,15 +113,15 @@ class Work:
         self._is_begun = True
 
     def press(self) -> None:
-        """Ask for room in the spool, from any thread; see Schedule."""
+        """Request space in the spool, from any thread; see Schedule."""
         self._courier.press()
 
     def left(self) -> list[str] | None:
-        """The batches that may not be sent yet; from any thread. None before that is known."""
+        """The batches that may be unsent, from any thread; None before they are known."""
         if not self._is_begun or (noted := self._listing.noted()) is None:
             return None
         while True:
-            with contextlib.suppress(RuntimeError):  # it was changed meanwhile
+            with contextlib.suppress(RuntimeError):  # another thread changed it
                 return [*{*self._left, *noted, *self._courier.names()}]
 
     def _read(self) -> None:
@@ -134,7 +134,7 @@ class Work:
         self._index.forget(present)
 
     def _is_lease_due(self) -> bool:
-        """Whether it is time to ask again for leases that others held."""
+        """Whether it is time to request the leases of other processes again."""
         return bool(self._left) and time.monotonic() >= self._again_at
 
     def _is_late(self) -> bool:
@@ -145,7 +145,7 @@ class Work:
         return now - since > self._terms.undecided_seconds
 
     def _owned(self) -> dict[str, list[str]]:
-        """By owner: the batches that are left, in order."""
+        """Group the batches that are left by owner, in order."""
         self._again_at = time.monotonic() + _AGAIN_SECONDS
         self._left -= self._broken
         owned: dict[str, list[str]] = {}
@@ -157,8 +157,10 @@ class Work:
     def _work_at(
         self, owner: str, names: list[str], new: list[str], is_read: bool, is_last: bool
     ) -> None:
-        """Put an owner's batches in line. New ones without an owner that say where their records
-        stand come first: an earlier backlog does not keep them waiting.
+        """Queue the batches of an owner.
+
+        New batches without an owner that need no other batch come first, so that no earlier backlog
+        delays them.
         """
         backlog = self._courier.backlogs[owner]
         undone = backlog.cursor.undone(names)
@@ -181,7 +183,7 @@ class Work:
         self._take(backlog, decided)
 
     def _release(self) -> None:
-        """Let others send what nothing of which is waited for."""
+        """Release the backlogs that have nothing to send and no batch that waits."""
         for owner, backlog in list(self._courier.backlogs.items()):
             if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
                 self._courier.release(owner)
@@ -205,7 +207,7 @@ class Work:
             return None
 
     def _decided_alone(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that need nothing of other batches, in order."""
+        """Return those of `names` that need no other batch, in order."""
         found = []
         for name in sorted(names):
             batch = self._light(name)
@@ -216,7 +218,7 @@ class Work:
         return found
 
     def _decided(self, names: list[str], most: int, is_last: bool) -> list[str]:
-        """Up to `most` of `names` that are to be sent now."""
+        """Return up to `most` of `names` that can be sent now."""
         decided: list[str] = []
         for name in names:
             if name in self._broken:
@@ -229,16 +231,16 @@ class Work:
         return decided
 
     def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
-        # Before they are sent: where a batch stands must not depend on how sending it ends.
+        # Committed before the send: the trace of a batch must not depend on the result.
         self._index.commit()
         self._courier.take(backlog, names, are_first=are_first)
         self._left.difference_update(names)
 
     def _is_decided(self, name: str, is_last: bool) -> bool:
-        """Whether a batch is to be sent now; it is counted then."""
+        """Whether a batch can be sent now; if so, its records are counted into segments."""
         batch = self._light(name)
         if batch is None:
-            return name not in self._broken  # gone: the courier says so
+            return name not in self._broken  # gone: the courier reports it
         if not is_last and self._index.undecided(batch):
             now = self._terms.clock()
             if not self._is_over(self._since.setdefault(name, now), now):

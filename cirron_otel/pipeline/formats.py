@@ -73,7 +73,7 @@ def source_place(path: str, told: str | None) -> Place:
         raise UsageError(f"{path} has no known suffix: expected {_SUFFIXES}, or say --from")
     if form.encoding is Encoding.PROTO:
         return Place(path, Kind.OTLP_PROTO, form.compression)
-    # A pipe is read once, so nothing of it can be looked at beforehand.
+    # A pipe can be read only once, so its content cannot be inspected in advance.
     may_be_batch = path.lower().endswith(".json") and not stat.S_ISFIFO(mode)
     if may_be_batch and _is_batch(Path(path)):
         return Place(path, Kind.BATCH)
@@ -109,7 +109,7 @@ def _mode(path: str) -> int | None:
     try:
         return Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return None  # whoever opens it says what is wrong
+        return None  # opening it raises the precise error
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {what}") from None

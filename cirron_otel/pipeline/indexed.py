@@ -1,4 +1,4 @@
-"""Sending the batches of a spool as OTLP when they may not name their session themselves."""
+"""Send the batches of a spool as OTLP if they may not name their session themselves."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .light import LightBatch, LightSpan
 from .sessions import SessionIndex
 
 MOST_PENDING = 50_000
-"""Scopes that are waited for. Where there are more, the older half is not waited for any longer."""
+"""Scopes that batches wait for. If there are more, batches no longer wait for the older half."""
 MOST_SESSIONS = 20_000
-"""Sessions whose records are counted into segments. Where there are more, the half that was counted
-longest ago is forgotten."""
+"""Sessions whose records are counted into segments. If there are more, the half that was counted
+least recently is dropped."""
 MOST_NODES = 500_000
-"""Recorded scopes that later batches may refer to. Where there are more, the older half goes."""
+"""Recorded scopes that later batches may refer to. If there are more, the older half is dropped."""
 
 
 class FollowIndex(SessionIndex):
-    """The index of a spool as it grows, which remembers what it has seen and counted.
+    """The index of a growing spool. It stores which batches it has read and counted.
 
-    So a batch is counted into segments once, whatever becomes of it: sent or not, now or after a
-    restart, it stands in the same trace. Spans that came in OTLP have traces of their own: they are
-    not counted, and their parents are not waited for. What an endless export keeps is bounded.
+    Each batch is counted into segments once, so that it is in the same trace whether it is sent
+    now, later, or after a restart. Spans that arrived in OTLP have their own traces: they are not
+    counted, and no batch waits for their parents. The size of the index is bounded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class FollowIndex(SessionIndex):
             self._db.execute("REPLACE INTO followed VALUES (?, 1)", (_column(name),))
 
     def _find_pending(self, batch: LightBatch) -> None:
-        """Note the scopes that earlier batches refer to, and nothing else."""
+        """Add the scopes that earlier batches refer to, and nothing else."""
         by_id = {span.id: span for span in batch.spans}
         found = by_id.keys() & self._pending.keys()
         for some_id in found:
@@ -82,7 +82,7 @@ class FollowIndex(SessionIndex):
         self._nodes += 1
 
     def commit(self) -> None:
-        """Make what was added visible, and keep what is known within its bounds."""
+        """Commit, and drop the oldest entries above the limits."""
         self._forget_pending()
         self._forget_nodes()
         self._segments.keep_latest(MOST_SESSIONS)
@@ -115,12 +115,12 @@ class FollowIndex(SessionIndex):
 
 
 def _column(name: str) -> str | bytes:
-    """A file's name as SQLite can hold it: as bytes if it is no UTF-8."""
+    """A file name in a form that SQLite stores: as bytes if it is not valid UTF-8."""
     return name if sayable(name) else os.fsencode(name)
 
 
 class IndexedTarget(OtlpTarget):
-    """An OTLP target for batches of every origin; what they do not say, the index does."""
+    """An OTLP target for batches of every origin; the index supplies sessions that are missing."""
 
     def __init__(
         self, config: OtlpConfig, options: Options, index: SessionIndex, report: ExportReport

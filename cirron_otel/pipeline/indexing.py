@@ -1,4 +1,4 @@
-"""The session index of a spool that is converted or pushed as a whole: a temporary file."""
+"""The session index of a spool that is converted or exported once: a temporary file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .temporary import temporary_folder
 
 @contextlib.contextmanager
 def temporary_index() -> Iterator[SessionIndex]:
-    """An empty index, removed when the block ends.
+    """Create an empty index, and remove it when the block ends.
 
     Raises TargetError if it cannot be made, read or written, in worker processes too.
     """
@@ -30,17 +30,17 @@ def temporary_index() -> Iterator[SessionIndex]:
     except sqlite3.DatabaseError as error:
         raise TargetError(
             f"the temporary index cannot be used: {error};"
-            " free some space, or set TMPDIR to a directory that has it"
+            " free some space, or set TMPDIR to a directory with enough space"
         ) from None
 
 
 def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
-    """Fill the index from a spool; returns the bytes of its batches."""
+    """Fill the index from a spool; return the size of its batches in bytes."""
     total = records = 0
 
     def read(name: str) -> LightBatch | None:
         nonlocal total
-        file = reader.read(name, check=False)  # what is no batch is found when it is encoded
+        file = reader.read(name, check=False)  # the encoder reports invalid batches
         if file is None:
             return None
         total += len(file.data)
@@ -63,4 +63,4 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
 
 
 SEGMENT_FROM = 4000
-"""A spool with fewer records is one trace a session, whatever the layout."""
+"""A spool with fewer records has one trace per session in every layout."""

@@ -1,8 +1,8 @@
-"""The batches of a spool as it grows, without reading its directory for each new one.
+"""The batches of a growing spool, without reading its directory for each new batch.
 
-The process that seals batches names them (`note`). Other processes may write into the same
+The process that seals batches passes their names to `note`. Other processes may write into the same
 directory, and a batch that was sealed earlier may be renamed into place later. So the directory is
-read as well, when it has changed, and so rarely that its size adds little to the cost of a batch.
+also read when it has changed, but so rarely that its size adds little to the cost of a batch.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from collections.abc import Iterable
 from ..spool.reader import SpoolReader
 
 MOST_NOTED = 10_000
-"""Names that wait to be taken. Where there are more, the directory is read instead."""
+"""The most names that `note` keeps until `take`. Above it, the directory is read instead."""
 _AGAIN_S = 5.0
-"""A directory that looks unchanged is read again after that: some file systems keep no exact
-times."""
+"""A directory that looks unchanged is read again after this time: some file systems do not store
+exact times."""
 _SHARE = 50.0
-"""Reading takes at most a fiftieth of the time."""
+"""Reading the directory takes at most one fiftieth of the time."""
 _NOTED_SHARE = 1000.0
-"""Where the batches are noted, reading takes at most a thousandth of the time."""
+"""If `note` is called, reading takes at most one thousandth of the time."""
 _GRAIN_NS = 10**9
-"""A change so soon after the last reading may not show in the directory's time."""
+"""A change within this time of the last reading may not change the directory's time."""
 
 
 class Listing:
-    """Which batches a spool's directory holds."""
+    """The batches in the directory of a spool."""
 
     def __init__(self, reader: SpoolReader, *, is_noted: bool = False) -> None:
-        """Nothing is read yet. `is_noted`: `note` is called for most new batches."""
+        """Read nothing yet. `is_noted` means that `note` is called for most new batches."""
         self.present: set[str] = set()
-        """The batches that are there, by the last reading and by `note`."""
+        """The batches in the directory, by the last reading and by `note`."""
         self._reader, self._is_noted = reader, is_noted
         self._noted: deque[str] = deque()
         self._is_full = False
-        """Whether more was noted than there was room for."""
+        """Whether `note` has discarded names."""
         self._read_at = self._due_at = float("-inf")
         self._seen_ns = -1
 
     def note(self, names: Iterable[str]) -> None:
-        """Batches were sealed; from any thread."""
+        """Add the names of sealed batches, from any thread."""
         if len(self._noted) < MOST_NOTED:
             self._noted.extend(names)
         else:
             self._is_full = True
 
     def noted(self) -> list[str] | None:
-        """The names that wait to be taken; from any thread. None where some had no room."""
+        """The names that `take` will return, from any thread; None if some were discarded."""
         while not self._is_full:
-            with contextlib.suppress(RuntimeError):  # it was changed meanwhile
+            with contextlib.suppress(RuntimeError):  # another thread changed it
                 return list(self._noted)
         return None
 
     def take(self) -> list[str]:
-        """The names that were noted since the last time and that are new."""
+        """Return the new names since the last call."""
         new = []
         for _ in range(len(self._noted)):
             name = self._noted.popleft()
@@ -66,7 +66,7 @@ class Listing:
         return new
 
     def is_due(self) -> bool:
-        """Whether the directory is to be read now."""
+        """Whether the directory has to be read now."""
         now = time.monotonic()
         if self._is_full:
             return True
@@ -85,7 +85,7 @@ class Listing:
             return time.time_ns()
 
     def read(self) -> list[str]:
-        """Read the directory; returns the names that are new, in order. Raises InputError."""
+        """Read the directory; return the new names, in order. Raises InputError."""
         begun = self._read_at = time.monotonic()
         self._seen_ns, self._is_full = self._modified_ns(), False
         names = list(self._reader.names())

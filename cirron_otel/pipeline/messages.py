@@ -1,4 +1,4 @@
-"""OTLP messages no longer than what `read_messages` reads."""
+"""Split OTLP messages that are longer than `read_messages` accepts."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ..spool.reader import MAX_BATCH_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The sizes above which nothing is written, because no reader of ours takes it."""
+    """The size limits of our readers; nothing larger is written."""
 
     message_bytes: int = MAX_MESSAGE_BYTES
-    """Of a message in protobuf, or of a line of JSON."""
+    """The size of a protobuf message, or of a line of JSON."""
     batch_bytes: int = MAX_BATCH_BYTES
-    """Of a batch file."""
+    """The size of a batch file."""
 
 
 DEFAULT_LIMITS = Limits()
 
 
 class MessageTooLongError(InputError):
-    """A message that cannot be split is longer than what is read."""
+    """A message that cannot be split is longer than readers accept."""
 
     def __init__(self, limit: int) -> None:
         """Report the `limit` in bytes."""
-        super().__init__(f"as OTLP it is longer than the {limit} bytes of a message that are read")
+        super().__init__(f"the OTLP message is longer than {limit} bytes, the most that is read")
 
 
 def framed(
     data: bytes, limit: int, *, is_json: bool, traces: TracesData | None = None
 ) -> Iterator[tuple[bytes, list[str]]]:
-    """A message as it is in a file, with what JSON cannot express of it.
+    """Frame a message for a file; yield each part with a list of what JSON cannot express.
 
-    A message that is longer than `limit` bytes is split between its spans. `traces` is `data`,
-    parsed, if that is at hand. Raises MessageTooLongError if a part is still too long.
+    A message that is longer than `limit` bytes is split between its spans. `traces` is the parsed
+    `data`, if the caller has it. Raises MessageTooLongError if a part is still too long.
     """
     if len(data) <= limit:
         if not is_json:

@@ -1,4 +1,4 @@
-"""What a conversion or an export did."""
+"""The report of a conversion or an export."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Report:
     incomplete: list[str] = field(default_factory=list)
     """Batches of which a part never came, stored as far as they are there."""
     losses: dict[str, int] = field(default_factory=dict)
-    """What the target's format cannot say, and how often."""
+    """Values that the target's format cannot express, with their counts."""
     backend: Fetched | None = None
     """What a backend for traces gave, where that is the source."""
 
@@ -48,12 +48,12 @@ class Report:
             self.skipped.append(finding)
 
     def lose(self, warnings: Iterable[str]) -> None:
-        """Note what a format could not say."""
+        """Count values that the target's format cannot express."""
         for warning in warnings:
             self.losses[warning] = self.losses.get(warning, 0) + 1
 
     def add_problems(self, other: Report) -> None:
-        """Note what another run skipped, got in part, got twice or could not say."""
+        """Add the skipped, incomplete, duplicate and inexpressible items of another run."""
         for finding in other.skipped:
             self.skip(finding)
         self.skipped_count += other.skipped_count - len(other.skipped)

@@ -1,4 +1,4 @@
-"""The scopes of a spool that others refer to, in an SQLite database, and the way up from them."""
+"""The scopes of a spool that other batches refer to, in SQLite, and the walk up their parents."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from .light import LightSpan
 from .standing import Ancestor, Row, Standing, standing_of
 
 _MOST_KEPT = 10_000
-"""Resolved scopes that are kept in memory."""
+"""The most resolved scopes in memory."""
 _KEPT_EVERY = 64
-"""On a long way up from a scope, one in so many scopes is kept."""
+"""On a walk up the parents, the result of one scope in this many is kept."""
 
 
 class Scopes:
-    """Scopes by their id, each with its parent; and the sessions of processes, by time."""
+    """Scopes by id, each with its parent, and the sessions of processes by time."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        """Use the tables of `db`, which the caller makes."""
+        """Use the tables of `db`, which the caller creates."""
         self._db = db
         self._pending = dict.fromkeys(row[0] for row in db.execute("SELECT id FROM referred"))
-        """Scopes that batches refer to and that are not recorded yet, the oldest first."""
+        """Scopes that batches refer to and that are not recorded yet, oldest first."""
         self._sessions: dict[str, list[tuple[int, int, str]]] = {}
         self.resolve = lru_cache(maxsize=_MOST_KEPT)(self._resolve)
         self._resolved: dict[str, Standing] = {}
-        """Some scopes on the way up from those that were resolved: no long way is walked twice."""
+        """Some ancestors of the resolved scopes, so that no long chain is walked twice."""
 
     def _add_chain(self, span: LightSpan, index: Mapping[str, LightSpan]) -> LightSpan | None:
-        """Note a scope and all of its ancestors in the batch, each once and by its own parent.
+        """Add a scope and all of its ancestors in the batch, each once with its own parent.
 
         So the index stays in proportion to the scopes, however deep they are nested. Returns the
-        topmost scope if it was not noted before.
+        topmost scope if it is new.
         """
         chain: list[LightSpan] = []
         seen: set[str] = set()
@@ -53,7 +53,7 @@ class Scopes:
         return chain[-1] if noted is None else None
 
     def _add_node(self, span: LightSpan, top_start: str) -> None:
-        """Add the row of one scope; `top_start` is when the topmost scope above it began."""
+        """Add the row of one scope; `top_start` is the start of its topmost ancestor."""
         path = json.dumps([(span.name, span.index)])
         start = str(span.start_ns)
         row = (span.id, span.parent_id, 1, span.id, start, None, None, span.is_session())
@@ -97,7 +97,7 @@ class Scopes:
         self._resolved[some_id] = standing
 
     def forget_resolved(self) -> None:
-        """Look every scope up anew from now on: more of them may have been noted."""
+        """Drop the cached results: scopes may have been added since."""
         self.resolve.cache_clear()
         self._resolved.clear()
 
@@ -106,8 +106,11 @@ class Scopes:
         return tuple(row) if row is not None else None
 
     def _unknown(self, some_id: str) -> Standing:
-        """A scope that was never recorded: a session if epochs or requests hang on it, else in
-        the session of its child's process; where there is none, what hangs on it stays together.
+        """Place a scope that was never recorded.
+
+        It is a session if epochs or requests are its children, else it is in the session of its
+        child's process. Without such a session it takes the place of one, so that its descendants
+        stay together.
         """
         if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
             return Standing(some_id, 0, None)
@@ -126,17 +129,17 @@ class Scopes:
         return standing_of(row, above)
 
     def session_at(self, pid: str, when_ns: int) -> str | None:
-        """The session of a process that was open at a time; the one that began last."""
+        """The session of a process that was open at a time; the latest if there are several."""
         open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
         return max(open_then)[2] if open_then else None
 
     def without_parent(self, some_id: str, pid: str, start_ns: int) -> Standing:
-        """What is above a scope without a parent that is no session: its session, else itself."""
+        """Place the parent of a root scope that is not a session: its session, else itself."""
         session = self.session_at(pid, start_ns)
         return Standing(session or some_id, 0, None)
 
     def _open_roots(self, some_id: str, seen: set[str]) -> Iterator[str]:
-        """The scope above `some_id` that is not recorded, unless the way to it was `seen`."""
+        """The nearest unrecorded ancestor of `some_id`, unless the chain to it was `seen`."""
         while some_id not in seen:
             seen.add(some_id)
             row = self._node(some_id)
@@ -148,7 +151,7 @@ class Scopes:
             some_id = row[1]
 
     def lineage(self, some_id: str) -> Iterator[tuple[str, list[Ancestor]]]:
-        """The recorded scopes from `some_id` up to its session, by the id of each row."""
+        """Yield the recorded scopes from `some_id` up to its session, each with its id."""
         seen = set()
         current: str | None = some_id
         while current is not None and current not in seen:
@@ -161,9 +164,10 @@ class Scopes:
 
 
 def _without_circle(rows: list[Row], entry: str) -> list[Row]:
-    """The rows up to the smallest id of a circle of parents that begins and ends at `entry`.
+    """Cut a circle of parents, which begins and ends at `entry`, after its smallest id.
 
-    A circle has no top. Its smallest id takes that place, whichever scope the walk begins at.
+    A circle has no top. Its smallest id takes that place, so that the result does not depend on
+    the scope at which the walk begins.
     """
     start = next(number for number, row in enumerate(rows) if row[0] == entry)
     top = min(range(start, len(rows)), key=lambda number: rows[number][0])

@@ -43,19 +43,19 @@ class Segmenter:
         self._weights: dict[str, int] = dict(db.execute("SELECT session, records FROM weight"))
         """Records in the last segment, by session."""
         self._counted: dict[str, None] = {}
-        """The sessions that were counted since the last `save`; the last one counted comes last."""
+        """The sessions that were counted since the last `save`, in order."""
 
     def save(self) -> None:
-        """Write to the index, before a commit, what was only counted."""
+        """Write the counts to the index, before a commit."""
         rows = [(session, self._weights[session]) for session in self._counted]
         self._db.executemany("REPLACE INTO weight VALUES (?, ?)", rows)
         self._counted = {}
 
     def keep_latest(self, most: int) -> None:
-        """Forget the sessions that were counted longest ago where there are more than `most`.
+        """If there are more than `most` sessions, drop those that were counted least recently.
 
-        Half of `most` are kept. Records that come later for a forgotten session are counted from
-        zero, and stand in the first trace of their session.
+        Half of `most` are kept. Later records of a dropped session are counted from zero, and are
+        in the first trace of their session.
         """
         if len(self._weights) <= most:
             return
@@ -69,7 +69,7 @@ class Segmenter:
         self._db.executemany("DELETE FROM segment WHERE session = ?", rows)
 
     def _touch(self, session: str) -> None:
-        """Put a session that is counted behind all others, and have it saved."""
+        """Move a session that is counted to the end, and mark it for `save`."""
         self._weights[session] = self._weights.pop(session, 0)
         self._counted[session] = None
 

@@ -11,13 +11,13 @@ from ..ids import is_id
 
 _RANGE = re.compile(r"(-?\d{1,18})(?:\.\.(-?\d{1,18}))?")
 _MAX_LISTED = 10
-"""Candidates that are listed for an ambiguous prefix."""
+"""The most candidates that an error lists for an ambiguous prefix."""
 _USE = "use session=ID, rank=N, rank=A..B, epoch=N, epoch=A..B or name=NAME"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records are wanted; an empty set means all."""
+    """The criteria for records; an empty set matches all."""
 
     sessions: frozenset[str] = frozenset()
     ranks: tuple[tuple[int, int], ...] = ()
@@ -46,15 +46,15 @@ class Selection:
         )
 
     def with_sessions(self, known: Collection[str]) -> Selection:
-        """The selection with each prefix of one of the `known` session ids replaced by that id.
+        """Return the selection with each unique prefix of a `known` session id replaced by the id.
 
-        Raises UsageError if a prefix fits several ids.
+        Raises UsageError if a prefix matches several ids.
         """
         return replace(self, sessions=frozenset(_session(value, known) for value in self.sessions))
 
     @property
     def has_prefixes(self) -> bool:
-        """Whether a session may be named by the beginning of its id."""
+        """Whether a value may be a prefix of a session id."""
         return not all(map(is_id, self.sessions))
 
     def __bool__(self) -> bool:
@@ -76,5 +76,5 @@ def _session(value: str, known: Collection[str]) -> str:
     if len(fitting) > 1:
         listed = ", ".join(ascii(session)[1:-1] for session in fitting[:_MAX_LISTED])
         more = f" and {len(fitting) - _MAX_LISTED} more" if len(fitting) > _MAX_LISTED else ""
-        raise UsageError(f"session={value} fits {len(fitting)} sessions: {listed}{more}")
+        raise UsageError(f"session={value} matches {len(fitting)} sessions: {listed}{more}")
     return fitting[0] if fitting else value

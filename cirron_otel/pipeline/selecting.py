@@ -1,9 +1,9 @@
-"""Selecting records: the part of a batch that meets a selection.
+"""Select records: the part of a batch that meets a selection.
 
-A record stays if it meets every criterion that is given: its session and its rank are the ones
-named, and it is, or is below, an epoch of the range or a scope of the name. Marks and snapshots
-go with their scope. A batch of which a part is left gets an id made of its content; one of which
-nothing is left is left out.
+A record is kept if it meets every given criterion: its session and its rank match, and it is, or is
+below, an epoch of the range or a scope of the name. Marks and snapshots follow their scope. A batch
+that keeps only some of its records gets an id derived from its content; a batch that keeps none is
+omitted.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _MOST_KEPT = 100_000
 
 
 class _Match(NamedTuple):
-    """Whether a scope, or one around it, meets the criteria that hold for all below it."""
+    """Whether a scope or one of its ancestors meets the criteria that apply to descendants."""
 
     name: bool = False
     epoch: bool = False
 
 
 class Selector:
-    """Applies a selection to the batches of a spool; what it finds out above them is kept."""
+    """Applies a selection to the batches of a spool, and caches the matches of other scopes."""
 
     def __init__(self, selection: Selection, index: SessionIndex) -> None:
-        """Look scopes of other batches up in `index`."""
+        """Use `index` to find scopes of other batches."""
         self._selection, self._index = selection, index
         self._outside: dict[str, _Match] = {}
-        """Some scopes of other batches, so that no long way up is walked twice."""
+        """Some scopes of other batches, so that no long chain is walked twice."""
 
     def apply(self, batch: dict[str, Any]) -> dict[str, Any] | None:
-        """The batch with what is wanted of it; None where that is nothing."""
+        """Return the batch with the records that match; None if there are none."""
         index = self._index
         seen = light_of(batch)
         by_id = {span.id: span for span in seen.spans}
@@ -55,7 +55,7 @@ class Selector:
             if self._wants(standings[number].session, record.get("rank"), match):
                 wanted.add(span.id)
                 spans.append(record)
-        # A scope that is elsewhere has the rank of the process that wrote the batch.
+        # A scope in another batch has the rank of the process that wrote this batch.
         ranks = [record.get("rank") for record in records] if seen.spans else []  # type: ignore[union-attr]
         rank = ranks[0] if ranks else 0
         default = standings[0].session if standings else ""
@@ -78,7 +78,7 @@ class Selector:
         return batch if exactjson.equal(chosen, batch) else _renamed(chosen)
 
     def _choose_running(self, chosen: dict[str, Any], rank: object, session: str) -> None:
-        """Keep of the scopes that are still open those that are wanted."""
+        """Keep the running scopes that match."""
         running = chosen["otel"].get("running")
         kept = []
         for entry in running if isinstance(running, list) else ():
@@ -102,7 +102,7 @@ class Selector:
         return (match.name or not selection.names) and (match.epoch or not selection.epochs)
 
     def _below(self, above: _Match, scope: Ancestor) -> _Match:
-        """The match of a scope, of that of its parent."""
+        """Derive the match of a scope from the match of its parent."""
         number = scope.number if scope.name == "epoch" else None
         is_epoch = number is not None and any(
             low <= number <= high for low, high in self._selection.epochs
@@ -112,7 +112,7 @@ class Selector:
     def _match(
         self, span: LightSpan, by_id: dict[str, LightSpan], matches: dict[str, _Match]
     ) -> _Match:
-        """The match of a scope of the batch; `matches` has those that are known already."""
+        """The match of a scope of the batch; `matches` contains the known ones."""
         chain: list[LightSpan] = []
         seen: set[str] = set()
         current: LightSpan | None = span
@@ -163,13 +163,13 @@ def _riding(records: Any, refs: list[LightRef], wanted: set[str]) -> list[Any]:
 
 
 def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
-    """A part of a batch under an id of its own: two parts of one batch are not duplicates."""
+    """Give a part of a batch its own id: two parts of one batch are not duplicates."""
     content = exactjson.dumps_sorted(chosen)
     return chosen | {"batch_id": uuid4_shaped(digest("select", content))}
 
 
 def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
-    """The sessions that the records of a spool belong to, by its filled index."""
+    """Return the sessions of the records of a spool, by its filled index."""
     found: set[str] = set()
     for name in reader.names():
         file = reader.read(name, check=False)
@@ -178,7 +178,7 @@ def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
         try:
             batch = light(file.data)
         except InputError:
-            continue  # reported when it is converted
+            continue  # the conversion reports it
         found |= _sessions_of(batch, index)
     return found
 

@@ -51,7 +51,7 @@ class SessionIndex(Scopes):
         db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA + SEGMENT_SCHEMA)
         super().__init__(db)
         self._unplaced: set[str] = set()
-        """Of the pending scopes, those that no scope of a known process has referred to yet."""
+        """The pending scopes that no scope of a known process has referred to yet."""
         self._db.execute("BEGIN")
         self._load()
         self._segments = Segmenter(self._db)
@@ -100,7 +100,7 @@ class SessionIndex(Scopes):
         self._add_nodes(batch, found | ids & self._pending.keys())
 
     def _add_nodes(self, batch: LightBatch, found: set[str]) -> None:
-        """Note where the scopes `found` of a batch are."""
+        """Add the scopes `found` of a batch, with their ancestors."""
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:
@@ -271,5 +271,5 @@ class SessionIndex(Scopes):
 
 
 def _sortable(name: str) -> bytes:
-    """A file's name, UTF-8 or not, as bytes that have the order of Python's strings."""
+    """A file name, UTF-8 or not, as bytes that sort like Python's strings."""
     return name.encode("utf-8", "surrogatepass")

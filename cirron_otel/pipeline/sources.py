@@ -1,4 +1,4 @@
-"""What a conversion reads: opened, and brought into files if it is none."""
+"""Open the source of a conversion; a storage or a backend is first copied into files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .report import Report
 from .temporary import temporary_folder, writing_temporary_files
 
 Progress = Callable[[int, int | None], None]
-"""(bytes done, bytes in all if known)."""
+"""Receives the bytes that are done, and the total if it is known."""
 
 
 def open_source(
@@ -35,13 +35,13 @@ def open_source(
     report: Report,
     progress: Progress | None = None,
 ) -> Place:
-    """The source, as files: what a storage or a backend for traces holds is brought into some.
+    """Return the source as files; a storage or a trace backend is copied into temporary ones.
 
-    They are there until `stack` is left. What a backend lacks is in `report`.
+    They exist until `stack` is closed. `report` lists what a backend lacks.
     """
     if is_query_address(source):
         if told is not None:
-            raise UsageError("--from says what a file holds: leave it out for jaeger: and tempo:")
+            raise UsageError("--from is the format of a file: omit it for jaeger: and tempo:")
         return _from_backend(source, stack, report, progress)
     if "://" in source:
         from ..storage.source import copy_to_spool  # noqa: PLC0415 - brings drivers
@@ -57,7 +57,7 @@ def open_source(
 def _from_backend(
     source: str, stack: contextlib.ExitStack, report: Report, progress: Progress | None
 ) -> Place:
-    """What Jaeger or Tempo has, as a temporary OTLP file."""
+    """Copy the traces of Jaeger or Tempo into a temporary OTLP file."""
     from ..query.fetch import fetch  # noqa: PLC0415 - needs an extra
 
     address = parse_address(source, os.environ)
@@ -74,7 +74,7 @@ def _standard_input() -> BinaryIO:
 
 
 def as_spool_if_batch(source: Place, stack: contextlib.ExitStack) -> Place:
-    """A spool that holds nothing but the one batch file of `source`."""
+    """Create a temporary spool with the one batch file of `source`."""
     folder = stack.enter_context(temporary_folder())
     name = "" if source.path == STANDARD else Path(source.path).name
     with _open_source(source) as file:
@@ -99,7 +99,7 @@ def as_spool_if_batch(source: Place, stack: contextlib.ExitStack) -> Place:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file in bytes; 0 if it cannot be found out."""
+    """The size of a file in bytes; 0 if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -126,9 +126,9 @@ def messages_of(
     progress: Progress | None,
     max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> Iterator[Message]:
-    """The messages of an OTLP source, counted; what is skipped is reported.
+    """Yield and count the messages of an OTLP source; report those that are skipped.
 
-    Raises InputError where the source cannot be read on.
+    Raises InputError if the rest of the source cannot be read.
     """
 
     def on_error(position: int, problem: str) -> None:
@@ -152,7 +152,7 @@ def messages_of(
 
 
 def parsed(message: Message, report: Report, source: Place) -> TracesData | None:
-    """The message as an object; None if it is none, or one that is too dense: that is reported."""
+    """Parse a message. An invalid or too dense message is reported; the result is None."""
     problem: str | None
     try:
         traces = TracesData.FromString(message.data)

@@ -1,4 +1,4 @@
-"""Where a conversion writes: a spool, one batch file, an OTLP file."""
+"""The targets of a conversion: a spool, one batch file, an OTLP file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class BatchTarget(Protocol):
     """Takes batches."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Take a batch's bytes under its file's name."""
+        """Write the bytes of a batch under its file name."""
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a batch that was written under this name; None if they are not there."""
+        """Return the bytes of a batch that was written under this name; None if it is missing."""
 
 
 class SpoolTarget:
@@ -37,7 +37,7 @@ class SpoolTarget:
         self._report = report
 
     def write(self, name: str, data: bytes) -> None:
-        """Take a batch; what is refused is reported, what cannot be written is raised."""
+        """Write a batch. A refused batch is reported; raises TargetError if writing fails."""
         report = self._report
         if not _fits(name, data, self._max_bytes, report):
             return
@@ -53,7 +53,7 @@ class SpoolTarget:
             report.unchanged += 1
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of the batch of this name in the spool."""
+        """Return the bytes of the batch of this name in the spool."""
         return stored_batch(self._writer.paths.spool, name, self._max_bytes)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class FileTarget:
         self._written: tuple[str, bytes] | None = None
 
     def write(self, name: str, data: bytes) -> None:
-        """Take the batch. Raises UsageError for a second one."""
+        """Write the batch. Raises UsageError for a second one."""
         if not _fits(name, data, self._max_bytes, self._report):
             return
         if self._report.written:
@@ -86,21 +86,21 @@ class FileTarget:
         self._report.bytes_written += len(data)
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of the batch, if it has this name."""
+        """Return the bytes of the batch, if it has this name."""
         return self._written[1] if self._written and self._written[0] == name else None
 
 
 def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
-    """Whether readers take a batch of that size; one that is larger is reported."""
+    """Whether readers accept a batch of that size; a larger one is reported."""
     if len(data) <= max_bytes:
         return True
-    report.skip(Finding(name, "too-large", f"over {max_bytes} bytes, the most that is read"))
+    report.skip(Finding(name, "too-large", f"longer than {max_bytes} bytes, the most that is read"))
     return False
 
 
 @contextlib.contextmanager
 def open_stream(place: Place) -> Iterator[BinaryIO]:
-    """The file to write; it appears whole when the block ends, or not at all."""
+    """Open the file to write. It appears, complete, when the block ends, or not at all."""
     if place.path == STANDARD:
         if sys.stdout is None:
             raise TargetError("standard output is closed: expected a file, a pipe or a terminal")

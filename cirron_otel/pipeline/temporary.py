@@ -12,7 +12,7 @@ from ..errors import TargetError
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A private folder that is removed when the block ends.
+    """Create a private folder, and remove it when the block ends.
 
     Raises TargetError if no temporary directory can be written.
     """
@@ -26,7 +26,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing_temporary_files() -> Iterator[None]:
-    """Within the block, an OSError is a failure to write temporary files: a TargetError."""
+    """Raise TargetError for an OSError in the block, which writes temporary files."""
     try:
         yield
     except OSError as error:
@@ -36,5 +36,5 @@ def writing_temporary_files() -> Iterator[None]:
 def _unusable(error: OSError) -> TargetError:
     return TargetError(
         f"temporary files cannot be written: {error.strerror or error};"
-        " set TMPDIR to a directory that can be written and has space"
+        " set TMPDIR to a writable directory with enough space"
     )

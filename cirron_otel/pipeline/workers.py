@@ -1,4 +1,4 @@
-"""Encoding the batches of a spool, in worker processes where that pays, in order."""
+"""Encode the batches of a spool in order, in worker processes if that is faster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "m
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to become of every batch of a spool."""
+    """The conversion of every batch of a spool."""
 
     spool: str
     index_path: str
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(slots=True)
 class Chunk:
-    """What became of some files."""
+    """The results of some files."""
 
     encoded: list[Encoded]
     findings: list[Finding]
@@ -90,7 +90,7 @@ class Encoder:
         except MessageTooLongError as error:
             self._findings.append(Finding(name, "too-large", str(error)))
         except (sqlite3.Error, OSError):
-            raise  # of the index: no batch can be translated without it
+            raise  # an error of the index, without which no batch can be translated
         except (CirronOtelError, RecursionError) as error:
             self._findings.append(Finding(name, "untranslatable", str(error)))
         except Exception as error:
@@ -124,7 +124,7 @@ class Encoder:
         limit = self._job.limits.message_bytes
         made = list(framed(encoded.data, limit, is_json=self._job.output == OTLP_JSON))
         if len(made) > 1 and light(batch).is_foreign:
-            raise MessageTooLongError(limit)  # in parts it would come back as several batches
+            raise MessageTooLongError(limit)  # its parts would become several batches
         losses = {loss for _, found in made for loss in found}
         for loss in sorted(losses):
             self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
@@ -148,7 +148,7 @@ def _work(names: list[str]) -> Chunk:
 
 
 def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
-    """Parts of the names, of about CHUNK_BYTES of files each."""
+    """Split the names into lists of about CHUNK_BYTES of files each."""
     part: list[str] = []
     size = 0
     for name in names:
@@ -164,7 +164,7 @@ def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
 def encode_all(
     job: Job, spool: Path, names: Iterable[str], index: SessionIndex, jobs: int, total_bytes: int
 ) -> Generator[Chunk, None, None]:
-    """Encode files in the order of `names`; in worker processes if there is enough to do.
+    """Encode files in the order of `names`, in worker processes if there is enough work.
 
     If no process can be started, this one does the work. Raises TargetError if one is killed.
     """
@@ -193,7 +193,7 @@ def _encode_in_pool(
         for part in parts:
             try:
                 waiting.append(pool.submit(_work, part))
-            except OSError:  # no process, no descriptor, or no place for the socket of the server
+            except OSError:  # no process, descriptor or server socket is available
                 unsubmitted.append(part)
                 break
             if len(waiting) >= jobs * _AHEAD:

@@ -71,7 +71,7 @@ def test_an_ambiguous_prefix_is_refused_with_the_candidates(
     spool: Path, name: str, tmp_path: Path
 ) -> None:
     request = Request(str(spool), str(tmp_path / name), select=Selection.parse(["session=a"]))
-    with pytest.raises(UsageError, match=f"fits 2 sessions: {NAMED[0]}, {NAMED[1]}"):
+    with pytest.raises(UsageError, match=f"matches 2 sessions: {NAMED[0]}, {NAMED[1]}"):
         convert(request)
     assert not (tmp_path / name).exists()
 
