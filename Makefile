@@ -25,16 +25,16 @@ help:
 	@echo "make torch-oldest  the oldest PyTorch that is supported, in an environment of its own"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make test      linters, types, layers and all tests"
-	@echo "make bench     what tracing costs, beside other tools; spans a second; peak memory"
+	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
-	@echo "               convert 20,000 generated batches and messages there and back (6 minutes on two cores)"
+	@echo "               convert 20,000 generated batches and messages both ways (6 minutes on two cores)"
 	@echo "make soak      a collector under load: kills, refused batches, memory, 40,000 batches; half an hour"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
-	@echo "make lint      what 'make test' runs before the tests"
-	@echo "make format    format the code, and repair what ruff can"
-	@echo "make clean     remove .venv and what tools left here (the built backends are kept)"
+	@echo "make lint      the checks that 'make test' runs before the tests"
+	@echo "make format    format the code, and apply the fixes of ruff"
+	@echo "make clean     remove .venv and the files of tools (the built backends are kept)"
 	@echo "With TORCH=no, demo, test and bench do without PyTorch."
 
 venv: $(STAMP)
@@ -90,7 +90,7 @@ demo: $(ENVIRONMENT)
 bench: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.bench
 
-# How long each target is fuzzed; all are at the same time. Generated cases come after them.
+# How long each target is fuzzed; all run at the same time. The generated cases come after them.
 SECONDS ?= 60
 
 fuzz: $(STAMP)
