@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ..errors import TargetError
 from .auth import Auth
 from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
 from .grpc_bodies import Reservation, coding_of, inflated, receive
@@ -129,15 +130,17 @@ class GrpcReceiver:
         self._socket = PrivateSocket(self._sockets)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers((_Services(self._export, self._unknown),))
-        server.add_insecure_port(f"unix:{self._socket.path}")
         front = Front(self._socket.path, self._limits.connections, self._refused)
         try:
+            server.add_insecure_port(self._socket.address)
             await server.start()
             host, port = await front.start(self._host, self._port, context)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError
             await server.stop(None)
             self._socket.remove()
-            raise target_error(self._host, self._port, error) from None
+            if isinstance(error, OSError):
+                raise target_error(self._host, self._port, error) from None
+            raise TargetError(f"gRPC cannot listen on {self._socket.path}: {error}") from None
         self._server, self._front = server, front
         return host, port
 

@@ -8,6 +8,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from ..errors import TargetError
 
@@ -37,6 +38,11 @@ class PrivateSocket:
                 if time.time() - path.stat().st_mtime > _STALE_S and not _is_alive(path):
                     path.unlink()
                     path.parent.rmdir()
+
+    @property
+    def address(self) -> str:
+        """The address of the socket as gRPC takes it, with percent-encoding."""
+        return f"unix:{quote(bytes(self.path))}"
 
     def remove(self) -> None:
         """Remove the socket and its directory."""

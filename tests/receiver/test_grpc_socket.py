@@ -13,6 +13,10 @@ import pytest
 from cirron_otel.errors import TargetError
 from cirron_otel.receiver import grpc_socket
 from cirron_otel.receiver.grpc_socket import PrivateSocket
+from tests.exporter.servers import traces
+
+from .fake_intake import FakeIntake
+from .grpc_clients import Server, against_server
 
 
 @pytest.fixture
@@ -37,6 +41,21 @@ def test_it_is_private_and_removed(temporary: Path) -> None:
     with bound(own.path):
         own.remove()
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a%41b", "a b#c?d", "\xe4", os.fsdecode(b"\xff")], ids=ascii)
+def test_grpc_listens_whatever_the_name_of_the_folder(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = temporary / name
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    async def send(server: Server, _: FakeIntake) -> None:
+        assert await server.send(traces(1)) == b""
+
+    assert against_server(send).bodies == [traces(1)]
+    assert list(folder.iterdir()) == []
 
 
 def test_what_a_killed_process_left_is_removed(temporary: Path) -> None:
