@@ -28,9 +28,12 @@ _Key = tuple[str, str]
 class Staged:
     """The parts of one file; it must be nobody else's meanwhile (`Staging.only`)."""
 
-    def __init__(self, directory: Path, file: str) -> None:
-        """The parts are in one file, whose name ends with how many bytes there are to be."""
-        self._directory, self._file = directory, file
+    def __init__(self, directory: Path, file: str, totals: set[int]) -> None:
+        """The parts are in one file, whose name ends with the length of the complete file, bytes.
+
+        `totals` are the lengths of the files that exist: the directory of a span may have many.
+        """
+        self._directory, self._file, self._totals = directory, file, totals
 
     def total(self) -> int | None:
         """How long the file is to be, bytes; None where nothing of it is there."""
@@ -48,6 +51,7 @@ class Staged:
             if _total(path) == total:
                 return path.stat().st_size
             path.unlink()
+            self._totals.discard(_total(path))
         return 0
 
     async def append(self, stream: AsyncIterator[bytes], total: int) -> int:
@@ -56,6 +60,7 @@ class Staged:
         Where `stream` raises, what came before stays. OSError where it cannot be written.
         """
         path = self._directory / f"{self._file}.{total}"
+        self._totals.add(total)
         descriptor = await asyncio.to_thread(_open, path)
         try:
             async for piece in stream:
@@ -75,15 +80,13 @@ class Staged:
         """Forget the parts."""
         for path in self._paths():
             path.unlink()
+            self._totals.discard(_total(path))
         with suppress(OSError):
             self._directory.rmdir()  # not where other files of the span have parts
 
     def _paths(self) -> list[Path]:
-        if not self._directory.is_dir():
-            return []
-        prefix = f"{self._file}."
-        found = (path for path in self._directory.iterdir() if path.name.startswith(prefix))
-        return [path for path in found if path.name.removeprefix(prefix).isdecimal()]
+        paths = (self._directory / f"{self._file}.{total}" for total in sorted(self._totals))
+        return [path for path in paths if path.is_file()]
 
 
 @dataclass(slots=True)
@@ -111,8 +114,14 @@ class Staging:
         self._directory, self._room = directory, room
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._unfinished: dict[_Key, _Unfinished] = {}
+        self._totals: dict[_Key, set[int]] = {}
+        """The lengths of the complete files, by which the parts are named; see Staged."""
         for path in directory.glob("*/*"):
-            self._count(path.parent.name, path.name.rpartition(".")[0])
+            file, _, total = path.name.rpartition(".")
+            if total.isdecimal():
+                self._totals.setdefault((path.parent.name, file), set()).add(int(total))
+        for key in list(self._totals):
+            self._count(*key)
         self._remove_empty()
 
     @asynccontextmanager
@@ -121,7 +130,7 @@ class Staging:
         lock = self._locks.setdefault((directory, file), asyncio.Lock())
         async with lock:
             try:
-                yield Staged(self._directory / directory, file)
+                yield self._staged(directory, file)
             finally:
                 self._count(directory, file)
 
@@ -167,17 +176,23 @@ class Staging:
         if lock is not None and lock.locked():
             return
         with suppress(OSError):
-            Staged(self._directory / key[0], key[1]).remove()
+            self._staged(*key).remove()
         self._count(*key)
 
     def _count(self, directory: str, file: str) -> None:
         """Count the parts of a file on disk."""
-        size = Staged(self._directory / directory, file).size()
+        size = self._staged(directory, file).size()
+        if size is None:
+            self._totals.pop((directory, file), None)
         entry = self._unfinished.pop((directory, file), _Unfinished(0, 0.0))
         counted = 0 if size is None else max(size, self._room.least)
         self._room.set(tenant_of_directory(directory), entry.size, counted)
         if size is not None:
             self._unfinished[directory, file] = _Unfinished(counted, _now_s())
+
+    def _staged(self, directory: str, file: str) -> Staged:
+        totals = self._totals.setdefault((directory, file), set())
+        return Staged(self._directory / directory, file, totals)
 
     def _remove_empty(self) -> None:
         for path in self._directory.iterdir():

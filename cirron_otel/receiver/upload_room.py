@@ -21,6 +21,7 @@ class UploadRoom:
         self.least = 0 if most is None else most // _MOST_FILES
         """The least that a file counts, bytes: it limits the number of files."""
         self._held: Counter[str] = Counter()
+        self._total = 0
 
     def check(self, size: int) -> None:
         """Raise RefusalError if a file of `size` bytes exceeds the limit of a tenant."""
@@ -36,7 +37,7 @@ class UploadRoom:
         if self._most is None:
             return True
         is_tenant_over = self._held[tenant] + size > self._most // 2
-        return not is_tenant_over and self._held.total() + size <= self._most
+        return not is_tenant_over and self._total + size <= self._most
 
     def is_full_of(self, tenant: str, size: int) -> bool:
         """Whether `size` more bytes would exceed the tenant's own share."""
@@ -45,7 +46,7 @@ class UploadRoom:
     def hold(self, tenant: str, size: int) -> None:
         """Hold `size` bytes. Raises RefusalError if there is no room for them now."""
         self.check_now(tenant, size)
-        self._held[tenant] += size
+        self.set(tenant, 0, size)
 
     def check_now(self, tenant: str, size: int) -> None:
         """Raise RefusalError if there is no room for `size` bytes now."""
@@ -56,6 +57,7 @@ class UploadRoom:
 
     def set(self, tenant: str, before: int, after: int) -> None:
         """Replace `before` held bytes by `after`, even if there is no room."""
+        self._total += after - before
         self._held[tenant] += after - before
         if self._held[tenant] <= 0:
             del self._held[tenant]

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
@@ -127,6 +129,36 @@ def test_parts_outlive_the_server(blobs: Blobs, tmp_path: Path) -> None:
         assert (asked.status, asked.headers["content-length"]) == (200, str(total))
     assert blobs.files == {(SPAN, FILE): CONTENT}
     assert staged(tmp_path) == []
+
+
+LISTED = """
+import sys
+from pathlib import Path
+from cirron_otel.receiver import http_parts
+from cirron_otel.receiver.upload_room import UploadRoom
+
+root, count, listed = Path(sys.argv[1]), 200, []
+(root / "span").mkdir()
+for number in range(count):
+    (root / "span" / f"{number}.100").write_bytes(b"x")
+(root / "span" / "other").write_bytes(b"no part")
+hooked = ("os.listdir", "os.scandir")
+sys.addaudithook(lambda event, _: listed.append(event) if event in hooked else None)
+now_s = [0.0]
+http_parts._now_s = lambda: now_s[0]
+staging = http_parts.Staging(root, UploadRoom(10**9))
+print(len(staging._unfinished), len(listed) < 10)
+now_s[0] = 90_000.0
+staging.expire()
+print(len(staging._unfinished), len(listed) < 20, [path.name for path in root.rglob("*")])
+"""
+
+
+def test_many_files_of_a_span_are_not_listed_for_each(tmp_path: Path) -> None:
+    """Neither at the start nor when they expire: the event loop waits for it."""
+    command = [sys.executable, "-c", LISTED, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["200 True", "0 True ['span', 'other']"]
 
 
 def test_a_file_of_another_length_begins_again(server: Served, blobs: Blobs) -> None:
