@@ -21,7 +21,7 @@ def shown_default(field: Field) -> str:
     assert field.key is not None
     default = field.default
     if default is msgspec.NODEFAULT:
-        return "must be said"
+        return "required"
     if default is None:
         return "null"
     if default in ((), {}):
