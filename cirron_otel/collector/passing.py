@@ -30,6 +30,7 @@ from ..exporter.otlp import Pusher
 from ..pipeline.export_report import ExportReport
 from ..pipeline.indexed import IndexedTarget
 from ..pipeline.sessions import SessionIndex
+from ..receiver.headers import FIELD_VALUE
 from ..receiver.whose import Headers, tenant_of
 from ..spool.blobs import BlobKey, tenant_key, tenant_of_directory
 from ..translator.encode import Options
@@ -41,9 +42,6 @@ HeadersOf = Callable[[str], Headers]
 """The headers that came with what is in a batch, by its file's name."""
 
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?")
-"""RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Servers remove blanks at
-either end, so a value with them would become that of another tenant."""
 
 
 class _Lanes:
@@ -60,7 +58,7 @@ class _Lanes:
         """
         found = self.named(self.headers_of(name))
         for key, value in found:
-            if not (_NAME.fullmatch(key) and _VALUE.fullmatch(value)):
+            if not (_NAME.fullmatch(key) and (not value or FIELD_VALUE.fullmatch(value))):
                 raise RefusedError(
                     f"the header {key} that came with {name} cannot be sent on: expected printable"
                     " ASCII without blanks at the ends"

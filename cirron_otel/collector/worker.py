@@ -31,7 +31,7 @@ from ..receiver.seen import Seen
 from ..receiver.translation import Done, Translation
 from ..receiver.whose import FILE_NAME, Whose, tenant_of
 from ..spool.blobs import BlobKey, tenant_key
-from ..spool.dead_letters import dead_letters
+from ..spool.dead_letters import dead_letter_names
 from ..spool.eviction import Beside
 from ..spool.paths import batch_names, target_spool
 from ..spool.state import has_name, lock_named, make_state
@@ -258,7 +258,7 @@ class Worker:
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
             with contextlib.suppress(FileNotFoundError, InputError):
-                kept = (letter.name for letter in dead_letters(self._paths))
+                kept = dead_letter_names(self._paths)
                 self._owners.retain([*batch_names(self._paths.spool), *kept])
             if self._clock.is_trusted():
                 kept_ns = int(self._options.dedup.hours * 3600e9)

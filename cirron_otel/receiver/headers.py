@@ -29,7 +29,9 @@ NEVER_KEPT: Final = frozenset(("authorization", "proxy-authorization", "cookie")
 LONGEST_VALUE: Final = 1024
 """Characters; common servers accept 4 to 8 KiB for all headers of a request together."""
 
-_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+FIELD_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+"""A value of RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Servers remove
+blanks at either end, so a value with them would become that of another tenant."""
 _SURROUNDING = " \t"
 
 Value = str | bytes
@@ -82,7 +84,7 @@ def _checked(name: str, value: Value) -> str:
         raise _refusal(name, "a blank value")
     if len(value) > LONGEST_VALUE:
         raise _refusal(name, f"{len(value)} characters")
-    if not _VALUE.fullmatch(value):
+    if not FIELD_VALUE.fullmatch(value):
         raise _refusal(name, "other characters")
     return value
 

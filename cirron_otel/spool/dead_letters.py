@@ -138,8 +138,8 @@ class DeadLetters:
 
     def requested(self) -> list[str]:
         """Return the names of the batches with a requested attempt, in order."""
-        with contextlib.suppress(OSError):
-            names = [path.name for path in self._directory.iterdir()]
+        with contextlib.suppress(InputError):
+            names = _names_in(self._directory)
             return sorted(n.removesuffix(_TRY) for n in names if n.endswith(_TRY))
         return []
 
@@ -211,23 +211,47 @@ def directory_of(paths: SpoolPaths, key: str) -> Path:
 
 
 def dead_letters(paths: SpoolPaths) -> Iterator[DeadLetter]:
-    """Yield all dead letters of a spool, by target and name. Raises InputError if it cannot."""
-    try:
-        directories = sorted((paths.state / _DIRECTORY).iterdir())
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InputError(f"{paths.state / _DIRECTORY} cannot be read: {error.strerror}") from None
-    for directory in directories:
-        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    """Yield all dead letters of a spool, by target and name.
+
+    Raises InputError if a directory cannot be read.
+    """
+    for key, names in _names_by_target(paths):
+        directory = directory_of(paths, key)
         for name in sorted(each for each in names if each.endswith(BATCH_SUFFIX)):
             path = directory / name
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 status = path.stat()
                 changed = status.st_ctime_ns
-                why = _why_of(path) or Why(name, directory.name, "", 0, changed, changed)
+                why = _why_of(path) or Why(name, key, "", 0, changed, changed)
                 asked = f"{name}{_TRY}" in names
-                yield DeadLetter(directory.name, name, why, status.st_size, asked)
+                yield DeadLetter(key, name, why, status.st_size, asked)
+
+
+def dead_letter_names(paths: SpoolPaths) -> set[str]:
+    """Return the names of all batches that are dead letters. No file is read.
+
+    Raises InputError if a directory cannot be read.
+    """
+    every = (name for _, names in _names_by_target(paths) for name in names)
+    return {name for name in every if name.endswith(BATCH_SUFFIX)}
+
+
+def _names_by_target(paths: SpoolPaths) -> Iterator[tuple[str, set[str]]]:
+    """Yield each target's key, and the names of all files in its directory."""
+    root = paths.state / _DIRECTORY
+    for key in sorted(_names_in(root)):
+        if (root / key).is_dir():
+            yield key, _names_in(root / key)
+
+
+def _names_in(directory: Path) -> set[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name for entry in entries}
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise InputError(f"{directory} cannot be read: {error.strerror}") from None
 
 
 def request(paths: SpoolPaths, letter: DeadLetter) -> None:

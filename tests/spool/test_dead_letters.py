@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.cli.main import run
+from cirron_otel.errors import InputError
 from cirron_otel.exporter import resubmission
 from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.spool.dead_letters import DeadLetters, dead_letters, directory_of
+from cirron_otel.spool.dead_letters import (
+    DeadLetters,
+    dead_letter_names,
+    dead_letters,
+    directory_of,
+)
 from cirron_otel.spool.paths import target_spool
+from cirron_otel.spool.state import make_state
 from tests.cli.following import Following, arrived, config_of
 from tests.exporter.cirron_server import CirronServer, Fault, Received
 from tests.exporter.deliveries import QUICK, Process, cirron_target, until
@@ -127,6 +134,28 @@ def test_an_entry_that_disappears_hides_no_other(tmp_path: Path) -> None:
     for number in range(20):  # wherever the others are in the listing
         (folder / f"gone-{number}.json").symlink_to("missing")
     assert letters.names() == names
+
+
+def test_a_directory_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 3 with the path; the names alone fail in the same way."""
+    paths = target_spool(_spool(tmp_path))
+    make_state(paths.state)
+    folder = paths.state / "dead-letters"
+    folder.mkdir()
+    assert dead_letter_names(paths) == set()
+    (folder / "loop").symlink_to("loop")  # not a directory: ignored
+    DeadLetters(paths, "key", "shown").put("1.json", b"{}", "no")
+    assert dead_letter_names(paths) == {"1.json"}
+    (folder / "key").rename(tmp_path / "kept")
+    folder.joinpath("loop").unlink()
+    folder.rmdir()
+    folder.symlink_to("dead-letters")
+    assert run(["spool", "dead-letters", "ls", "--spool", str(tmp_path)]) == 3
+    assert f"{folder} cannot be read" in capsys.readouterr().err
+    with pytest.raises(InputError, match="cannot be read"):
+        dead_letter_names(paths)
 
 
 def test_they_take_a_part_of_the_cap(tmp_path: Path) -> None:
