@@ -95,8 +95,8 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
             output.document(addresses)
             output.flush()
         else:
-            told = ", ".join(f"{name} on {address}" for name, address in addresses.items())
-            logger.info("listening: %s", told)
+            shown = ", ".join(f"{name} on {address}" for name, address in addresses.items())
+            logger.info("listening: %s", shown)
 
     # gRPC's core writes lines to stderr that are not JSON. The receiver counts and logs what gRPC
     # refuses; GRPC_VERBOSITY=error restores the lines.

@@ -21,7 +21,7 @@ FIRST_S = 600.0
 """A new process does not trust the clock until this time after its start, seconds: the machine may
 still be about to set its clock."""
 TRUST_S = 3600.0
-"""How long the clock is not trusted after a jump, seconds."""
+"""The time for which the clock is not trusted after a jump, seconds."""
 _JUMP_S = 60.0
 _SAVE_S = 60.0
 _LONGEST_OFF_S = 86_400.0
@@ -51,7 +51,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     wall_s: float
     """The latest wall time that was observed, Unix seconds."""
     jumped_at_s: float | None
-    """When the latest jump was noticed, by the clock that is never set; None if long ago."""
+    """The time at which the latest jump was noticed, by the clock that is never set, or None."""
 
 
 class ClockGuard:

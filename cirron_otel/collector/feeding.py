@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def left(self) -> int:
-        """How many batches the delivery was not given yet."""
+        """The number of batches that the delivery was not given yet."""
         return len(self._left)
 
     def pump(self) -> None:

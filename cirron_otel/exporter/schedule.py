@@ -28,7 +28,7 @@ _MOST_GROUP_TRIES = 2
 _MOST_LANES = 10_000
 """Lanes that are remembered although none of their batches waits."""
 _PRESSED_S = 10.0
-"""How long a request for room lasts, seconds."""
+"""The time for which a request for room lasts, seconds."""
 _PATIENCE_S = {Failure.UNAUTHORIZED: 600.0, Failure.FINAL: 60.0}
 """A lane that fails in this way for this long, while others are accepted, is given up."""
 _ANY_LATER_TIME = float("-inf")
@@ -42,7 +42,7 @@ class _Level:
         self._streak = 0
         """Failures in a row, each of a batch or lane that had not failed before."""
         self._closings = 0
-        """How often it was closed since the last success; repeated failures are not counted."""
+        """Closings since the last success; repeated failures are not counted."""
         self._has_probed = False
         """Whether the first attempt after the latest closing was made."""
         self.opens = self._asked_until = _ANY_LATER_TIME
@@ -96,13 +96,13 @@ class _Tries:
 
     lane: str
     count: int
-    """How often it failed."""
+    """The number of its failures."""
     opens: float
     """The time of its next attempt."""
     lane_passes: int
-    """How many requests of its lane had been accepted when it failed last."""
+    """Requests of its lane that were accepted before its latest failure."""
     blamed: int = 0
-    """How often it failed after others of its lane were accepted."""
+    """Its failures after others of its lane were accepted."""
     is_alone: bool = True
     """Whether it is sent in a request of its own."""
 
@@ -115,7 +115,7 @@ class _Lane(_Level):
         self.waiting = 0
         """Batches that failed and are still to be sent."""
         self.grouped = 0
-        """How many of them failed in a group."""
+        """Those of them that failed in a group."""
         self.kind = Failure.NO_ANSWER
         """The kind of the latest failure."""
         self.failing_since: float | None = None

@@ -27,7 +27,7 @@ class Cors:
     headers: Sequence[str] = ()
     """Request headers in addition to those of OTLP, case-insensitive; `*` allows all."""
     max_age_s: int | None = None
-    """How long a browser may cache the answer to a preflight request, seconds."""
+    """The time for which a browser may cache the answer to a preflight request, seconds."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

@@ -96,7 +96,7 @@ class _Unfinished:
     size: int
     """Bytes."""
     touched_s: float
-    """When a request last used them, by a clock that is never set, seconds."""
+    """The time of their latest use, by a clock that is never set, seconds."""
 
 
 class Staging:

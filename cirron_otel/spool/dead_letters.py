@@ -47,9 +47,9 @@ class Why(msgspec.Struct):
     """The target's latest answer, without secrets."""
     attempts: int
     first_ns: int
-    """When it was refused first, Unix ns."""
+    """The time of the first refusal, Unix ns."""
     last_ns: int
-    """When it was refused last, Unix ns."""
+    """The time of the latest refusal, Unix ns."""
     version: int = 1
 
 
