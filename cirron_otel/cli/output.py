@@ -37,7 +37,7 @@ _LAST_STANDARD = 2
 
 
 def prepare() -> None:
-    """Let stdout and stderr take every character, whatever the locale can encode.
+    """Let stdout and stderr accept every character, even if the locale cannot encode it.
 
     Open /dev/null for each standard descriptor that is closed. Otherwise the next file that is
     opened gets its number, and messages for stderr are written into that file.

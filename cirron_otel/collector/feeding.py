@@ -150,9 +150,10 @@ class Unsent:
         return self._of(left)
 
     def _of(self, left: Sequence[str]) -> tuple[int, float | None]:
-        if not left:
-            return 0, None
-        return len(left), (self._paths.spool / min(left)).stat().st_mtime
+        for name in sorted(left):
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                return len(left), (self._paths.spool / name).stat().st_mtime
+        return len(left), None
 
     def _delivered(self) -> Delivered | None:
         """Return the delivered batches; None if they cannot be read now."""

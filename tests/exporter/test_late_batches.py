@@ -56,6 +56,17 @@ def delivery_to(paths: SpoolPaths, target: Any) -> Delivery:
     return Delivery(paths, nobodys, target, pace=QUICK)
 
 
+def test_a_batch_that_disappears_hides_no_other(tmp_path: Path) -> None:
+    """The first by name is listed and its file is gone, as if it were evicted meanwhile."""
+    paths = target_spool(tmp_path)
+    names = [write(paths, START_NS + number, number) for number in range(3)]
+    first = file_name(START_NS - 1, "f" * 32)
+    (paths.spool / first).symlink_to("missing")
+    unsent_here = Unsent(paths, "key")
+    assert unsent_here.look().waiting == unsent_here.count() == len(names) + 1
+    assert unsent_here.look(lambda: names).age_s > 0
+
+
 def test_an_old_batch_does_not_keep_the_names_of_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
