@@ -1,4 +1,4 @@
-"""Spans that were records of Cirron's until something on their way changed them."""
+"""Report spans that were Cirron records until a component in transit changed them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OTHERS = "other batches"
 
 
 class Altered:
-    """Counts spans in scopes with a batch's header that are no records of that batch."""
+    """Counts spans that have the scope of a batch but are not records of it."""
 
     def __init__(self) -> None:
         self._spans: Counter[str] = Counter()
-        """By the file of their batch."""
+        """The number of spans, by the file of their batch."""
 
     def look_at(self, messages: Iterable[ResourceSpans]) -> None:
-        """Take messages in which no record of Cirron's was found."""
+        """Count the spans of messages that contain no Cirron record."""
         for scope_spans in (each for message in messages for each in message.scope_spans):
             scope = scope_spans.scope
             if scope_spans.spans and any(p.key == sc.BATCH_SPANS for p in scope.attributes):
@@ -34,8 +34,8 @@ class Altered:
                 self._spans[name] += len(scope_spans.spans)
 
     def losses(self) -> Iterable[str]:
-        """A line for each span; those of one batch are the same."""
-        text = "records of {}, changed on their way so that they are kept as spans of others"
+        """Yield a line for each span; the lines of one batch are identical."""
+        text = "records of {}, changed in transit and stored as spans of another origin"
         return (text.format(name) for name in self._spans.elements())
 
 

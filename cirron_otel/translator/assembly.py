@@ -1,7 +1,7 @@
-"""The records of a batch, decided from everything that arrived of it.
+"""Assemble the records of a batch from all of its parts.
 
-`Assembly` is the one place where spans, carriers, the batch's header and its rest become records.
-`decode` fills it with parts of messages; the encoder checks its own output with it.
+Only `Assembly` turns spans, carriers, the header and the rest of a batch into records. `decode`
+fills it with parts of messages, and the encoder checks its own output with it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .values import UnsayableError
 
 @dataclass(slots=True)
 class Decoded:
-    """A batch that came out of OTLP."""
+    """A batch that was decoded from OTLP."""
 
     batch: Record
     name: str
-    """Its file's name in a spool."""
+    """The name of its file in a spool."""
     found: Counts
     expected: Counts
     duplicates: int = 0
-    """Records that came more than once and were counted once."""
+    """Records that arrived more than once and were counted once."""
     key: bytes = b""
-    """What all parts of a batch that was born in Cirron have in common; empty for any other."""
+    """The key that all parts of a Cirron batch share; empty for a batch from OTLP."""
     records: frozenset[bytes] = frozenset()
-    """Of such a part, the keys of its records (`record_key`)."""
+    """The keys (`record_key`) of the records of an incomplete batch."""
     namesake: str | None = None
-    """The name of an earlier batch with the same key and other content; `name` is then a hash."""
+    """The name that an earlier batch with other content has taken; `name` is then a hash."""
     dropped: list[str] = field(default_factory=list)
     """The keys of attributes that a processor added to records that cannot hold any."""
 
@@ -54,15 +54,15 @@ class Decoded:
 
 
 Item = SpanSet | Carrier | Span
-"""A span of the wire, read: a record's, a carrier, or a seam (or marker) as it came."""
+"""A decoded span: a record, a carrier, or an unchanged seam or marker."""
 
 _Key = tuple[int, str | None, int | None]
-"""Of a record: its list, id and `seq`. Of a synthetic span: 3, and what tells it from others."""
+"""A record's list, id and `seq`; or 3 and the identity of a synthetic span."""
 _SYNTHETIC = len(LISTS)
 
 
 def keys_of(item: Item) -> Iterator[tuple[_Key, object]]:
-    """The key and the content of an item, and then those of the records that ride on it."""
+    """Yield the key and content of an item, then those of its events."""
     if isinstance(item, Span):
         yield (_SYNTHETIC, f"{item.trace_id.hex()}/{item.span_id.hex()}", None), None
         return
@@ -80,16 +80,16 @@ def _text(value: object) -> str | None:
 
 
 class Keyed(NamedTuple):
-    """An item, and the key and content of it and of each record that rides on it."""
+    """An item, with the key and content of it and of each of its events."""
 
     item: Item
     pairs: list[tuple[_Key, object]]
 
 
 def keyed(item: Item) -> Keyed:
-    """The item with its keys. Raises UnsayableError if two of its records share one.
+    """Return the item with its keys. Raises UnsayableError if two of its records share one.
 
-    No encoder of ours writes such a span.
+    Our encoder never writes such a span.
     """
     pairs = list(keys_of(item))
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
@@ -99,7 +99,7 @@ def keyed(item: Item) -> Keyed:
 
 @dataclass(slots=True)
 class Assembly:
-    """The parts of one batch that have come so far."""
+    """The parts of one batch that have arrived so far."""
 
     header: Header
     resource_attributes: Record
@@ -107,25 +107,25 @@ class Assembly:
     carriers: list[Carrier] = field(default_factory=list)
     seams: list[Span] = field(default_factory=list)
     known: frozenset[bytes] = frozenset()
-    """The keys of records that came before, and are kept elsewhere."""
+    """The keys of records that arrived earlier and are stored elsewhere."""
     seen: dict[_Key, object] = field(default_factory=dict)
-    """What came, by key: its content."""
+    """The content of each record, by key."""
     found: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     duplicates: int = 0
 
     def counts(self) -> Counts:
-        """How much of the batch is here."""
+        """Count the records and synthetic spans that have arrived."""
         return Counts(*self.found)
 
     def is_complete(self) -> bool:
-        """Whether every record and synthetic span that the header counts has come."""
+        """Whether every record and synthetic span that the header counts has arrived."""
         return self.counts() == self.header.counts
 
     def _is_known(self, key: _Key) -> bool:
         return bool(self.known) and record_key(*key) in self.known
 
     def contradicts(self, keyed: Keyed) -> bool:
-        """Whether other content has come under a key of this item: it is of another batch."""
+        """Whether a key of this item has other content: the item belongs to another batch."""
         seen, has_come = self.seen, keyed.pairs[0][0] in self.seen
         for key, content in keyed.pairs:
             if key in seen:
@@ -136,7 +136,7 @@ class Assembly:
         return False
 
     def add(self, keyed: Keyed) -> None:
-        """Take an item that contradicts nothing; one that came before is counted."""
+        """Add an item that contradicts nothing; count a repeated one as a duplicate."""
         item, (head, *riders) = keyed
         if not self._is_new(*head):
             return
@@ -164,7 +164,7 @@ class Assembly:
     # --- the records ----------------------------------------------------------------------------
 
     def assemble(self) -> Decoded:
-        """The batch as far as it is here."""
+        """Build the batch from the parts that have arrived."""
         self.carriers.sort(key=lambda carrier: carrier.ordinal)
         carried = carried_ids(self.carriers)
         for unit in self.units:
@@ -192,7 +192,7 @@ class Assembly:
         return Decoded(batch, name, found, expected, self.duplicates, dropped=dropped)
 
     def top(self, lists: Record) -> Record:
-        """The batch's top level with these lists, the rest applied."""
+        """Return the batch-level fields with these lists, after applying the rest."""
         batch = decoded_top(self.header, self.resource_attributes) | lists
         carried = [carrier.rest for carrier in self.carriers if carrier.rest]
         rest = carried[0] if carried else self.header.rest
@@ -201,7 +201,7 @@ class Assembly:
         return batch
 
     def is_within(self, batch: Record) -> bool:
-        """Whether all that came of an incomplete batch is in `batch`, with the same content."""
+        """Whether `batch` contains every part of this incomplete batch, with equal content."""
         lists: dict[str, list[Record]] = {key: _records(batch.get(key)) for key in LISTS}
         texts = {key: {exactjson.dumps_sorted(record) for record in lists[key]} for key in LISTS}
         bare = {exactjson.dumps_sorted(_without_mark_ids(record)) for record in lists["spans"]}
@@ -217,14 +217,14 @@ class Assembly:
                 if any(exactjson.dumps_sorted(record) not in texts[key] for record, _ in placed):
                     return False
         if not any(carrier.rest for carrier in self.carriers):
-            return True  # the rest of the top level is in the key, or has not come again
+            return True  # the batch-level rest is in the key, or has not arrived again
         return exactjson.equal(self.top({key: batch[key] for key in LISTS if key in batch}), batch)
 
     def _settled(self, batch: Record) -> Counts:
-        """What is here of a batch of which not everything came.
+        """Count the parts of an incomplete batch.
 
-        Seams and markers that a batch gives itself count as here, whether they came or not: they
-        carry nothing, and are made anew from what it says.
+        Seams and markers that the batch itself describes always count: they carry no record, and
+        are created again from the batch.
         """
         plan, expected = plan_of(batch), self.header.counts
         if plan is None:
@@ -233,9 +233,9 @@ class Assembly:
         return replace(self.counts(), synthetic=min(synthetic, expected.synthetic))
 
     def _keep_resource(self, batch: Record) -> None:
-        """Keep what a processor added to the resource of a batch whose rest holds the attributes.
+        """Keep attributes that a processor added to a resource whose original is in the rest.
 
-        Those that the rest alone holds stay: the wire has none for them, or not all of them.
+        Attributes that only the rest contains stay unchanged.
         """
         otel = batch.get("otel")
         resource = otel.get("resource") if isinstance(otel, dict) else None
@@ -267,10 +267,10 @@ def _without_mark_ids(record: Record) -> Record:
 
 
 def content_name(batch: Record) -> str:
-    """A file's name made of the batch's content."""
+    """Derive a file name from the content of a batch."""
     return f"{digest(exactjson.dumps_sorted(batch)).hex()}.json"
 
 
 def record_key(which: int, record_id: str | None, seq: int | None) -> bytes:
-    """What tells a record of a batch from its others, 8 bytes: its kind, id and `seq`."""
+    """Identify a record within its batch, in 8 bytes, by its kind, id and `seq`."""
     return digest(which, "" if record_id is None else f"={record_id}", str(seq))[:8]

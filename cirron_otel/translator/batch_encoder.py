@@ -1,4 +1,4 @@
-"""One batch, or a part of one, to ResourceSpans: the records' places on the wire."""
+"""Encode one batch, or a part of one, as ResourceSpans: place its records on the wire."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class BatchEncoder:
         part: Part | None = None,
         corrected: Collection[str] = (),
     ) -> None:
-        """`batch` is the complete one of which `part` is a part, if it is.
+        """Prepare to encode `batch`, the complete one if `part` is given.
 
-        `file` is its file's name if id and time do not give it; the rest holds the lists that are
-        `corrected`.
+        `file` is the name of its file if id and time do not give it. The rest also contains the
+        `corrected` lists.
         """
         self.batch, self.plan, self.options, self.part = batch, plan, options, part
         self.lists = {key: _records(batch.get(key)) for key in LISTS}
@@ -92,7 +92,7 @@ class BatchEncoder:
         self.trace_id = self.top.trace_id
 
     def run(self) -> list[ResourceSpans]:
-        """The messages."""
+        """Encode the batch."""
         self._collect()
         self.top.repeat(len(self.groups))
         rest = self.top.rest()
@@ -126,7 +126,7 @@ class BatchEncoder:
         ]
 
     def _sequence(self, key: str) -> list[int | None]:
-        """The `seq` of each record of a list; those of a part are the complete batch's."""
+        """The `seq` of each record of a list; a part keeps those of the complete batch."""
         records = self.lists[key]
         if self.part is None:
             return sequence_numbers(records, TIME[key])
@@ -134,14 +134,14 @@ class BatchEncoder:
         return seqs if len(seqs) == len(records) else [None] * len(records)
 
     def _needs_carrier(self, seams: list[Span]) -> bool:
-        """Whether there is a carrier `cirron.batch` even if the scope has all of the rest."""
+        """Whether a carrier `cirron.batch` is needed even if the scope has room for the rest."""
         if self.part is not None:
             return any(carrier.has_rest for carrier in self.part.carriers)
         return not (self.lists["spans"] or seams)
 
     @staticmethod
     def _carriers(group: _Group, header: Header) -> list[Span]:
-        """A group's carriers as spans."""
+        """Encode the carriers of a group as spans."""
         spans = []
         for carrier in group.carriers:
             spans.append(Span())
@@ -149,7 +149,7 @@ class BatchEncoder:
         return spans
 
     def _carried(self, carriers: list[Span], header: Header) -> CarriedIds:
-        """What decoding finds on the carriers, if a span has marks there."""
+        """Decode the ids of the marks on carriers, if a span has marks there."""
         if not any(unit.more_marks for group in self.groups.values() for unit, _ in group.units):
             return NO_CARRIED
         read = [read_synthetic(span, header) for span in carriers]
@@ -188,7 +188,7 @@ class BatchEncoder:
             self._carry_part(carrier)
 
     def _outer_scope(self, span_id: object) -> tuple[bytes, bytes, object, _Group]:
-        """The trace, the wire id, the id and the group of a scope that is not in the batch."""
+        """Return the trace, wire id, id and group of a scope that is not in the batch."""
         place = self.plan.outside(span_id)
         parent = natural_parent(None if span_id in (None, "root") else span_id)
         trace_id = self._outer_trace(place)
@@ -197,7 +197,7 @@ class BatchEncoder:
         return trace_id, parent, span_id, self._group(place.session)
 
     def _riders(self) -> tuple[dict[int, _Riders], dict[object, _Riders]]:
-        """Marks and snapshots by the number of their span, or by its id where it is elsewhere."""
+        """Group marks and snapshots by the index of their span, or by its id if it is elsewhere."""
         hosted: dict[int, _Riders] = {}
         homeless: dict[object, _Riders] = {}
         for which, key in enumerate(("marks", "snapshots")):
@@ -215,7 +215,7 @@ class BatchEncoder:
         return hosted, homeless
 
     def _load(self, unit: SpanSet, riders: _Riders, place: Place, group: _Group) -> None:
-        """Put marks and snapshots on their span, what is too much on carriers."""
+        """Put marks and snapshots on their span, and the overflow on carriers."""
         record = unit.record
         marks = in_order_of(record.get("mark_ids"), riders[0])
         marks = take_overhead(unit, marks)
@@ -231,7 +231,7 @@ class BatchEncoder:
             self._carry((over, over_s), place.trace_id, span_id_for(host), host, group)
 
     def _load_part(self, unit: SpanSet, riders: _Riders, number: int) -> None:
-        """Put back on a part's span what came on it, however much that is."""
+        """Restore the events of a span of a part, without the limits."""
         marks, snapshots = riders
         mark_ids = unit.record.get("mark_ids")
         if isinstance(mark_ids, list):
@@ -240,7 +240,7 @@ class BatchEncoder:
         unit.more_marks = self.part.more_marks.get(number, 0) if self.part is not None else 0
 
     def _carry_part(self, came: PartCarrier) -> None:
-        """Make a carrier that came with a part again; not the one of the header's rest."""
+        """Restore a carrier of a part, except the one of the header's rest."""
         placed: _Riders = ([], [])
         for which, (key, numbers) in enumerate(
             (("marks", came.marks), ("snapshots", came.snapshots))
@@ -332,11 +332,11 @@ class BatchEncoder:
         )
 
     def _outer_trace(self, place: Place) -> bytes:
-        """The trace of something that is not in the batch."""
+        """The trace of a scope that is not in the batch."""
         return self.plan.session_trace(place.session) if self.one_trace else place.trace_id
 
     def _trace(self, record: Record, place: Place) -> tuple[bytes, str | None]:
-        """The wire trace of a record, and its own trace id where that had to give way."""
+        """Return a record's wire trace, and its own trace id if the layout replaces that."""
         own = stated_trace(_otel(record).get("trace_id"))
         if not self.one_trace:
             return own or self.trace_id or place.trace_id, None
@@ -349,7 +349,7 @@ class BatchEncoder:
 
 
 def _records(value: object) -> list[Record]:
-    """The list itself where it is one of objects; anything else stays in the header's rest."""
+    """Return a list of objects; for any other value an empty list, and the rest contains it."""
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value
     return []

@@ -1,7 +1,7 @@
-"""OTLP → Cirron: what was born in Cirron, put together from parts in any order.
+"""OTLP → Cirron: rebuild Cirron batches from parts that arrive in any order.
 
-Names prove nothing: every span, scope and resource that looks like ours is encoded again, and only
-what comes out the same is taken for a record of Cirron's. The others are left for `foreign`.
+Names prove nothing: every span, scope and resource that looks like ours is encoded again, and is a
+Cirron record only if the result is identical. All others are left for `foreign`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Known = Callable[[bytes], frozenset[bytes]]
 _Read = tuple[Keyed, Span]
 """An item and the span that it was read from."""
 _MOST_NAMESAKES = 16
-"""Batches with one header and different content that are regrouped at a time."""
+"""The most batches with one header and different content that are open at a time."""
 
 
 def nothing_known(_: bytes) -> frozenset[bytes]:
-    """The records that are known where nothing came before: none."""
+    """Return no records: nothing is known from earlier."""
     return frozenset()
 
 
@@ -46,20 +46,20 @@ class Regrouper:
     """
 
     def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
-        """Start with nothing; what is `known` counts as a duplicate.
+        """Create an empty regrouper. Records that are `known` count as duplicates.
 
-        `recall` gives the content of a batch that was handed out; without it they are kept here.
+        `recall` returns a batch that was handed out; without it they stay in memory.
         """
         self._known = known
         self.open: dict[bytes, list[Assembly]] = {}
         self.done = HandedOut(recall)
-        """Batches that were handed out: what comes of them again is compared with them."""
+        """Batches that were handed out; repeated parts are compared with them."""
         self.duplicates = 0
 
     def feed(self, messages: Iterable[ResourceSpans]) -> tuple[list[Decoded], list[ResourceSpans]]:
-        """Take messages; returns the batches that are complete now, and what is not Cirron's.
+        """Add messages; return the batches that are complete now, and the foreign content.
 
-        What was returned before is stored by now, if there is a `recall`.
+        With a `recall`, the caller must have stored the batches that were returned earlier.
         """
         self.done.is_written()
         touched: dict[bytes, None] = {}
@@ -79,7 +79,7 @@ class Regrouper:
         return [decoded for decoded in complete if decoded is not None], foreign
 
     def finish(self) -> list[Decoded]:
-        """What is left: batches of which a part never came."""
+        """Return the batches that are still incomplete."""
         self.done.is_written()
         left = [
             self._hand_out(key, assembly)
@@ -90,7 +90,7 @@ class Regrouper:
         return [decoded for decoded in left if decoded is not None]
 
     def _hand_out(self, key: bytes, assembly: Assembly) -> Decoded | None:
-        """The batch as far as it is here; None where all of it was handed out before."""
+        """Assemble a batch; None if all of it was handed out earlier."""
         self.duplicates += assembly.duplicates
         is_again = not assembly.is_complete() and any(
             map(assembly.is_within, self.done.batches(key))
@@ -112,7 +112,7 @@ class Regrouper:
         return decoded
 
     def _take(self, message: ResourceSpans, touched: dict[bytes, None]) -> ResourceSpans | None:
-        """Take what is Cirron's; returns the message without it, None where nothing is left."""
+        """Take the Cirron records; return the rest of the message, None if nothing is left."""
         left: list[ScopeSpans] = []
         taken = False
         for scope_spans in message.scope_spans:
@@ -168,10 +168,10 @@ class Regrouper:
         return rest
 
     def _place(self, items: list[_Read], key: bytes, new: Callable[[], Assembly]) -> list[Span]:
-        """Add items to the first batch of this key in whose content none of them differs.
+        """Add items to the first batch of this key that none of them contradicts.
 
-        Spans that came below one scope stay together where they can. Returns the spans of the items
-        that contradict every batch, if these already are as many as may be open.
+        Spans of one scope stay together if possible. Returns the spans of items that contradict
+        every batch, if no more batches may be open.
         """
         assemblies = self.open.setdefault(key, [])
         for assembly in assemblies:
@@ -194,7 +194,7 @@ class Regrouper:
 
 
 def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
-    """A span of the wire, read. Raises UnsayableError where it is not exactly one of ours."""
+    """Decode a span. Raises UnsayableError if it is not exactly one of ours."""
     if is_synthetic(span):
         return keyed(_read_synthetic(span, header))
     try:
@@ -206,7 +206,7 @@ def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
 
 
 def _read_synthetic(span: Span, header: Header) -> Item:
-    """A carrier, or the seam itself, without what a processor gave it."""
+    """Decode a carrier, or return the seam, without the additions of a processor."""
     try:
         return read_synthetic(span, header) or span
     except UnsayableError:
@@ -222,7 +222,7 @@ def _read_synthetic(span: Span, header: Header) -> Item:
 
 
 def _has_more(message: Any) -> bool:
-    """Whether a message holds fields that nobody here knows."""
+    """Whether a message has unknown fields."""
     known = sum(1 for _ in message.ListFields())
     bare = type(message)()
     bare.CopyFrom(message)
@@ -231,10 +231,10 @@ def _has_more(message: Any) -> bool:
 
 
 def assembly_key(header: Header, origin: Origin) -> bytes:
-    """What the parts of one batch have in common."""
+    """The key that the parts of one batch share."""
     counts = header.counts
     texts = (header.sdk_version, header.batch_id, header.file)
-    # As parts of a digest, null is the text None, and a NUL ends a text.
+    # In the digest, null equals the text None, and a NUL separates the texts.
     is_ambiguous = (
         header.batch_id is None
         or header.created_ns is None

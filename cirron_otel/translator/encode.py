@@ -1,4 +1,4 @@
-"""Cirron → OTLP: a pure function of one batch and of the plan that places its records."""
+"""Cirron → OTLP: a pure function of one batch and the plan that places its records."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ __all__ = [
 def encode_batch(
     batch: Record, plan: Plan, name: str | None = None, options: Options = DEFAULT
 ) -> list[ResourceSpans]:
-    """Say a batch as ResourceSpans, one a session; every one carries the batch's header.
+    """Encode a batch as ResourceSpans, one per session; each has the header of the batch.
 
-    `batch` is a JSON object as `exactjson.loads` gives it; `name` is its file's name where it has
-    one. Nothing of the batch is lost: `decode` gives it back, equal as a JSON value.
+    `batch` is a JSON object from `exactjson.loads`; `name` is the name of its file, if it has one.
+    Nothing of the batch is lost: `decode` restores it, equal as a JSON value.
 
-    Where records ride apart from their span, and for a part of a batch, the messages are decoded
-    again, and the header's rest takes what that does not give. Raises InputError where it cannot.
+    If events are not on the span of their scope, and for a part of a batch, the messages are
+    decoded again. Lists that this does not restore are written into the header's rest. Raises
+    InputError if the batch cannot be restored.
     """
     whole, part = whole_of(batch)
     if part is not None:
@@ -55,11 +56,11 @@ def encode_batch(
         messages = BatchEncoder(batch, plan, file, options, corrected=wrong).run()
         if not _difference(batch, name, messages):
             return messages
-    raise InputError("the batch cannot be said in OTLP: decoding would not give it back")
+    raise InputError("the batch cannot be expressed in OTLP: decoding would not restore it")
 
 
 def _difference(batch: Record, name: str | None, messages: list[ResourceSpans]) -> list[str]:
-    """The members of the batch that decoding its messages does not give."""
+    """Return the members of the batch that decoding its messages does not restore."""
     reader = Regrouper()
     found, foreign = reader.feed(messages)
     found += reader.finish()

@@ -1,7 +1,7 @@
-"""Attributes of our own spans and events: serialised KeyValues to JSON text.
+"""Translate serialised KeyValues of our own spans and events to JSON text.
 
 Text is UTF-8 with one character for each byte (Latin-1), as in `light_text`. The order on the wire
-does not matter, since `normal` does not compare it; a repeated key raises FallbackError.
+is not significant, since `normal` does not compare it. A repeated key raises FallbackError.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .values import UnsayableError, add, escape, is_reserved, read_value
 
 _INT, _DOUBLE = 0x18, 0x21
 _SIZES = {_INT: range(2, 12), _DOUBLE: range(9, 10)}
-"""Bytes of a number with its tag."""
+"""The valid sizes of a number with its tag, in bytes."""
 _USERS, _OURS, _ESCAPED = range(3)
 _ESCAPE = len(ESCAPE) + 1
-"""Characters of the prefix of an escaped key in JSON text, its quotation mark included."""
+"""The length of the prefix of an escaped key in JSON text, including the quotation mark."""
 _double = Struct("<d").unpack_from
 
 
@@ -57,14 +57,14 @@ class AttributeCache(Pairs):
 
 
 class _Owners(Memo):
-    """By key: whether an attribute belongs to the mapping or to the user."""
+    """Whether an attribute belongs to the mapping or to the user, by key."""
 
     def __missing__(self, key: str) -> int:
         name = key.encode("latin-1").decode()
         if is_reserved(name):
             owner = _OURS
         elif escape(name.removeprefix(ESCAPE)) != name:
-            raise FallbackError  # escaped without need
+            raise FallbackError  # this key needs no escape
         else:
             owner = _ESCAPED if name.startswith(ESCAPE) else _USERS
         if len(key) <= LARGEST_KNOWN:
@@ -76,15 +76,15 @@ class _Head(NamedTuple):
     """The first bytes of an attribute that holds a number, up to the number."""
 
     size: int
-    """Bytes of the attribute."""
+    """The size of the attribute in bytes."""
     kind: int
     key: str
     member: str
-    """The key as JSON, and a colon; empty for the mapping's own."""
+    """The key as JSON, and a colon; empty for an attribute of the mapping."""
 
 
 class _Heads(Memo):
-    """Heads by their bytes; None for those of other attributes."""
+    """Heads by their bytes; attributes of other types have none."""
 
 
 _pairs = AttributeCache()
@@ -95,9 +95,10 @@ _heads = _Heads()
 def read_attributes(
     data: bytes, at: int, end: int, tag: int
 ) -> tuple[dict[str, str], dict[str, str], int]:
-    """The attributes that begin at `at`, and the position after them.
+    """Read the attributes at `at`.
 
-    Returns the mapping's own as JSON values by key, and the user's as members of a JSON object.
+    Returns the mapping's attributes as JSON values by key, the user's as members of a JSON object,
+    and the position after them.
     """
     ours: dict[str, str] = {}
     users: dict[str, str] = {}
@@ -145,7 +146,7 @@ def _finite(data: bytes, at: int) -> str:
 
 
 def _add(data: bytes, head: bytes, ours: dict[str, str], users: dict[str, str]) -> None:
-    """Add an attribute of any type; `head` is as much as a number's would be without it."""
+    """Add an attribute of any type; `head` is its bytes up to a value of eight bytes or less."""
     key, member = _pairs[data]
     owner = _owners[key]
     text = member[len(key) + 3 :] if owner == _OURS else ""
@@ -164,24 +165,24 @@ def _add(data: bytes, head: bytes, ours: dict[str, str], users: dict[str, str]) 
 
 
 def object_of(users: dict[str, str]) -> str:
-    """The user's attributes as a JSON object."""
+    """Join the user's attributes to a JSON object."""
     return f"{{{','.join(users.values())}}}" if users else "{}"
 
 
 def int_of(text: str | None) -> int | None:
-    """The int attribute of this JSON text. Raises FallbackError for another type."""
+    """Convert the JSON text of an int. Raises FallbackError for another type."""
     return None if text is None else int(int_text(text))
 
 
 def int_text(text: str) -> str:
-    """`text`, which is an int. Raises FallbackError for another type."""
+    """Return `text` if it is an int. Raises FallbackError for another type."""
     if not text.isdigit() and not (text[0] == "-" and text[1:].isdigit()):
         raise FallbackError
     return text
 
 
 def string_of(text: str | None) -> str:
-    """`text`, which is a JSON string. Raises FallbackError for another type."""
+    """Return `text` if it is a JSON string. Raises FallbackError for another type."""
     if text is None or text[0] != '"':
         raise FallbackError
     return text

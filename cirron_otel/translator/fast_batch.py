@@ -44,7 +44,7 @@ class FastEncoder:
     """For ids that are derived from it; its counts are not known yet."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
-        """Sort what rides on spans.
+        """Group the events by span.
 
         Raises FallbackError if two spans have one id, or the resource cannot hold pid or rank.
         """

@@ -1,8 +1,8 @@
-"""OTLP → Cirron, the fast way: the bytes of one whole batch, as our encoder writes it, to JSON.
+"""OTLP → Cirron, the fast path: the bytes of one complete batch, as our encoder writes it, to JSON.
 
-It reads the wire in the order in which the encoder writes it and takes nothing else: whatever is
-not exactly so (another order, an unknown field, a part of a batch, a value that rests beside)
-raises FallbackError, and `decode` does it the exact way. So what it accepts needs no second proof.
+It reads the wire in the order in which the encoder writes it. Anything else (another order, an
+unknown field, a part of a batch, a value in a rest) raises FallbackError, and `decode` takes the
+exact path. So a batch that is accepted here needs no second check.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .top import decoded_top
 from .typed import FallbackError, encode
 
 _CACHED, _LONGEST_CACHED = 1024, 16_384
-"""Resources that are kept, and the bytes of one: 16 MiB in all."""
+"""The most cached resources, and the largest in bytes: 16 MiB in all."""
 
 
 class Whole(NamedTuple):
-    """A batch that came in one piece."""
+    """A batch that is complete in one message."""
 
     name: str
     data: bytes
     """The batch as JSON."""
     key: bytes
-    """What its parts would have in common, if any came again."""
+    """The key of its parts (`assembly_key`)."""
     spans: int
     marks: int
     snapshots: int
 
 
 def fast_decode(data: bytes) -> Whole:
-    """The one whole batch in a serialised TracesData. Raises FallbackError for anything else."""
+    """Decode the one complete batch of a TracesData. Raises FallbackError for anything else."""
     try:
         return _decode(data)
     except UNREADABLE:
@@ -81,12 +81,12 @@ def _decode(data: bytes) -> Whole:
 
 
 class _Records(NamedTuple):
-    """What the spans of a batch hold."""
+    """The records of a batch."""
 
     texts: list[bytes]
-    """The JSON of its spans, marks and snapshots, without the brackets."""
+    """The JSON of the spans, marks and snapshots, without brackets."""
     rest: str | None
-    """The header's rest that came on a span of its own."""
+    """The header's rest from a separate span."""
 
 
 def _read(reader: SpanReader, at: int, end: int) -> _Records:
@@ -101,7 +101,7 @@ def _read(reader: SpanReader, at: int, end: int) -> _Records:
 
 
 def _otel(header: Header, origin: Origin, text: str) -> bytes:
-    """The batch's own `otel` as a member of its JSON; b"" where it has none."""
+    """The `otel` of the batch as a member of its JSON; b"" if it has none."""
     top = decoded_top(header, origin.attributes)
     rest = rests.parse(text, of_batch=True)
     inner = rest.get(rests.NESTED, {})
@@ -125,7 +125,7 @@ _origins: dict[tuple[bytes, str | None], Origin | None] = {}
 
 
 def _origin(resource: bytes, header: Header) -> Origin | None:
-    """What a resource says; a process sends the same one with every batch."""
+    """Decode a resource. A process sends the same one with every batch, so it is cached."""
     key = (resource, header.added_service_name)
     if key in _origins:
         return _origins[key]

@@ -66,7 +66,7 @@ def _resource_of(session: str, pid: int | None, rank: int | None, service_name: 
 def fast_encode(
     batch: TypedBatch, plan: Plan, name: str | None, options: Options = DEFAULT
 ) -> bytes:
-    """A serialised TracesData of a batch. Raises FallbackError where `encode_batch` has to."""
+    """Encode a batch as a serialised TracesData. Raises FallbackError if `encode_batch` must."""
     if plan.told is not None:
         return OwnEncoder(batch, plan, name, options).run()
     return _PlacedEncoder(batch, plan, name, options).run()
@@ -134,7 +134,7 @@ class _PlacedEncoder(FastEncoder):
         return traces_data(resource, scope, b"".join(out))
 
     def _scope(self, counts: Counts) -> bytes:
-        """The header, as `write_scope` says it."""
+        """Encode the header as `write_scope` does."""
         header = self.header
         is_default = self.service_name == DEFAULT_SERVICE_NAME
         if header.file is not None or not (header.sdk_version and header.batch_id and is_default):
@@ -219,9 +219,9 @@ class _PlacedEncoder(FastEncoder):
         return shared
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
-        """Add a scope like most: without index, marks and costs of its own.
+        """Add a common scope: one without index, marks and costs.
 
-        Returns False where it is not, or where nothing is known of its siblings yet.
+        Returns False for any other scope, and if none of its siblings has been read.
         """
         shared = self.siblings.get(span.parent_id)
         if shared is None and span.index is None:

@@ -180,7 +180,7 @@ def fits(riders: Riders, *scope: TypedSpan) -> bool:
 
 
 def _value(mark: TypedMark) -> tuple[bytes, bytes]:
-    """A mark's value as an attribute, and the rest. Raises FallbackError for any other value."""
+    """Encode a mark's value as an attribute and a rest. Raises FallbackError for other values."""
     token = bytes(mark.value)
     kind = mark.value_type
     if mark.value_nonfinite is not UNSET:
@@ -206,7 +206,7 @@ def _value(mark: TypedMark) -> tuple[bytes, bytes]:
 
 
 def _nonfinite(name: str) -> bytes:
-    """The rest of a mark whose value JSON has no number for."""
+    """Encode the rest of a mark whose value is NaN or an infinity."""
     text = rests.text_of({"set": {"value": None, "value_nonfinite": name, "value_type": "float"}})
     event = Span.Event()
     rests.write(event.attributes, sc.REST, text)

@@ -1,4 +1,4 @@
-"""Events as our encoder writes them, to the JSON text of marks and snapshots."""
+"""Translate events, as our encoder writes them, to the JSON text of marks and snapshots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BINS, _COUNTS = _PREFIX + "histogram.bins", _PREFIX + "histogram.counts"
 
 
 def _nonfinite() -> dict[str, str]:
-    """By the JSON text of a mark's rest: the members of NaN and of the infinities."""
+    """Map the JSON text of a mark's rest to the name of NaN or of an infinity."""
     made = {}
     for name in ("nan", "inf", "-inf"):
         mark = {"id": "0", "span_id": "0", "name": "", "attrs": {}, "ts_ns": 1, "kind": "point"}
@@ -56,12 +56,12 @@ class EventReader:
     """Reads the marks and snapshots of one complete batch."""
 
     def __init__(self, data: bytes, *, careful: bool = False) -> None:
-        """If `careful`, each value is checked by itself, else all of them in the end."""
+        """With `careful`, check each value separately, else all of them together at the end."""
         self.data, self.careful = data, careful
         self.marks = MarkText()
         self.snapshots = SnapshotText()
         self._names: dict[bytes, str] = {}
-        """By the fields from the name to the id's digits: the pieces up to a float."""
+        """The text up to a float value, by the fields from the name to the digits of the id."""
 
     def read(self, at: int, end: int, scope: str) -> tuple[list[str], int]:
         """Read the events at `at`; `scope` is the JSON text of the scope's id.
@@ -135,7 +135,7 @@ class EventReader:
         return f'"{own}"'
 
     def _name(self, field: bytes) -> str:
-        """The text up to a float value; empty if the name or the id is in another form."""
+        """Return the text up to a float value; empty if the name or the id has another form."""
         size = len(field) - _ID - 2
         if not field.endswith(MARK_ID_PREFIX) or field[0] != 0x12 or field[1] != size or size < 1:
             return ""
@@ -144,7 +144,7 @@ class EventReader:
         return made
 
     def _snapshot(self, name: int, at: int, end: int, scope: str, ts_ns: int) -> None:
-        """Read a snapshot whose name's field is from `name` to `at`."""
+        """Read a snapshot; the field of its name is from `name` to `at`."""
         if self.data[name:at] != _SNAPSHOT:
             raise FallbackError
         ours, users, at = read_attributes(self.data, at, end, _ATTRIBUTE_TAG)
@@ -170,7 +170,7 @@ class EventReader:
         )
 
     def _exactly(self, body: bytes, scope: str) -> str | None:
-        """Read an event by the exact mapper. Raises FallbackError unless encoding restores it."""
+        """Read an event with the exact mapper. Raises FallbackError if encoding changes it."""
         event, again = Span.Event.FromString(body), Span.Event()
         scope_id = exactjson.loads(scope[_SCOPE_SIZE:].encode("latin-1"))
         is_snapshot = ev.kind_of(event) == ev.SNAPSHOT
@@ -188,7 +188,7 @@ class EventReader:
 
 
 def scope_of(span_id: object) -> str:
-    """The piece of a mark that has its scope's id."""
+    """Return the piece of a mark that contains the id of its scope."""
     return _SCOPE + exactjson.dumps(span_id).decode("latin-1")
 
 
@@ -204,7 +204,7 @@ def _is_plain(mark_id: str, value: float) -> bool:
 
 
 def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
-    """A mark's type; its value as a number, or 0 and the JSON of another; `value_nonfinite`."""
+    """Read a mark's type, numeric value (or 0 and the JSON of another), and `value_nonfinite`."""
     text = ours.pop(sc.MARK_VALUE, None)
     if text is None:
         name = NONFINITE.get(ours.pop(sc.REST, ""))
@@ -223,14 +223,14 @@ def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
 
 
 def _float(text: str) -> str:
-    """`text`, which is a finite float. Raises FallbackError for another type."""
+    """Return `text` if it is a finite float. Raises FallbackError for another type."""
     if text.lstrip("-")[0] not in "0123456789" or not set(".eE") & set(text):
         raise FallbackError
     return text
 
 
 def _floats(text: str) -> str:
-    """`text`, which is a list of finite floats. Raises FallbackError for another type."""
+    """Return `text` if it is a list of finite floats. Raises FallbackError for another type."""
     if text[0] != "[":
         raise FallbackError
     for item in text[1:-1].split(",") if text != "[]" else ():
@@ -239,7 +239,7 @@ def _floats(text: str) -> str:
 
 
 def _ints(text: str) -> str:
-    """`text`, which is a list of ints. Raises FallbackError for another type."""
+    """Return `text` if it is a list of ints. Raises FallbackError for another type."""
     if text != "[]":
         if text[0] != "[":
             raise FallbackError

@@ -1,4 +1,4 @@
-"""What is common to spans that `fast_spans` reads: traces, names, attributes as JSON text."""
+"""Parts of the spans that `fast_spans` reads: traces, names, attributes as JSON text."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .typed import FallbackError
 ZERO = bytes(8)
 NAME_TAG = 0x2A
 KIND_AND_START = b"\x30\x01\x39"
-"""The field of the kind, and the tag of the start."""
+"""The field of the kind, and the tag of the start time."""
 PARENT_SIZE = len(PARENT_PREFIX) + 32
 _COSTS = ((sc.CPU_NS, "cpu_ns"), (sc.GPU_NS, "gpu_ns"), (sc.MEMORY_PEAK, "memory_peak_bytes"))
 
 
 class Trace:
-    """What is common to the spans of a trace."""
+    """Data that the spans of a trace share."""
 
     def __init__(self, head: bytes, header: Header) -> None:
         trace_id = head[2:18]
@@ -35,21 +35,21 @@ class Trace:
         self.parents: dict[bytes, str] = {}
         """The JSON text of a parent's id, by the parent's field."""
         self.explicit: dict[bytes, tuple[bytes, str]] = {}
-        """By such a field: the attribute of the last explicit id, and its JSON text."""
+        """The attribute of the last explicit id, and its JSON text, by the parent's field."""
         self.tails: dict[bytes, str] = {}
-        """The text from `cpu_ns` on of a span without events, by its attributes."""
+        """The text from `cpu_ns` to the end of a span without events, by its attributes."""
 
     def parent(self, field: bytes) -> str:
-        """The JSON text of the id in the field of a parent; empty for any other field."""
+        """Return the JSON text of the id in the field of a parent; empty for any other field."""
         if field[:2] != b"\x22\x08" or field[2:] == ZERO or len(field) != 10:
             return ""
         made = self.parents[field] = f'"{field[2:].hex()}{self.lower}"'
         return made
 
     def explicit_parent(self, above: bytes, field: bytes) -> tuple[bytes, str]:
-        """An attribute and the JSON text of the parent's id in it; empty for any other field.
+        """Return an attribute and the JSON text of the parent's id in it.
 
-        `above` is the field of the parent.
+        `above` is the field of the parent. The text is empty for any other attribute.
         """
         derived = self.parents.get(above, "")[1:-1]
         own = field[-32:].decode("latin-1")
@@ -62,7 +62,7 @@ class Trace:
 
 
 def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> str:
-    """The text from `cpu_ns` to `attrs`. Raises FallbackError for other attributes."""
+    """Return the text from `cpu_ns` to `attrs`. Raises FallbackError for other attributes."""
     costs = [f'"{name}":{_int(ours, key)}' for key, name in _COSTS]
     thread = _int(ours, sc.THREAD_ID)
     pid = _differing(ours, sc.PROCESS_PID, origin.pid)
@@ -76,13 +76,13 @@ def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> s
 
 
 def _int(ours: dict[str, str], key: str) -> str:
-    """The JSON of an int attribute, which is taken out of `ours`; null if there is none."""
+    """Remove an int attribute from `ours` and return its JSON; null if there is none."""
     text = ours.pop(key, None)
     return "null" if text is None else int_text(text)
 
 
 def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
-    """The JSON of an int attribute that is on a span only if it differs from the resource's."""
+    """Return the JSON of an int attribute that a span has only if the resource's differs."""
     common = "null" if default is None else str(default)
     text = ours.pop(key, None)
     if text is None:
@@ -93,7 +93,7 @@ def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
 
 
 def rest_of(ours: dict[str, str]) -> str:
-    """The text of a span's rest, whose pieces are taken out of `ours`."""
+    """Remove the pieces of a span's rest from `ours` and return the joined text."""
     pieces = []
     name = sc.REST
     while name in ours:
@@ -108,7 +108,7 @@ def rest_of(ours: dict[str, str]) -> str:
 
 
 def other_ids(text: str, mark_ids: str) -> str:
-    """The JSON of a span's `mark_ids` whose rest is nothing but them."""
+    """Return the JSON of `mark_ids` from a rest that contains nothing else."""
     rest = rests.parse(text)
     changed = rest.get("set", {})
     listed = changed.get("mark_ids")
@@ -120,7 +120,7 @@ def other_ids(text: str, mark_ids: str) -> str:
 
 
 def name_of(field: bytes) -> str:
-    """The text from the name to the parent, by the field of the name up to the start's tag."""
+    """Return the text from the name to the parent; `field` ends with the tag of the start time."""
     text = field[2:-3]
     if not field.endswith(KIND_AND_START):
         raise FallbackError

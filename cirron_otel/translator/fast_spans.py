@@ -1,6 +1,6 @@
-"""Spans as our encoder writes them, to JSON text: what `fast_decode` is made of.
+"""Translate spans, as our encoder writes them, to JSON text for `fast_decode`.
 
-A span that is read here needs no second proof; one that is not goes to the exact mapper alone.
+A span that is read here needs no second check; any other span goes to the exact mapper.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .typed import FallbackError
 from .values import INT64_MAX
 
 _HEAD = Struct("<20s8s10sxB").unpack_from
-"""The trace's field and the tag of the id; the id; the parent's field; the length of the name."""
+"""Reads the trace's field and the tag of the id; the id; the parent's field; the name's length."""
 _TIMES = Struct("<QBQ").unpack_from
 _SPAN_TAG, _PARENT_TAG, _ATTRIBUTE_TAG = 0x12, 0x22, 0x4A
 _END_TAG = 0x41
 _EMPTY_STATUS = b"\x7a\x00"
 _SHORTEST = 60
-"""Bytes of a span with a parent and without a name."""
+"""The size of a span with a parent and without a name, in bytes."""
 
 _ID_KEY = len(ID_PREFIX)
 _ID_SIZE = _ID_KEY + 32
@@ -49,9 +49,9 @@ _INDEX_SIZE, _OVERHEAD_SIZE = len(_INDEX_KEY), len(_OVERHEAD_KEY)
 _MOST_TAILS, _LONGEST_TAIL = 1024, 1024
 
 _SYNTHETIC = ""
-"""In place of the text of a synthetic span."""
+"""Replaces the text of a synthetic span."""
 _OTHER = (b"", b"", b"", 0)
-"""In place of the head of a span that is too short for one."""
+"""Replaces the head of a span that is too short for one."""
 
 # Pieces of the text of spans and of overhead marks
 _NO_INDEX, _END = ',"index":null,"start_ns":', ',"end_ns":'
@@ -73,28 +73,28 @@ class SpanReader:
     def __init__(
         self, data: bytes, header: Header, origin: Origin, *, careful: bool = False
     ) -> None:
-        """If `careful`, each explicit id is checked by itself, else all of them in the end."""
+        """With `careful`, check each explicit id separately, else all of them at the end."""
         self.data, self.header, self.origin = data, header, origin
         self.spans = SpanText()
         self.events = EventReader(data, careful=careful)
         self.synthetic: set[object] = set()
         """Identifies each synthetic span."""
         self.rest: str | None = None
-        """The header's rest that came on a span of its own."""
+        """The header's rest from a separate span."""
         self._careful = careful
         self._ordinal = -1
-        """The last carrier's."""
+        """The ordinal of the last carrier."""
         self._traces: dict[bytes, Trace] = {}
-        """By the head of a span."""
+        """Traces by the head of a span."""
         self._names: dict[bytes, str] = {}
-        """The text from the name to the parent, by the field of the name up to the start's tag."""
+        """The text from the name to the parent, by the name's field up to the start time's tag."""
         self._commons: dict[bytes, tuple[bytes, str]] = {}
-        """By such a field: the last attributes, without an overhead, and their text."""
+        """The last attributes without an overhead, and their text, by the same field."""
         self._explicit: list[str] = []
-        """Explicit ids of which only the first half was checked."""
+        """Explicit ids; only their first half has been checked."""
 
     def read(self, at: int, end: int) -> None:  # noqa: PLR0915 - the hot loop: calls are its cost
-        """Read all spans: here those with a parent and without events, by known attributes."""
+        """Read all spans; spans with a parent, known attributes and no events are read inline."""
         data, names, spans, explicit = self.data, self._names, self.spans, self._explicit
         add, times, span_ids = spans.parts.extend, spans.times, spans.span_ids
         last, trace = b"", None
@@ -164,7 +164,7 @@ class SpanReader:
             raise SuspectError
 
     def _known(self, each: _Span, start: int, at: int, end: int) -> None:
-        """Read a span from `at` on, whose fields up to there are `each`."""
+        """Read the rest of a span from `at`; `each` contains the fields up to there."""
         marks, snapshots = len(self.events.marks.times), len(self.events.snapshots.times)
         try:
             attributes_end = self._rest(each, at, end)
@@ -176,7 +176,7 @@ class SpanReader:
             self._exactly(start, end)
 
     def _other(self, start: int, end: int) -> None:
-        """Read a span of which something is not known yet, or that has another form."""
+        """Read a span that has new fields or another form."""
         try:
             each, at = self._head(start)
         except UNREADABLE:
@@ -187,7 +187,7 @@ class SpanReader:
             self._known(each, start, at, end)
 
     def _head(self, at: int) -> tuple[_Span, int]:
-        """Read a span up to its times; returns the position after them."""
+        """Read a span up to its times; return the fields and the position after them."""
         data = self.data
         head, span_id = data[at : at + 20], data[at + 20 : at + 28]
         if head not in self._traces:
@@ -308,7 +308,7 @@ class SpanReader:
         return f'"{mark_id}"'
 
     def _int_at(self, at: int, end: int, key: int) -> tuple[int, int]:
-        """The value of the int attribute at `at`, whose key has `key` bytes, and where it ends."""
+        """Read the int attribute at `at`, whose key has `key` bytes; return its value and end."""
         data = self.data
         size = data[at + 1]
         start = at + 2 + key
@@ -324,7 +324,7 @@ class SpanReader:
         return value, after
 
     def _exactly(self, at: int, end: int) -> None:
-        """Read a span by the exact mapper."""
+        """Read a span with the exact mapper."""
         span = Span.FromString(self.data[at:end])
         if is_synthetic(span):
             self._take_synthetic(at, end, end)
@@ -346,9 +346,7 @@ class SpanReader:
             self.events.snapshots.add_record(snapshot, "ts_ns", seq)
 
     def _take_synthetic(self, at: int, attributes_end: int, end: int) -> None:
-        """Read a synthetic span: its events here if they begin at `attributes_end`, else all of it
-        by the exact mapper.
-        """
+        """Read a synthetic span with the exact mapper, except events at `attributes_end`."""
         data = self.data
         has_events = attributes_end < end and data[attributes_end] == EVENT_TAG
         span = Span.FromString(data[at : attributes_end if has_events else end])

@@ -13,8 +13,9 @@ from .values import UnsayableError
 
 
 class SuspectError(FallbackError):
-    """One of the ids or values that are checked together is not valid; checked one by one, it is
-    read by an exact mapper alone.
+    """One of the ids or values that are checked together is not valid.
+
+    If they are checked separately, only that one needs the exact mapper.
     """
 
 

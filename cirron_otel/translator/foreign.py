@@ -71,7 +71,7 @@ def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
 
 
 def content_id(batch: Record) -> str:
-    """The `batch_id` that decoding gives the messages of a batch born in OTLP, copies aside."""
+    """The `batch_id` that decoding derives from a batch's messages, without the copy number."""
     return _hash({"spans": batch["spans"], "otel": {RESOURCE_SPANS: batch["otel"][RESOURCE_SPANS]}})
 
 
@@ -80,7 +80,7 @@ def _hash(content: Record) -> str:
 
 
 def messages_of(batch: Record) -> list[ResourceSpans] | None:
-    """The messages that a batch claims to hold if it looks like one born in OTLP, else None.
+    """Return the messages in a batch that looks as if it was created from OTLP, else None.
 
     Names prove nothing: the caller decodes the messages, and compares.
     """

@@ -1,10 +1,9 @@
-"""The header of a batch born in OTLP: the fields that its messages alone do not give back.
+"""The header of a batch that was created from OTLP: the fields that its messages do not contain.
 
-A batch that a collector received has an id and a time of its own, one of an older release has
-another `sdk_version`, and one of two equal batches is numbered as a copy. The header is a
-ResourceSpans without spans ahead of the batch's messages: backends store nothing for it, and the
-messages stay the ones that came. It names the content that it belongs to, so that it is applied to
-that content alone.
+A batch that a collector received has its own id and time, a batch of an older release has another
+`sdk_version`, and one of two equal batches has a copy number. The header is a ResourceSpans without
+spans ahead of the batch's messages: backends store nothing for it, and the messages stay unchanged.
+It contains a digest of its content, so that it applies to that content only.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class Header(NamedTuple):
     """The fields of a batch, and the messages that they belong to."""
 
     fields: Record
-    """By name; those of `_OTEL_FIELDS` belong to the batch's `otel`."""
+    """The fields by name; those of `_OTEL_FIELDS` belong to the batch's `otel`."""
     content: str
     """The id that decoding derives from the messages."""
     messages: int
 
     def applied(self, batch: Record) -> Record:
-        """The batch that the header and its decoded messages make."""
+        """Return the decoded batch with the fields of the header."""
         otel = dict(batch["otel"])
         otel.pop(COPY, None)
         otel |= {key: self.fields[key] for key in _OTEL_FIELDS if key in self.fields}
@@ -44,7 +43,7 @@ class Header(NamedTuple):
 
 
 def header_of(batch: Record, messages: int) -> ResourceSpans | None:
-    """The header of a batch born in OTLP that has so many messages; None if it cannot have one."""
+    """Build the header of a batch with this number of messages; None if it cannot have one."""
     otel = batch["otel"]
     if not all(key in batch for key in _FIELDS):
         return None
@@ -63,9 +62,9 @@ def _is_valid(fields: Record) -> bool:
 
 
 def _written(header: Header) -> ResourceSpans | None:
-    """None if the text is too long for one attribute."""
-    told = header.fields | {_CONTENT: header.content, _MESSAGES: header.messages}
-    text = exactjson.dumps_sorted(told)
+    """Encode a header; None if the text is too long for one attribute."""
+    content = header.fields | {_CONTENT: header.content, _MESSAGES: header.messages}
+    text = exactjson.dumps_sorted(content)
     if len(text) > sc.REST_PIECE:
         return None
     message = ResourceSpans()
@@ -74,21 +73,21 @@ def _written(header: Header) -> ResourceSpans | None:
 
 
 def read_header(message: ResourceSpans) -> Header | None:
-    """The header that a message is; None if it is not exactly one as `header_of` writes it."""
+    """Decode a header; None if the message is not exactly one that `header_of` writes."""
     attributes = message.resource.attributes
     if message.scope_spans or len(attributes) != 1 or attributes[0].key != sc.FOREIGN_BATCH:
         return None
     try:
-        told = exactjson.loads(attributes[0].value.string_value)
+        fields = exactjson.loads(attributes[0].value.string_value)
     except InputError:
         return None
     names = {_CONTENT, _MESSAGES, *_FIELDS}
-    if not isinstance(told, dict) or not names <= told.keys() <= names.union(_OTEL_FIELDS):
+    if not isinstance(fields, dict) or not names <= fields.keys() <= names.union(_OTEL_FIELDS):
         return None
-    content, messages = told.pop(_CONTENT), told.pop(_MESSAGES)
-    if not isinstance(content, str) or not is_int(messages, 1) or not _is_valid(told):
+    content, messages = fields.pop(_CONTENT), fields.pop(_MESSAGES)
+    if not isinstance(content, str) or not is_int(messages, 1) or not _is_valid(fields):
         return None
-    header = Header(told, content, messages)
+    header = Header(fields, content, messages)
     again = _written(header)
     is_exact = again is not None and again.SerializeToString() == message.SerializeToString()
     return header if is_exact else None
@@ -98,20 +97,20 @@ class Headed(NamedTuple):
     """The batches of one TracesData that have a header, and its other messages."""
 
     batches: dict[bytes, Record]
-    """By the bytes of their headers; the same ones a second time are a duplicate."""
+    """Batches by the bytes of their headers; a repeated header is a duplicate."""
     others: list[ResourceSpans]
     alone: int
-    """Headers whose messages do not follow: they are among the others."""
+    """The number of headers whose messages do not follow them; `others` contains these headers."""
     duplicates: int
-    """Spans of batches that came twice."""
+    """The number of spans in repeated batches."""
 
 
 def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
-    """Take each header with the messages that it belongs to.
+    """Decode each header together with its messages.
 
-    Headers that claim the same messages could make this quadratic. So the headers that do not fit
-    the messages after them may claim, together, twice as many messages as there are; a header
-    beyond that is taken for one that is alone.
+    Headers that claim the same messages could make this quadratic. So headers that do not match
+    the messages after them may claim, together, twice as many messages as there are. Any further
+    header counts as one without messages.
     """
     given = list(messages)
     batches: dict[bytes, Record] = {}
@@ -138,13 +137,13 @@ def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
 
 
 def _headed(header: Header, messages: list[ResourceSpans]) -> Record | None:
-    """The batch of a header; None if the messages after it are not the batch's."""
+    """Decode the batch of a header; None if the messages do not belong to it."""
     batch = decode_foreign(messages)
     return header.applied(batch) if batch["batch_id"] == header.content else None
 
 
 def drop_headers(messages: Any) -> bool:
-    """Remove the headers from a message's repeated field; whether there was any."""
+    """Remove the headers from a repeated field; return whether there were any."""
     kept = [message for message in messages if read_header(message) is None]
     if len(kept) == len(messages):
         return False

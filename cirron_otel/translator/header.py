@@ -174,10 +174,10 @@ def _added_service_name(ours: dict[str, AnyValue]) -> str | None:
 
 
 def file_of(name: str | None) -> str | None:
-    """The name of a batch's file as a header holds it; None if no file has that name.
+    """Return the name of a batch's file for its header; None if no file can have that name.
 
-    The operating system's names are bytes. Those that are no UTF-8 are in Python strings as lone
-    surrogates (PEP 383).
+    File names are bytes. Python strings represent bytes that are not UTF-8 as lone surrogates
+    (PEP 383).
     """
     try:
         encoded = (name or "").encode("utf-8", "surrogateescape")
@@ -269,7 +269,7 @@ def read_resource(resource: Resource, header: Header) -> Origin | None:
         ours, users = split_resource(resource.attributes)
     except UnsayableError:
         return None
-    # A processor may have removed the name that the encoder added, or set another, which stays.
+    # A processor may have removed or replaced the name that the encoder added; a new name is kept.
     service_name = header.added_service_name
     if service_name is not None and users.get(sc.SERVICE_NAME) == service_name:
         del users[sc.SERVICE_NAME]

@@ -1,4 +1,4 @@
-"""The choices that a batch leaves to whoever encodes it."""
+"""Options of the encoder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ DEFAULT_SERVICE_NAME = "cirron"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to say a batch where the batch leaves a choice."""
+    """Choices that a batch leaves to the encoder."""
 
     layout: str = SEGMENTED
-    """`segmented`: obey the records' own trace ids and the plan's segments; `session`: everything
-    of a session in its own trace."""
+    """`segmented` uses the trace ids of the records and the segments of the plan; `session` puts
+    all of a session into one trace."""
     service_name: str = DEFAULT_SERVICE_NAME
-    """`service.name` of a batch whose resource has none."""
+    """The `service.name` of a batch whose resource has none."""
 
 
 DEFAULT = Options()

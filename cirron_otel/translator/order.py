@@ -42,7 +42,7 @@ def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
 def arranged(
     placed: Sequence[tuple[Record, int | None]], time_field: str
 ) -> list[tuple[Record, int | None]]:
-    """The records of one list in their order; with parts missing, as near to it as can be said."""
+    """Sort the records of one list; if parts are missing, their order is approximate."""
     free = [(record, seq) for record, seq in placed if seq is None]
     free.sort(key=lambda each: (_int(each[0].get(time_field)), str(each[0].get("id"))))
     fixed = sorted(

@@ -1,8 +1,8 @@
-"""A part of a batch of which the other parts never came: stored under a hash of its own.
+"""An incomplete batch: the parts that arrived, stored under a derived id.
 
-Such a batch has a `batch_id` made of its content and, in `otel.part`, the header it came with and
-its records' places in the complete batch. So it never overwrites another part, it is encoded as the
-spans that came, and parts that meet again are the complete batch.
+Its `batch_id` is a hash of its content. `otel.part` contains the header of the complete batch and
+the positions of the records in it. So a part never overwrites another one, it is encoded as the
+spans that arrived, and parts that are brought together are the complete batch again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPTIONAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PartCarrier:
-    """A carrier that came: its ordinal, and its marks and snapshots by their index in the part."""
+    """A carrier that arrived: its ordinal, and the indexes of its events in the part."""
 
     ordinal: int
     marks: list[int] = field(default_factory=list)
@@ -44,33 +44,33 @@ class PartCarrier:
 
     @property
     def has_rest(self) -> bool:
-        """Whether it is the carrier of the header's rest: it carries no record."""
+        """Whether it is the carrier of the header's rest, which carries no record."""
         return not self.marks and not self.snapshots
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The complete batch's header, and what places this part's records in the complete batch."""
+    """The header of the complete batch, and the positions of this part's records in it."""
 
     spans: int
     marks: int
     snapshots: int
     missing_synthetic: int
     file: str | None = None
-    """The complete batch's file, if its id and time do not give the name."""
+    """The file of the complete batch, if its id and time do not give the name."""
     seqs: dict[str, list[int | None]] = field(default_factory=dict)
-    """By list: the `seq` of each record; a list that is absent has none."""
+    """The `seq` of each record, by list; records of an absent list have none."""
     more_marks: dict[int, int] = field(default_factory=dict)
-    """By index of a span: how many of its marks ride on carriers of the complete batch."""
+    """The number of a span's marks on carriers of the complete batch, by index of the span."""
     carriers: list[PartCarrier] = field(default_factory=list)
     seams: list[Span] = field(default_factory=list)
 
     def counts(self, synthetic: int) -> Counts:
-        """The counts of the complete batch; `synthetic` synthetic spans go with this part."""
+        """The counts of the complete batch, if this part has `synthetic` synthetic spans."""
         return Counts(self.spans, self.marks, self.snapshots, synthetic + self.missing_synthetic)
 
     def carried(self, key: str) -> set[int]:
-        """The indexes of the marks or the snapshots that came on carriers."""
+        """The indexes of the marks or snapshots that arrived on carriers."""
         return {n for c in self.carriers for n in (c.marks if key == "marks" else c.snapshots)}
 
 
@@ -81,9 +81,9 @@ def part_of(
     file: str | None,
     places: Mapping[str, Any] | None = None,
 ) -> Record:
-    """The batch to store for the part of `whole` that came; `counts` are the complete batch's.
+    """Build the batch to store for an incomplete `whole`; `counts` are of the complete batch.
 
-    `places` is what `places_of` gives.
+    `places` is the result of `places_of`.
     """
     part: Record = {key: getattr(counts, key) for key in LISTS}
     part[_MISSING_SYNTHETIC] = max(0, counts.synthetic - synthetic)
@@ -109,7 +109,7 @@ def places_of(
     carriers: Iterable[Carrier],
     seams: Iterable[Span],
 ) -> Record:
-    """The members of `otel.part` by which the part is encoded as the spans that came."""
+    """Return the members of `otel.part` from which the spans that arrived are encoded again."""
     index = {
         key: {id(record): number for number, (record, _) in enumerate(placed)}
         for key, placed in lists.items()
@@ -119,7 +119,7 @@ def places_of(
     seqs = {key: each for key, each in seqs.items() if any(seq is not None for seq in each)}
     if seqs:
         places[_SEQ] = seqs
-    # A list of mark_ids that the rest decides is the record's already.
+    # If the rest contains mark_ids, the record already has the final list.
     waiting = [unit for unit in units if unit.more_marks and not unit.states_mark_ids]
     if waiting:
         pairs = [[index["spans"][id(unit.record)], unit.more_marks] for unit in waiting]
@@ -140,7 +140,7 @@ def places_of(
 
 
 def _hash(batch: Record) -> str:
-    """A hash over the part as compact JSON with sorted keys, its `batch_id` left out."""
+    """Hash the part as compact JSON with sorted keys, without its `batch_id`."""
     content = {key: value for key, value in batch.items() if key != "batch_id"}
     return uuid4_shaped(digest("part", exactjson.dumps_sorted(content)))
 
@@ -174,7 +174,7 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
 
 
 def _part(told: Record) -> Part | None:
-    """The part that these members describe; None if one of them has another form."""
+    """Decode the members of `otel.part`; None if one of them has another form."""
     counts: list[Any] = [told[key] for key in _COUNTS]
     file = told.get("file")
     if not all(is_int(count, 0) for count in counts) or not isinstance(file, str | None):
@@ -222,7 +222,7 @@ def _carrier(entry: object) -> PartCarrier | None:
 
 
 def _seam_record(seam: Span) -> Record:
-    """A seam, or a marker of a running scope, as an object."""
+    """Encode a seam, or a marker of a running scope, as an object."""
     ours, _ = split_attributes(seam.attributes)
     record: Record = {
         "name": seam.name,
@@ -240,7 +240,7 @@ def _seam_record(seam: Span) -> Record:
 
 
 def _seam(entry: object) -> Span | None:
-    """The span of such an object; None if it has another form."""
+    """Decode the span of such an object; None if it has another form."""
     if not isinstance(entry, dict):
         return None
     if entry.get("name") == sc.RUNNING_SPAN:

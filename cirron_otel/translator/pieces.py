@@ -87,14 +87,14 @@ class UserAttributes:
     """A record's own attributes, from JSON text, as fields of a span or of an event."""
 
     def __init__(self, owner: type[Any], tag: bytes) -> None:
-        """`owner` is the message that they belong to, and `tag` its field of attributes."""
+        """`owner` is the message that they belong to; `tag` is the tag of its attributes."""
         self._owner, self._tag = owner, tag
         self._made: dict[bytes, bytes] = {}
         self._keys: dict[str, bytes] = {}
-        """The field of a key and the tag of the value."""
+        """The field of a key with the tag of the value, by key."""
 
     def __call__(self, text: bytes) -> bytes:
-        """The attributes. Raises FallbackError where OTLP can't say all of them."""
+        """Encode the attributes. Raises FallbackError if OTLP cannot express all of them."""
         made = self._made.get(text)
         if made is not None:
             return made
@@ -103,7 +103,7 @@ class UserAttributes:
             is_canonical = _encode(attrs) == text
         except (msgspec.MsgspecError, UnicodeError, OverflowError, RecursionError):
             is_canonical = False
-        # the text of exactly this value: no number or repeated key was lost in decoding it
+        # if so, decoding has lost no number and no repeated key
         made = self._quickly(attrs) if is_canonical else self._exactly(text)
         if len(self._made) < _CACHED and len(text) + len(made) < _CACHED:
             self._made[text] = made
@@ -135,12 +135,12 @@ class UserAttributes:
 
 
 def _key_field(key: str) -> bytes:
-    """The field of a KeyValue's key; proto3 leaves out an empty one."""
+    """Encode the key of a KeyValue; proto3 omits an empty one."""
     return b"\x0a" + sized(key.encode()) if key else b""
 
 
 def _any_value(value: Any, depth: int = 1) -> bytes:
-    """A serialised AnyValue of a JSON value. Raises FallbackError if OTLP has no such value."""
+    """Serialise a JSON value as an AnyValue. Raises FallbackError if OTLP has no such value."""
     kind = type(value)
     if kind is int:
         if not INT64_MIN <= value <= INT64_MAX:
@@ -206,7 +206,7 @@ def _bool(value: bool) -> bytes:
 
 
 MARK_BOOLS = {b"true": _bool(True), b"false": _bool(False)}
-"""A mark's value, by its JSON text."""
+"""The attribute of a mark's bool value, by its JSON text."""
 
 pack_times = struct.Struct("<BQBQ").pack
 pack_time = struct.Struct("<BQ").pack

@@ -1,9 +1,9 @@
-"""Spans that a processor of a collector has added attributes to, read as the encoder wrote them.
+"""Decode spans to which a processor of a collector has added attributes.
 
-Attributes that were added to a record without an exact copy of its `attrs` in the rest need
-nothing from here: decoding takes them for the record's. With such a copy the span no longer is what
-the encoder wrote. Here the copy takes the place of the attributes, the check is made on that, and
-what a processor added or changed is put into the record afterwards.
+If the rest of a record contains no copy of its `attrs`, this module is not needed: decoding adds
+new attributes to the record. If it contains a copy, the span differs from what the encoder wrote.
+Then the copy replaces the attributes, the span is checked, and the attributes that the processor
+added or changed are put into the record.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .values import UnsayableError, add_escaped, is_reserved, split_attributes
 
 
 def read_processed(span: Span, header: Header, origin: Origin) -> SpanSet:
-    """The record of a span to which, or to whose events, attributes were added.
+    """Decode a span that has additional attributes, or whose events have.
 
-    Raises UnsayableError where the span is not one of ours apart from such attributes.
+    Raises UnsayableError if the span is not one of ours without these attributes.
     """
     original = Span()
     original.CopyFrom(span)
@@ -43,7 +43,7 @@ def read_processed(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def restore_events(span: Span) -> tuple[list[Record], list[Record]]:
-    """Restore a span's marks and snapshots; what was added to each."""
+    """Restore the events of a span; return the attributes that were added to each of them."""
     added: tuple[list[Record], list[Record]] = ([], [])
     for event in span.events:
         kind = ev.kind_of(event)
@@ -55,7 +55,7 @@ def restore_events(span: Span) -> tuple[list[Record], list[Record]]:
 
 
 def keep(record: Record, added: Record, dropped: list[str]) -> None:
-    """Put attributes that were added into a record, or note them where it cannot hold them."""
+    """Add attributes to a record, or to `dropped` if its `attrs` is not an object."""
     attrs = record.get("attrs")
     if isinstance(attrs, dict):
         record["attrs"] = attrs | added
@@ -64,9 +64,9 @@ def keep(record: Record, added: Record, dropped: list[str]) -> None:
 
 
 def without_additions(span: Span) -> Span:
-    """A synthetic span without the attributes, flags and state that a processor gives to all.
+    """Copy a synthetic span without the attributes, flags and state that a processor adds.
 
-    It is of no record, so there is no record to keep them in.
+    No record belongs to the span, so no record could keep them.
     """
     bare = Span()
     bare.CopyFrom(span)
@@ -79,11 +79,11 @@ def without_additions(span: Span) -> Span:
 
 
 def _restore(owner: Any, rest_key: str) -> Record:
-    """Give a span or an event the attributes that its rest holds; those that were added."""
+    """Restore the attributes in the rest of a span or event; return those that were added."""
     ours, users = split_attributes(owner.attributes)
     rest = rests.parse(rests.joined(ours, rest_key))
     if not any("attrs" in rest.get(member, ()) for member in ("set", "missing")):
-        return {}  # decoding takes the attributes that are here
+        return {}  # decoding adds new attributes to the record
     exact = rest.get("set", {}).get("attrs")
     original = type(owner)()
     add_escaped(original.attributes, exact if isinstance(exact, dict) else {})

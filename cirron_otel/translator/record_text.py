@@ -1,8 +1,8 @@
-"""The JSON text of a batch's records, kept in pieces until all of them are there.
+"""The JSON text of a batch's records, in pieces that are joined once.
 
-The interpreter's steps are the greater part of the cost of a record. So numbers and ids of all
-records are converted to text together, by a few calls, and the pieces are joined once. Text is
-UTF-8 with one character for each byte (Latin-1): a character outside ASCII makes no string wider.
+Most of the cost of a record is the overhead of the interpreter. So a few calls convert the numbers
+and ids of all records to text. Text is UTF-8 with one character for each byte (Latin-1), so that a
+character outside ASCII does not widen the string.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from .typed import FallbackError, encode
 
 _START = '{"id":"'
 NEXT = '},{"id":"'
-"""The end of a record, and the start of the next one as far as its id."""
+"""The end of a record, and the start of the next one up to its id."""
 Key = tuple[int, str]
-"""Canonical order: time and id."""
+"""The canonical order: time and id."""
 
 
 class RecordText:
     """Records of one list of a batch, in their order on the wire."""
 
     stride: int
-    """Pieces for each record."""
+    """The number of pieces per record."""
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
         self.times: list[int] = []
         self.seqs: dict[int, int] = {}
-        """The `seq` of a record, by its number."""
+        """The `seq` of records, by number."""
         self._exact: dict[int, tuple[str, Key]] = {}
-        """The text and the key of records that an exact mapper read, by number."""
+        """The text and key of records that an exact mapper has read, by number."""
 
     def __len__(self) -> int:
         return len(self.parts) // self.stride
 
     def add_record(self, record: Record, time_field: str, seq: int | None) -> None:
-        """Append a record of an exact mapper."""
+        """Append a record that an exact mapper has read."""
         time_ns, record_id = record.get(time_field), record.get("id")
         if type(time_ns) is not int or not isinstance(record_id, str):
             raise FallbackError
@@ -48,7 +48,7 @@ class RecordText:
         self.add_text(text, (time_ns, record_id), seq)
 
     def add_text(self, text: str, key: Key, seq: int | None) -> None:
-        """Append a record whose text, which begins with its id, is complete."""
+        """Append a record with its complete text, which begins with the id."""
         number = len(self)
         if seq is not None:
             self.seqs[number] = seq
@@ -63,7 +63,7 @@ class RecordText:
         del self.parts[count * self.stride :]
 
     def joined(self) -> str:
-        """All records in the order of `order.arranged`, with commas between them.
+        """Join all records in the order of `order.arranged`, separated by commas.
 
         Raises FallbackError if an id or a `seq` occurs twice, SuspectError if a piece is not valid.
         """
@@ -82,7 +82,7 @@ class RecordText:
         if len({record_id for _, record_id in keys}) != count:
             raise FallbackError
         if len(set(self.seqs.values())) != len(self.seqs):
-            raise FallbackError  # the order of two such records depends on what they are on
+            raise FallbackError  # their order would depend on their spans
         if self.seqs or keys != sorted(keys):
             stride = self.stride
             parts = []
@@ -115,7 +115,7 @@ class RecordText:
         raise NotImplementedError
 
     def _is_in_order(self) -> bool:
-        """Whether times alone give the order, and no id occurs twice."""
+        """Whether the records are in order by time alone, and no id occurs twice."""
         raise NotImplementedError
 
 
@@ -131,7 +131,7 @@ class SpanText(RecordText):
     def __init__(self) -> None:
         super().__init__()
         self.span_ids: list[bytes] = []
-        """The wire's, which is the first half of the id."""
+        """The span ids on the wire, which are the first halves of the ids."""
 
     def _add_blank(self) -> None:
         self.parts += [""] * self.stride
@@ -167,9 +167,9 @@ class MarkText(RecordText):
     def __init__(self) -> None:
         super().__init__()
         self.values: list[float] = []
-        """Numbers; 0 for another value, whose text is among the pieces."""
+        """Numeric values; 0 for any other value."""
         self.others: dict[int, str] = {}
-        """Values that are no numbers, as JSON, by number of the mark."""
+        """The JSON of other values, by number of the mark."""
 
     def _add_blank(self) -> None:
         self.parts += [""] * self.stride
@@ -184,7 +184,7 @@ class MarkText(RecordText):
         parts = self.parts
         texts = encode(self.values)[1:-1].decode()
         if "n" in texts:
-            raise SuspectError  # null: a value that is not finite
+            raise SuspectError  # null is a value that is not finite
         parts[3::7] = texts.split(",")
         for number, text in self.others.items():
             parts[7 * number + 3] = text
@@ -213,7 +213,7 @@ class SnapshotText(RecordText):
         del self.times[count:]
 
     def _fill(self) -> None:
-        """Nothing is left to be filled in."""
+        """Do nothing: the texts are complete."""
 
     def _keys(self) -> list[Key]:
         return [(0, "")] * len(self)
@@ -223,7 +223,7 @@ class SnapshotText(RecordText):
 
 
 def _joined(parts: list[str]) -> str:
-    """The pieces as one text; the first and the last one are changed, since the text is large."""
+    """Join the pieces. The first and the last one are adapted before, since the text is large."""
     parts[0] = _START + parts[0]
     parts[-1] = parts[-1][: 1 - len(NEXT)]
     return "".join(parts)

@@ -21,7 +21,7 @@ from .values import UnsayableError, add, read_typed
 Rest = dict[str, Any]
 
 _MAX_DEPTH = exactjson.MAX_DEPTH + 8
-"""A rest wraps values of a batch in at most three objects of its own."""
+"""The limit for a rest, which wraps values of a batch in at most three more objects."""
 
 NESTED = "otel"
 """The one object of a batch whose difference is kept key by key."""

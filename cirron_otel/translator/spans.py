@@ -45,27 +45,27 @@ class SpanSet:
     snapshots: list[Placed] = field(default_factory=list)
     overhead_ns: int | None = None
     more_marks: int = 0
-    """How many of the span's marks ride on carriers, after those that are here."""
+    """The number of further marks of the span, which are on carriers."""
     wire_id: object = None
-    """Of a decoded span, its id before the rest: its carriers have the same."""
+    """The id of a decoded span before the rest is applied, which its carriers have as well."""
     states_mark_ids: bool = False
-    """Whether the rest of a decoded span decides `mark_ids`, whatever rides on carriers."""
+    """Whether the rest of a decoded span contains `mark_ids`, so that carriers add none."""
     dropped: list[str] = field(default_factory=list)
-    """Keys of attributes that a processor added and that no record can hold: no `attrs` object."""
+    """The keys of added attributes that the record cannot keep: its `attrs` is not an object."""
 
 
 CarriedIds = Mapping[object, Sequence[Any]]
-"""By the id of a scope: the ids of its marks on carriers, in order (`synthetic.carried_ids`)."""
+"""The ids of the marks on carriers, in order, by the id of their scope."""
 NO_CARRIED: CarriedIds = {}
 _UNKNOWN = object()
-"""Stands for the ids on carriers that have not been read; it equals no id."""
+"""A placeholder for ids on carriers that have not been read; it equals no id."""
 
 
 def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
-    """Append to `mark_ids` of a decoded span the ids of its marks on carriers.
+    """Append the ids of marks on carriers to the `mark_ids` of a decoded span.
 
-    A list that the rest holds is final. Decoding and the encoder's comparison both call this, so
-    the encoder's rest is the difference to just what decoding gives.
+    A list from the rest is final. Decoding and the encoder's comparison both call this function, so
+    that the encoder's rest is the exact difference from the decoded record.
     """
     if unit.more_marks and not unit.states_mark_ids:
         ids = carried.get(unit.wire_id, ())
@@ -129,7 +129,7 @@ def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
 
 
 def add_overhead(unit: SpanSet) -> None:
-    """Add the overhead mark to the marks of a decoded span whose attribute holds its value."""
+    """Add the overhead mark of a decoded span, if an attribute contains its value."""
     if unit.overhead_ns is not None:
         record = unit.record
         unit.marks.append((overhead_mark(record["id"], record["end_ns"], unit.overhead_ns), None))
@@ -232,12 +232,12 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
         origin=origin,
         own_trace_id=read_typed(ours, sc.TRACE_ID, "string_value"),
     )
-    # Of ids on carriers nothing is known here: where the rest has the list, any difference will do.
+    # The ids on carriers are unknown here. If the rest has the list, any difference is sufficient.
     carried = {unit.wire_id: [_UNKNOWN]} if unit.states_mark_ids else NO_CARRIED
     again = Span()
     write_span(again, unit, wire, carried)
     if not same_span(again, span):
-        raise UnsayableError("not as our encoder says it")
+        raise UnsayableError("not as our encoder writes it")
     return unit
 
 

@@ -45,13 +45,13 @@ class Carrier:
     start_ns: int = 0
     end_ns: int = 0
     mark_ids: list[Any] = field(default_factory=list)
-    """Of a decoded carrier, the ids of all marks that it came with."""
+    """The ids of all marks of a decoded carrier."""
     dropped: list[str] = field(default_factory=list)
-    """As of a `SpanSet`."""
+    """The same as `SpanSet.dropped`."""
 
 
 def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
-    """By scope: the ids of its marks on these decoded carriers, in the order of their ordinals."""
+    """Collect the ids of marks on decoded carriers, by scope and in the order of the ordinals."""
     ids: dict[object, list[Any]] = {}
     for carrier in sorted(carriers, key=lambda carrier: carrier.ordinal):
         ids.setdefault(carrier.span_id, []).extend(carrier.mark_ids)
@@ -120,7 +120,7 @@ def is_synthetic(span: Span) -> bool:
 def read_synthetic(span: Span, header: Header) -> Carrier | None:
     """What a synthetic span carries, None for a seam or a marker.
 
-    Raises UnsayableError where it is not exactly as our encoder says it.
+    Raises UnsayableError if it is not exactly one that our encoder writes.
     """
     again = Span()
     ours, users = split_attributes(span.attributes)
@@ -135,7 +135,7 @@ def read_synthetic(span: Span, header: Header) -> Carrier | None:
         carrier = None
         _copy_seam(again, span, read_typed(ours, sc.INDEX, "int_value"))
     if not same_span(again, span):
-        raise UnsayableError("not as our encoder says it")
+        raise UnsayableError("not as our encoder writes it")
     return carrier
 
 
@@ -217,7 +217,7 @@ def seam_of(
     number: int,
     links: Iterable[Sequence[bytes]],
 ) -> Span:
-    """A seam with links, each to a (trace id, span id)."""
+    """Build a seam; each link is a pair of trace id and span id."""
     span = _seam(name, trace_id, span_id, parent, when, number)
     for link_trace, link_span in links:
         span.links.add(trace_id=link_trace, span_id=link_span)
@@ -265,7 +265,7 @@ def _running(scope: Running, trace_id: bytes) -> Span:
 
 
 def marker_of(scope: Running, parent: bytes) -> Span:
-    """The marker of a running scope, below the span `parent`."""
+    """Build the marker of a running scope, below the span `parent`."""
     span = _running(scope, scope.trace_id)
     span.parent_span_id = parent
     return span

@@ -17,7 +17,7 @@ from .values import is_int, sayable
 
 
 def file_name(batch: Record) -> str | None:
-    """The name of a batch's file, as far as its id and its time give it."""
+    """Derive the name of a batch's file from its id and time; None if they are not valid."""
     created, batch_id = batch.get("created_ns"), batch.get("batch_id")
     if not is_int(created, 0) or not isinstance(batch_id, str):
         return None
@@ -37,12 +37,12 @@ class Top:
         lists: Collection[str] = LISTS,
         corrected: Mapping[str, list[Record]] | None = None,
     ) -> None:
-        """`fields` are the batch's, without those of its `lists` that hold records.
+        """Prepare the batch-level `fields`, without the `lists` that contain records.
 
-        The rest also holds the `corrected` lists, which decoding the spans would not give.
+        The rest also contains the `corrected` lists, which decoding the spans would not restore.
 
-        `file` is its file's name where id and time do not give it; `own_trace_ids` is whether
-        records carry a trace id of their own. `service_name` is added to a resource without one.
+        `file` is the name of the file if id and time do not give it; `own_trace_ids` is whether
+        records have their own trace ids. `service_name` is added to a resource without one.
         """
         self._fields, self._lists = fields, lists
         self._said = said(fields)
@@ -55,9 +55,9 @@ class Top:
         self.resource_attributes = _resource_attributes(self.otel)
 
     def repeat(self, sessions: int) -> None:
-        """Keep what each of many sessions would repeat within the bytes of one span.
+        """Limit the data that each of several sessions repeats to the size of one span.
 
-        What is left out is in the rest, which is written once.
+        The rest, which is written once, contains the omitted data.
         """
         if sessions < 2:
             return

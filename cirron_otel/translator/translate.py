@@ -31,9 +31,9 @@ from .typed import FallbackError
 def to_otlp(
     batch: Record, plan: Plan, name: str | None = None, options: Options = DEFAULT
 ) -> list[ResourceSpans]:
-    """The ResourceSpans of a batch: the very ones it came from if it was born in OTLP.
+    """Encode a batch as ResourceSpans; a batch that was created from OTLP gives its own messages.
 
-    A header is ahead of those if they alone do not give the batch back.
+    A header precedes these if they alone do not restore the batch.
     """
     if name in (None, file_name(batch)):
         foreign = encode_foreign(batch)
@@ -43,7 +43,7 @@ def to_otlp(
 
 
 def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
-    """The messages of a batch that was born in OTLP, else None: those that decoding gives back."""
+    """Return the messages of a batch that was created from OTLP, if they restore it; else None."""
     messages = messages_of(batch)
     if messages is None:
         return None
@@ -57,14 +57,14 @@ def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
 
 
 def _comes_back(messages: list[ResourceSpans], batch: Record) -> bool:
-    """Whether decoding the messages gives this batch and nothing else."""
+    """Whether decoding the messages restores this batch and nothing else."""
     reader = FromOtlp()
     found = reader.feed(messages) + reader.finish()
     return len(found) == 1 and exactjson.equal(found[0].batch, batch)
 
 
 def _is_readable(messages: list[ResourceSpans]) -> bool:
-    """Whether a protobuf parser takes the messages: parsers refuse more than 100 levels."""
+    """Whether a protobuf parser accepts the messages; parsers refuse more than 100 levels."""
     try:
         TracesData.FromString(TracesData(resource_spans=messages).SerializeToString())
     except (DecodeError, EncodeError):
@@ -107,23 +107,23 @@ def _check(batch: object) -> None:
 
 
 class FromOtlp:
-    """Makes batches of a stream of OTLP messages."""
+    """Decodes a stream of OTLP messages to batches."""
 
     def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
-        """Start with nothing; of batches of Cirron's, what is `known` is left out.
+        """Create an empty reader. Records of Cirron batches that are `known` are omitted.
 
-        `recall` gives the content of a batch that was handed out; without it they stay in memory.
+        `recall` returns a batch that was handed out; without it they stay in memory.
         """
         self.regrouper = Regrouper(known, recall)
         self._copies: Counter[str] = Counter()
         self._headed: set[bytes] = set()
-        """Digests of the headers that came with their batches."""
+        """Digests of the headers that arrived with their batches."""
         self.headers_alone = 0
-        """Headers of batches born in OTLP that came without the messages of the batch."""
+        """The number of headers that arrived without the messages of their batch."""
         self.altered = Altered()
 
     def feed(self, messages: Iterable[ResourceSpans]) -> list[Decoded]:
-        """Take the ResourceSpans of one TracesData; returns the batches that are complete now."""
+        """Add the ResourceSpans of one TracesData; return the batches that are complete now."""
         headed = take_headed(messages)
         self.headers_alone += headed.alone
         batches, foreign = self.regrouper.feed(headed.others)
@@ -134,9 +134,9 @@ class FromOtlp:
         return batches
 
     def feed_whole(self, data: bytes) -> Whole | None:
-        """Take the fast way for a serialised TracesData that holds one whole batch as we write it.
+        """Decode a serialised TracesData on the fast path, if it is one complete batch of ours.
 
-        Returns None where `feed` has to do it, or, with empty data, for a batch that came before.
+        Returns None if `feed` has to decode it. A repeated batch has empty data.
         """
         try:
             whole = fast_decode(data)
@@ -155,7 +155,7 @@ class FromOtlp:
         return whole
 
     def finish(self) -> list[Decoded]:
-        """The parts of batches of which the others never came."""
+        """Return the batches that are still incomplete."""
         return self.regrouper.finish()
 
     def _foreign(self, messages: list[ResourceSpans]) -> Decoded:
@@ -167,7 +167,7 @@ class FromOtlp:
         return _decoded(batch)
 
     def _new(self, headed: Headed) -> list[Decoded]:
-        """The batches with a header that did not come before; the others are duplicates."""
+        """Return the new batches with a header, and count the others as duplicates."""
         self.regrouper.duplicates += headed.duplicates
         new = []
         for header, batch in headed.batches.items():
