@@ -67,8 +67,8 @@ def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
         return rb"\ufffd"
 
     data = _ESCAPE.sub(replacement, data)
-    line = f"{count} halves of surrogate pairs in texts replaced by U+FFFD"
-    return data, [line] if count else []
+    halves = "1 half of a surrogate pair" if count == 1 else f"{count} halves of surrogate pairs"
+    return data, [f"{halves} in texts replaced by U+FFFD"] if count else []
 
 
 def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:

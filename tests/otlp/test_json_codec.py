@@ -222,8 +222,8 @@ def test_half_of_a_surrogate_pair_is_replaced_and_reported(
     message, losses = traces_from_json(value_document(written))
     assert only_value(message).string_value == expected
     reported = [line for line in losses if "surrogate" in line]
-    line = f"{count} halves of surrogate pairs in texts replaced by U+FFFD"
-    assert reported == ([line] if count else [])
+    halves = "1 half of a surrogate pair" if count == 1 else f"{count} halves of surrogate pairs"
+    assert reported == ([f"{halves} in texts replaced by U+FFFD"] if count else [])
 
 
 def test_null_is_an_absent_field() -> None:
