@@ -153,7 +153,7 @@ class PostgresDatabase:
         return keys
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """See Database."""
+        """Insert rows of new digests, and return those digests; as Database describes it."""
         statement = (
             f'INSERT INTO "{table}" ({quoted((column, "batchKey"))})'  # noqa: S608
             " SELECT * FROM unnest(?::bytea[], ?::bigint[])"

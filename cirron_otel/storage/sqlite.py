@@ -134,7 +134,7 @@ class SqliteDatabase:
         return keys
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """See Database."""
+        """Insert rows of new digests, and return those digests; as Database describes it."""
         statement = f"{_insert(table, (column, 'batchKey'))} ON CONFLICT DO NOTHING"
         with self._guarded():
             execute = self._connection.execute
