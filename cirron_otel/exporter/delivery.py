@@ -279,7 +279,7 @@ class Delivery:
             if self._deadline is None:
                 self._leftovers.sweep()
         if self._own is not None and self._deadline is None:
-            self._resubmission.run(partial(self._acknowledge, self._own))
+            self._resubmission.run(partial(self._resent, self._own))
         self._take_noted()
         self._schedule.relieve()
         if self._own_gate.is_open:
@@ -368,6 +368,14 @@ class Delivery:
             refused = before - backlog.waiting
             self._tally.refused += refused
             self._done += refused if backlog is self._own else 0
+
+    def _resent(self, own: Backlog, batch: SealedBatch) -> None:
+        """Note that the target accepted a dead letter, which may wait in the backlog, too."""
+        before = own.waiting
+        try:
+            self._acknowledge(own, batch)
+        finally:
+            self._done += before - own.waiting
 
     def _acknowledge(self, backlog: Backlog, *group: SealedBatch) -> None:
         sink = self._target.blobs
