@@ -13,6 +13,10 @@ from cirron_otel.cli.main import run
 from cirron_otel.errors import InputError
 from cirron_otel.exporter import resubmission
 from cirron_otel.exporter.delivery import Delivery
+from cirron_otel.exporter.otlp import Backoff
+from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.resubmission import Resubmission
+from cirron_otel.exporter.schedule import Schedule
 from cirron_otel.spool.dead_letters import (
     DeadLetters,
     dead_letter_names,
@@ -23,7 +27,7 @@ from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.state import make_state
 from tests.cli.following import Following, arrived, config_of
 from tests.exporter.cirron_server import CirronServer, Fault, Received
-from tests.exporter.deliveries import QUICK, Process, cirron_target, until
+from tests.exporter.deliveries import Process, cirron_target, until
 from tests.exporter.servers import Answer, http_receiver
 from tests.spool.made import encoded, made, span
 
@@ -68,6 +72,7 @@ def test_the_life_of_dead_letters(
         assert run(["spool", "dead-letters", "retry", "--all", *base]) == 0
         capsys.readouterr()
         assert [each["retry"] for each in listed(tmp_path, capsys)] == [True, True]
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
         (tmp_path / "spool" / names[1]).unlink()  # evicted meanwhile
         server.posts.clear()
@@ -75,6 +80,7 @@ def test_the_life_of_dead_letters(
         assert Following(tmp_path, config_of(server)).once().batches == 1
         (left,) = listed(tmp_path, capsys)
         assert (left["batch"], left["attempts"], left["retry"]) == (names[1], 2, False)
+        assert sum(names[1] in line for line in caplog.messages) == 1  # not again
         assert run(["spool", "dead-letters", "retry", names[1], *base]) == 0
         capsys.readouterr()
         assert Following(tmp_path, config_of(server)).once().batches == 1
@@ -84,19 +90,28 @@ def test_the_life_of_dead_letters(
         assert len(arrived(server)) == 3  # the refused attempt, and each of two once
 
 
+def delivery_of(process: Process, url: str) -> tuple[Delivery, DeadLetters]:
+    """A delivery to a server, not started, and the dead letters that it shares with the test."""
+    target = cirron_target(url)
+    letters = DeadLetters(process.paths, target.key, target.shown)
+    return process.delivery(target, letters=letters), letters
+
+
+def retry_all(root: Path) -> None:
+    assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(root)]) == 0
+
+
 def test_a_delivery_keeps_and_retries_them(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         server.faults = [Fault(422, body=b"broken")]
-        target = cirron_target(server.url)
-        letters = DeadLetters(process.paths, target.key, target.shown)
-        delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
+        delivery, letters = delivery_of(process, server.url)
         delivery._resubmission.every_s = 0.05
         delivery.start()
         for _ in range(2):
             delivery.notify(process.seal())
         until(lambda: len(server.accepted) == 1 and letters.names())
-        assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(tmp_path)]) == 0
+        retry_all(tmp_path)
         until(lambda: len(server.accepted) == 2 and not letters.names())
         assert delivery.finish(30)
     assert sorted(server.accepted) == sorted(process.sealed)
@@ -170,13 +185,22 @@ def test_they_take_a_part_of_the_cap(tmp_path: Path) -> None:
     *_, last = dead_letters(paths)
     assert (last.why.reason, last.why.attempts) == ("still no", 4)
     assert last.why.first_ns < last.why.last_ns
+    letters.put("00.json", b"x" * 200_000, "no")  # alone it is too much, and the newest
+    assert letters.names() == ["00.json"]
+
+
+def test_a_small_one_takes_a_block(tmp_path: Path) -> None:
+    letters = DeadLetters(target_spool(tmp_path), "key", "shown", 400_000)
+    for number in range(12):
+        letters.put(f"{number:02}.json", b"{}", "no")
+    assert letters.names() == [f"{number:02}.json" for number in range(3, 12)]
 
 
 def test_the_longest_name_has_room(tmp_path: Path) -> None:
     paths, name = target_spool(tmp_path), "x" * 246 + ".json"
     letters = DeadLetters(paths, "key", "shown")
     letters.put(name, b"{}", "no")
-    assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(_spool(tmp_path))]) == 0
+    retry_all(_spool(tmp_path))
     assert letters.requested() == [name]
     assert letters.read(name) == b"{}"
 
@@ -219,7 +243,6 @@ print(*process.sealed)
 
 def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
     """Between the refusal, the entry and the cursor: the refused batch is an entry once."""
-
     killed = 0
     for step in range(1, 40, 2):
         root = tmp_path / str(step)
@@ -232,6 +255,8 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
                 capture_output=True,
             )
             killed += child.returncode < 0
+            left = dead_letters(target_spool(root))
+            assert all("422" in each.why.reason for each in left), "an entry without its reason"
             later = Process(root)
             delivery = later.delivery(cirron_target(server.url))
             delivery.start()
@@ -255,14 +280,12 @@ def test_one_that_waits_in_line_too_stops_nothing(tmp_path: Path) -> None:
     """Killed between the entry and the cursor's note, and asked for once more after the start."""
     process = Process(tmp_path)
     with CirronServer().running() as server:
-        target = cirron_target(server.url)
-        letters = DeadLetters(process.paths, target.key, target.shown)
-        delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
+        delivery, letters = delivery_of(process, server.url)
         names = [process.seal() for _ in range(3)]
         for name in names:
             delivery.notify(name)
         letters.put(names[1], (process.paths.spool / names[1]).read_bytes(), "no")
-        assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(tmp_path)]) == 0
+        retry_all(tmp_path)
         delivery._claim_own()
         assert delivery._own is not None
         delivery._take_noted()
@@ -282,13 +305,11 @@ def test_other_batches_have_turns_between_many(
     monkeypatch.setattr(resubmission, "_BUDGET_S", 0.0)
     process = Process(tmp_path)
     with CirronServer().running() as server:
-        target = cirron_target(server.url)
-        letters = DeadLetters(process.paths, target.key, target.shown)
-        delivery = Delivery(process.paths, process.owner, target, pace=QUICK, letters=letters)
+        delivery, letters = delivery_of(process, server.url)
         names = [process.seal() for _ in range(4)]
         for name in names[:3]:
             letters.put(name, (process.paths.spool / name).read_bytes(), "no")
-        assert run(["spool", "dead-letters", "retry", "--all", "--spool", str(tmp_path)]) == 0
+        retry_all(tmp_path)
         delivery._claim_own()
         delivery.notify(names[3])
         assert delivery._turn()
@@ -299,3 +320,52 @@ def test_other_batches_have_turns_between_many(
         assert sorted(server.accepted) == sorted(process.sealed)
         assert delivery._own is not None
         delivery._own.release()
+
+
+def test_one_that_is_accepted_in_line_is_removed(tmp_path: Path) -> None:
+    """Killed between the entry and the cursor's note; the target takes the batch by now."""
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        delivery, letters = delivery_of(process, server.url)
+        name = process.seal()
+        letters.put(name, (process.paths.spool / name).read_bytes(), "no")
+        delivery.start()
+        delivery.notify(name)
+        assert delivery.finish(30)
+    assert server.accepted == process.sealed
+    assert letters.names() == []
+
+
+def test_a_retry_that_fails_for_now_is_made_again(tmp_path: Path) -> None:
+    """And not while the target has to be left alone; other batches are no part of it."""
+    process = Process(tmp_path)
+    now, sent = [0.0], []
+    schedule = Schedule(Pace(Backoff(jitter=0)), lambda: now[0])
+    with CirronServer().running() as server:
+        server.faults = [Fault(429, {"Retry-After": "100"})]
+        _, letters = delivery_of(process, server.url)
+        name = process.seal()
+        letters.put(name, (process.paths.spool / name).read_bytes(), "no")
+        retry_all(tmp_path)
+        again = Resubmission(process.paths, cirron_target(server.url), schedule, letters)
+        again.every_s = 0.0
+        for _ in range(3):
+            assert not again.run(lambda batch: sent.append(batch.name))
+        assert (len(server.posts()), sent, letters.requested()) == (1, [], [name])
+        assert schedule.failing == 0
+        now[0] = 102.0
+        assert not again.run(lambda batch: sent.append(batch.name))
+    assert (sent, letters.names()) == ([name], [])
+
+
+def test_a_request_for_a_batch_that_is_gone_is_removed(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        delivery, letters = delivery_of(process, server.url)
+        letters.put("1.json", b"{}", "no")
+        retry_all(_spool(tmp_path))
+        folder = directory_of(process.paths, cirron_target(server.url).key)
+        (folder / "1.json").unlink()
+        delivery._resubmission.run(lambda _: None)
+        assert list(folder.iterdir()) == []
+        assert server.posts() == []
