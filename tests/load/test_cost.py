@@ -20,7 +20,7 @@ from cirron_otel.collector.delivering import Delivering
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.exporter.batch_target import SealedBatch
 from cirron_otel.exporter.config import target_key
-from cirron_otel.pipeline import follow
+from cirron_otel.pipeline import follow_work
 from cirron_otel.pipeline.listing import MOST_NOTED, Listing
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.delivered import Delivered
@@ -284,7 +284,7 @@ def test_a_backlog_does_not_keep_new_batches_waiting(tmp_path: Path) -> None:
 
 
 def test_a_long_backlog_is_sent_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(follow_work, "MOST_AT_ONCE", 10)
     names = fill(tmp_path, 35)
     with http_receiver() as server:
         following = Following(tmp_path, config_of(server))

@@ -19,9 +19,14 @@ from .http2_frames import PREFACE
 _MUCH = 16 * 1024 * 1024
 """More than the buffers of the kernel take."""
 _LITTLE = 4096
+loops = pytest.mark.parametrize(
+    "loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "uvloop"]
+)
+_PIECE = 16 * 1024
+"""Less than a transport buffers before it pauses."""
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, new_event_loop])
+@loops
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_client_that_does_not_read_keeps_no_connection(
     loop: Callable[[], asyncio.AbstractEventLoop],
@@ -52,10 +57,68 @@ def test_a_client_that_does_not_read_keeps_no_connection(
                     await asyncio.sleep(0.01)
                 while front.connections:
                     await asyncio.sleep(0.01)
+        assert not front.connections
         front.close()
         server.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+@loops
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_is_left_when_grpc_ends_a_connection(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    reads: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that reads gets the rest; one that does not keeps no connection.
+
+    So little is left that the relay has not paused.
+    """
+    monkeypatch.setattr(grpc_front, "_STALLED_S", 30.0 if reads else 0.3)
+    sent = 0
+
+    async def run() -> None:
+        path = tmp_path / "socket"
+        front = Front(path, 2, ignore)
+
+        async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            (relayed,) = front._clients
+            assert relayed.transport is not None
+            while not relayed.transport.get_write_buffer_size():
+                writer.write(bytes(_PIECE))
+                sent += _PIECE
+                await asyncio.sleep(0.001)
+            assert relayed._stalled is None
+            writer.close()
+
+        server = await asyncio.start_unix_server(answer, path)
+        address = await front.start("127.0.0.1", 0, None)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LITTLE)
+            client.connect(address)
+            client.sendall(PREFACE)
+            client.setblocking(False)
+            async with asyncio.timeout(30):
+                while not front.connections:
+                    await asyncio.sleep(0.01)
+                (relayed,) = front._clients
+                while relayed.transport is None or not relayed.transport.is_closing():
+                    await asyncio.sleep(0.01)
+                received = 0
+                while reads and (data := await running.sock_recv(client, 1 << 20)):
+                    received += len(data)
+                while front.connections:
+                    await asyncio.sleep(0.01)
+        assert not reads or received == sent > 0
+        front.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        running = runner.get_loop()
         runner.run(run())
 
 
