@@ -49,7 +49,7 @@ class _Lanes:
 
     def __init__(self, names: Collection[str], headers_of: HeadersOf) -> None:
         """`names` are the headers that are forwarded."""
-        self._names, self.headers_of = frozenset(names), headers_of
+        self.names, self.headers_of = frozenset(names), headers_of
 
     def headers(self, name: str) -> Headers:
         """Return the headers that are forwarded with a batch.
@@ -68,13 +68,13 @@ class _Lanes:
     def lane_of(self, name: str) -> str:
         """Return the lane of a batch; see BatchTarget."""
         try:
-            return json.dumps(self.named(self.headers_of(name))) if self._names else ""
+            return json.dumps(self.named(self.headers_of(name))) if self.names else ""
         except TargetError:  # reported when the batch is sent
             return ""
 
     def named(self, headers: Headers) -> Headers:
         """Return those of `headers` that are forwarded."""
-        return tuple(each for each in headers if each[0] in self._names)
+        return tuple(each for each in headers if each[0] in self.names)
 
 
 class PassingOtlp(IndexedTarget):
@@ -151,6 +151,11 @@ class PassingCirron(CirronTarget):
         """Return the lane of a batch; see BatchTarget."""
         return self._lanes.lane_of(name)
 
+    @property
+    def has_passed_headers(self) -> bool:
+        """Whether any headers are forwarded."""
+        return bool(self._lanes.names)
+
     def with_headers(self, headers: Headers) -> contextlib.AbstractContextManager[None]:
         """Send those of `headers` that are forwarded with each request inside the context."""
         return self._with(dict(self._lanes.named(headers)))
@@ -198,11 +203,20 @@ class PassingBlobs:
         return [tenant_key(key, tenant) for key in keys]
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Upload one part of a file; True if the file is complete. Raises as BlobSink does."""
+        """Upload one part of a file; True if the file is complete. Raises as BlobSink does.
+
+        Without the headers of its tenant a file is refused: it would become another tenant's.
+        """
         tenant = tenant_of_directory(key.directory)
         if tenant not in self._tenants:
             self._tenants = {"": (), **self._target.tenants()}
-        with self._target.with_headers(self._tenants.get(tenant, ())):
+        headers = self._tenants.get(tenant)
+        if headers is None and self._target.has_passed_headers:
+            raise RefusedError(
+                f"{key.directory}/{key.file} is not sent: no batch of its tenant is left in the"
+                " spool, so the tenant's headers are not known"
+            )
+        with self._target.with_headers(headers or ()):
             return self._blobs.upload(snapshots, key)
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from cirron_otel.cli import main
 from cirron_otel.cli.pruning import plan
+from cirron_otel.collector.passing import PassingCirron
+from cirron_otel.exporter.batch_target import RefusedError
 from cirron_otel.receiver.whose import tenant_of
 from cirron_otel.spool.blobs import BlobKey, tenant_key
 from cirron_otel.spool.eviction import Beside
@@ -19,7 +21,8 @@ from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.writer import SpoolWriter
 from tests.backends.process import free_endpoints
 from tests.blob.made import file_of
-from tests.exporter.deliveries import until
+from tests.exporter.cirron_server import CirronServer
+from tests.exporter.deliveries import KEY, until
 from tests.spool.made import encoded, made, snapshot, span, span_id
 
 from .serving import Serving, serving
@@ -53,6 +56,25 @@ def batch(number: int, uri: str = URI) -> bytes:
     """Of one span, whose snapshot names the file of span 1."""
     snapshots = [snapshot(number, 1, mode="full", blob_uri=uri)]
     return encoded(made(number, spans=[span(1)], snapshots=snapshots))
+
+
+def test_a_file_is_not_sent_without_the_headers_of_its_tenant(tmp_path: Path) -> None:
+    """All batches of tenant b left the spool while its file waited: no other tenant gets it."""
+    headers = {each: (("x-scope-orgid", each),) for each in ("a", "b")}
+    keys = [tenant_key(BlobKey(span_id(1), FILE), tenant_of(headers[each])) for each in "ab"]
+    for key in (*keys, BlobKey(span_id(1), FILE)):
+        (tmp_path / key.directory).mkdir()
+        (tmp_path / key.directory / key.file).write_bytes(b"values")
+    with CirronServer().running() as server:
+        target = PassingCirron(server.url, "/v1/traces", KEY, "test", timeout=20.0)
+        target.tenants = lambda: {tenant_of(headers["a"]): headers["a"]}
+        assert target.blobs.upload(tmp_path, keys[1])  # nothing is forwarded
+        target.pass_on(("x-scope-orgid",), lambda _: headers["a"])
+        assert target.blobs.upload(tmp_path, keys[0])
+        with pytest.raises(RefusedError, match="no batch of its tenant is left in the spool"):
+            target.blobs.upload(tmp_path, keys[1])
+        assert target.blobs.upload(tmp_path, BlobKey(span_id(1), FILE))
+        target.close()
 
 
 def objects(folder: Path) -> dict[str, list[bytes]]:
