@@ -10,11 +10,12 @@ from ..query.fetched import Fetched
 from ..spool.findings import Finding
 
 _MAX_KEPT = 10_000
+_OTHER_LOSSES = "other losses"
 
 
 @dataclass(slots=True)
 class Report:
-    """Counts of one run; lists hold the first 10,000 entries, the counts all."""
+    """Counts of one run. Its lists and `losses` keep the first 10,000 entries; counts are complete."""
 
     target: str = ""
     batches: int = 0
@@ -50,7 +51,12 @@ class Report:
     def lose(self, warnings: Iterable[str]) -> None:
         """Count values that the target's format cannot express."""
         for warning in warnings:
-            self.losses[warning] = self.losses.get(warning, 0) + 1
+            self._lose(warning, 1)
+
+    def _lose(self, warning: str, count: int) -> None:
+        if warning not in self.losses and len(self.losses) >= _MAX_KEPT:
+            warning = _OTHER_LOSSES
+        self.losses[warning] = self.losses.get(warning, 0) + count
 
     def add_problems(self, other: Report) -> None:
         """Add the skipped, incomplete, duplicate and inexpressible items of another run."""
@@ -60,7 +66,7 @@ class Report:
         self.incomplete += other.incomplete
         self.duplicates += other.duplicates
         for text, count in other.losses.items():
-            self.losses[text] = self.losses.get(text, 0) + count
+            self._lose(text, count)
 
     @property
     def exit_code(self) -> int:

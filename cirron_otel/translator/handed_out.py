@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .. import exactjson
@@ -21,42 +20,33 @@ class _Entry(NamedTuple):
     """The batch or its JSON; None if `recall` returns it."""
 
 
-@dataclass(slots=True)
-class _Group:
-    """The batches of one key."""
-
-    entries: list[_Entry] = field(default_factory=list)
-    wires: set[bytes] = field(default_factory=set)
-    """Digests of the messages that held one complete batch and nothing else."""
-    contents: set[bytes] = field(default_factory=set)
-    """Digests of the batches, but for those in `unread`."""
-    unread: list[_Entry] = field(default_factory=list)
-
-
 class HandedOut:
     """The batches that were handed out, by key. With `recall`, it keeps a few bytes for each."""
 
     def __init__(self, recall: Recall | None = None) -> None:
         """Without `recall` the batches themselves stay in memory."""
         self._recall = recall
-        self._groups: dict[bytes, _Group] = {}
+        self._entries: dict[bytes, list[_Entry]] = {}
+        self._wires: set[bytes] = set()
+        """Digests of a key and of the message that held one complete batch and nothing else."""
+        self._contents: set[bytes] = set()
+        """Digests of a key and of a batch, for the batches that were compared."""
+        self._compared: dict[bytes, int] = {}
+        """The number of batches of a key whose digests are in `_contents`."""
         self._unwritten: dict[tuple[bytes, str], Record | bytes] = {}
         """By key and name: the batches that `recall` cannot return yet."""
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._groups
+        return key in self._entries
 
     def add(self, key: bytes, name: str, content: Record | bytes, wire: bytes = b"") -> None:
         """Add a batch; `wire` is the message that held it and nothing else, if there is one."""
         kept = content if self._recall is None else None
         if kept is None:
             self._unwritten[key, name] = content
-        group = self._groups.setdefault(key, _Group())
-        entry = _Entry(name, kept)
-        group.entries.append(entry)
-        group.unread.append(entry)
+        self._entries.setdefault(key, []).append(_Entry(name, kept))
         if wire:
-            group.wires.add(_digest(wire))
+            self._wires.add(_digest(key, wire))
 
     def is_written(self) -> None:
         """Record that the caller has stored all batches so far: `recall` returns them."""
@@ -64,25 +54,23 @@ class HandedOut:
 
     def has_wire(self, key: bytes, wire: bytes) -> bool:
         """Whether a batch came from this very message."""
-        group = self._groups.get(key)
-        return group is not None and _digest(wire) in group.wires
+        return _digest(key, wire) in self._wires
 
     def has_content(self, key: bytes, batch: Record) -> bool:
         """Whether an equal batch of this key was handed out. Each batch is read again once."""
-        group = self._groups.get(key)
-        if group is None:
+        entries = self._entries.get(key)
+        if entries is None:
             return False
-        for entry in group.unread:
+        for entry in entries[self._compared.get(key, 0) :]:
             content = self._content(key, entry)
             if content is not None:
-                group.contents.add(_content_digest(content))
-        group.unread.clear()
-        return _content_digest(batch) in group.contents
+                self._contents.add(_content_digest(key, content))
+        self._compared[key] = len(entries)
+        return _content_digest(key, batch) in self._contents
 
     def batches(self, key: bytes) -> Iterator[Record]:
         """The batches of this key."""
-        group = self._groups.get(key)
-        for entry in group.entries if group is not None else ():
+        for entry in self._entries.get(key, ()):
             content = self._content(key, entry)
             if content is not None:
                 yield content
@@ -102,10 +90,10 @@ class HandedOut:
         return content if isinstance(content, dict) else None
 
 
-def _digest(wire: bytes) -> bytes:
-    return hashlib.sha256(wire).digest()[:16]
+def _digest(key: bytes, content: bytes) -> bytes:
+    return hashlib.sha256(key + content).digest()[:16]
 
 
-def _content_digest(batch: Record) -> bytes:
-    """A digest that only equal batches share."""
-    return _digest(exactjson.dumps_sorted(batch).encode())
+def _content_digest(key: bytes, batch: Record) -> bytes:
+    """A digest that only equal batches of one key share."""
+    return _digest(key, exactjson.dumps_sorted(batch).encode())

@@ -20,6 +20,7 @@ from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.messages import Limits
+from cirron_otel.pipeline.report import Report
 from cirron_otel.pipeline.segments import SEGMENT_RECORDS
 from cirron_otel.pipeline.select import Selection
 from cirron_otel.pipeline.sessions import SessionIndex
@@ -176,6 +177,16 @@ def test_what_json_cannot_say_is_reported_and_binary_keeps_it(tmp_path: Path) ->
     report = convert(Request(str(tmp_path / "spool"), str(tmp_path / "out.jsonl")))
     assert report.exit_code == 1
     assert [finding.code for finding in report.skipped] == ["json-loss"]
+
+
+def test_a_report_of_losses_is_bounded() -> None:
+    report, other = Report(), Report()
+    report.lose(f"key {number}" for number in range(10_005))
+    other.lose(f"key {number}" for number in range(10_007))
+    report.add_problems(other)
+    assert len(report.losses) == 10_001
+    assert report.losses["other losses"] == 5 + 7
+    assert sum(report.losses.values()) == 10_005 + 10_007
 
 
 def test_a_batch_file_of_any_name(tmp_path: Path) -> None:
