@@ -8,16 +8,20 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cirron_otel.cli import main
 from cirron_otel.cli.pruning import plan
+from cirron_otel.collector.logs import Logging
 from cirron_otel.collector.passing import PassingCirron
+from cirron_otel.collector.worker import Worker
 from cirron_otel.exporter.batch_target import RefusedError
+from cirron_otel.receiver.journal_files import PARTS, intake_directory
 from cirron_otel.receiver.whose import tenant_of
 from cirron_otel.spool.blobs import BlobKey, tenant_key
 from cirron_otel.spool.eviction import Beside
-from cirron_otel.spool.paths import SpoolPaths
+from cirron_otel.spool.paths import SpoolPaths, file_name, target_spool
 from cirron_otel.spool.writer import SpoolWriter
 from tests.backends.process import free_endpoints
 from tests.blob.made import file_of
@@ -25,6 +29,7 @@ from tests.exporter.cirron_server import CirronServer
 from tests.exporter.deliveries import KEY, until
 from tests.spool.made import encoded, made, snapshot, span, span_id
 
+from .configs import options as collector_options
 from .serving import Serving, serving
 from .test_handing_on import configuration
 
@@ -157,3 +162,35 @@ def test_a_file_of_a_tenant_stays_as_long_as_its_batch(tmp_path: Path) -> None:
     unfinished[0] += 1
     SpoolWriter(tmp_path, 10_000, beside=beside).write(encoded(made(3)))
     assert not mine.exists()
+
+
+def test_a_collector_keeps_the_files_of_each_tenant_as_long_as_their_batch(tmp_path: Path) -> None:
+    """Its process that writes the spool knows the tenants, and counts unfinished uploads."""
+    options = collector_options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
+    # Less than a configuration may have.
+    options = msgspec.structs.replace(
+        options, spool=msgspec.structs.replace(options.spool, max_bytes=10_000)
+    )
+    headers = (("x-scope-orgid", "a"),)
+    keys = [tenant_key(BlobKey(span_id(1), FILE), tenant_of(each)) for each in (headers, ())]
+    mine, other = (tmp_path / "data/snapshots" / key.directory / FILE for key in keys)
+    for path in (mine, other):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(1000))
+        os.utime(path, (1, 1))
+    data, small = batch(1), encoded(made(2))
+    with Logging(options.logs, []) as logs:
+        worker = Worker(options, logs)
+        value = json.loads(data)
+        name = file_name(value["created_ns"], value["batch_id"])
+        worker._owners.claim(name, headers, is_there=False)
+        worker._writer.write(data, name)
+        assert mine.exists()
+        parts = intake_directory(target_spool(tmp_path / "data").state) / PARTS
+        parts.mkdir(parents=True)
+        (parts / "unfinished").write_bytes(bytes(10_000 - 1000 - len(data) - len(small)))
+        worker._writer.write(small)
+        assert (mine.exists(), other.exists()) == (True, False)
+        (parts / "unfinished").write_bytes(bytes(10_000 - 1000 - len(data)))
+        worker._writer.write(encoded(made(3)))
+        assert not mine.exists()

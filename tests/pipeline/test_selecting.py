@@ -76,6 +76,36 @@ def test_an_ambiguous_prefix_is_refused_with_the_candidates(
     assert not (tmp_path / name).exists()
 
 
+def test_ten_candidates_are_listed() -> None:
+    known = [f"aa{number:030d}" for number in range(12)]
+    with pytest.raises(UsageError, match="matches 12 sessions") as caught:
+        Selection.parse(["session=aa"]).with_sessions(known)
+    assert str(caught.value).endswith(f", {known[9]} and 2 more")
+
+
+def test_a_session_of_marks_alone_is_found_by_its_prefix(tmp_path: Path) -> None:
+    """The session of their scope, the scope itself if it never came, or the one that is named."""
+    folder = tmp_path / "in" / "spool"
+    folder.mkdir(parents=True)
+    step = f"{7:032x}"
+    scopes, marks, named = (json.loads(batch_with("1", number)) for number in (1, 2, 3))
+    scopes["spans"][0] |= {"id": step, "parent_id": "dd10" + "0" * 28}
+    for batch, span_ids in ((marks, (step, "dd20" + "0" * 28)), (named, ("root",))):
+        batch["spans"] = []
+        batch["marks"] = [
+            {"id": f"{number:032x}", "span_id": span_id, "name": "loss", "value_type": "int",
+             "value": 1, "attrs": {}, "ts_ns": 15, "kind": "point"}
+            for number, span_id in enumerate(span_ids, 8)
+        ]  # fmt: skip
+    named["otel"] = {"session": "ee10" + "0" * 28}
+    for number, batch in enumerate((scopes, marks, named), 1):
+        (folder / name_of(number)).write_text(json.dumps(batch))
+    for prefix, expected in (("dd1", [0, 1]), ("dd2", [1]), ("ee1", [1])):
+        select, target = Selection.parse([f"session={prefix}"]), tmp_path / prefix
+        assert convert(Request(str(tmp_path / "in"), str(target), select=select)).exit_code == 0
+        assert [len(batch["marks"]) for _, batch in sorted(batches(target).items())] == expected
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("is_otlp", [False, True])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.binpb.gz", "out", "out.json"])

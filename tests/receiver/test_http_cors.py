@@ -40,11 +40,13 @@ def test_a_listed_origin() -> None:
             assert said.headers["access-control-allow-methods"] == "POST"
             assert said.headers[HEADERS] == "content-type, authorization"
             assert said.headers["access-control-max-age"] == "600"
+            assert said.headers["access-control-allow-credentials"] == "true"
             assert said.headers["vary"] == "Origin"
         for token, status in (("right", 200), ("wrong", 401)):
             said = server.post(traces(), Origin=ORIGIN, Authorization=f"Bearer {token}")
             assert (said.status, said.headers[ALLOW]) == (status, ORIGIN)
             assert said.headers["vary"] == "Origin"
+            assert said.headers["access-control-expose-headers"] == "Retry-After"
         assert preflight(server, ORIGIN, "/v1/nothing").status == 404
         assert ALLOW not in preflight(server, ORIGIN, "/metrics").headers
         assert server.ask("OPTIONS", "/v1/traces", None, {"Origin": ORIGIN}).status == 405
@@ -80,6 +82,7 @@ def test_another_origin(origin: str) -> None:
 )
 def test_wildcards(allowed: str, origin: str, is_allowed: bool) -> None:
     assert Cors([allowed]).allows(origin) == is_allowed
+    assert Cors(["https://other.test", allowed]).allows(origin) == is_allowed
     assert Cors([], []).allows(origin) is False
 
 
@@ -95,6 +98,13 @@ def test_any_origin_sends_without_credentials() -> None:
 
 def test_all_headers() -> None:
     with serving(cors=Cors([ORIGIN], ["*"])) as server:
-        said = preflight(server, ORIGIN, asked="x-any, X-Other")
+        said = preflight(server, ORIGIN, asked="x-any, X-Other, a b, , x:y")
         assert said.headers[HEADERS] == "x-any, x-other"
         assert "access-control-max-age" not in said.headers
+
+
+def test_headers_that_are_not_asked_for() -> None:
+    """Those that OTLP needs are named, so that a cache of a browser has them."""
+    with serving(cors=Cors([ORIGIN])) as server:
+        said = preflight(server, ORIGIN)
+        assert said.headers[HEADERS] == "accept, content-encoding, content-type, x-requested-with"

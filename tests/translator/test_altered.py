@@ -17,8 +17,9 @@ from .test_foreign_header import gen_batch, message
 from .test_lossless import PLAN
 
 
-def own(batch_id: str = "c" * 32) -> TracesData:
-    return TracesData(resource_spans=encode_batch(gen_batch() | {"batch_id": batch_id}, PLAN))
+def own(batch_id: object = "c" * 32, name: str | None = None) -> TracesData:
+    batch = gen_batch() | {"batch_id": batch_id}
+    return TracesData(resource_spans=encode_batch(batch, PLAN, name))
 
 
 def changed(traces: TracesData) -> TracesData:
@@ -40,6 +41,16 @@ def test_by_the_name_of_the_batch() -> None:
                            changed(own()))  # fmt: skip
     assert line == again
     assert f"records of {name}, changed" in line
+
+
+def test_by_the_name_of_its_file() -> None:
+    (line,) = losses(changed(own(name="odd name.json")))
+    assert "records of odd name.json, changed" in line
+
+
+def test_of_a_batch_that_has_no_name() -> None:
+    (line,) = losses(changed(own(batch_id=None)))
+    assert "records of a batch without a name, changed" in line
 
 
 def test_with_a_header_that_was_changed() -> None:
