@@ -15,7 +15,7 @@ _OTHER_LOSSES = "other losses"
 
 @dataclass(slots=True)
 class Report:
-    """Counts of one run. Its lists and `losses` keep the first 10,000 entries; counts are complete."""
+    """Counts of one run. Lists and `losses` keep the first 10,000 entries; counts are complete."""
 
     target: str = ""
     batches: int = 0
