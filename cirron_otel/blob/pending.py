@@ -142,6 +142,11 @@ class Pending:
             due = self._clock() + wait
             db.execute(f"UPDATE turns SET wait = ?, due = ? {_HERE}", (wait, due, *_place(upload)))  # noqa: S608
 
+    def defer(self, upload: Upload, until: float) -> None:
+        """Leave it alone until a time by the clock."""
+        with self._told() as db:
+            db.execute(f"UPDATE turns SET due = ? {_HERE}", (until, *_place(upload)))  # noqa: S608
+
     def uploaded(self, upload: Upload, uris: dict[int, str]) -> None:
         """Note where its tensors are."""
         with self._changing() as db:

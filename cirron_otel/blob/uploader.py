@@ -18,7 +18,7 @@ from ..exporter.batch_target import RefusedError, StoppedError, UnreachableError
 from ..exporter.blobs import open_blob
 from ..exporter.pace import Gate, Pace
 from ..exporter.tally import Tally
-from ..spool.blobs import BlobKey, blob_key
+from ..spool.blobs import BlobKey, blob_key, tenant_of_directory
 from ..spool.paths import SpoolPaths
 from .content import Content
 from .keys import tensor_key
@@ -83,8 +83,10 @@ class Uploader:
         self._changed = threading.Condition()
         self._is_stopped = self._is_woken = False
         self._deadline: float | None = None
-        pace = Pace()
-        self._store_gate, self._rows_gate = (Gate(pace, time.monotonic) for _ in range(2))
+        self._pace = Pace()
+        self._rows_gate = Gate(self._pace, time.monotonic)
+        self._tenant_gates: dict[str, Gate] = {}
+        """Those that are closed after a failed upload, so that a tenant delays no other."""
         self._tally = Tally()
         self._objects = self._known = self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="cirron-otel-blobs", daemon=True)
@@ -150,7 +152,8 @@ class Uploader:
             if self._deadline is not None and not is_hurried:
                 is_hurried = True
                 self._attempt(self._pending.hurry)
-                self._store_gate.hurry()
+                for gate in self._tenant_gates.values():
+                    gate.hurry()
                 self._rows_gate.hurry()
             if self._attempt(self._turn):
                 continue
@@ -162,9 +165,9 @@ class Uploader:
 
     def _is_over(self, deadline: float) -> bool:
         """Whether nothing more can be done before the end."""
-        opens = max(self._store_gate.opens, self._rows_gate.opens)
+        gates = (self._rows_gate, *self._tenant_gates.values())
         now = time.monotonic()
-        return opens <= now or opens > deadline or now > deadline
+        return now > deadline or not any(now < gate.opens <= deadline for gate in gates)
 
     def _pause(self) -> None:
         with self._changed:
@@ -184,10 +187,9 @@ class Uploader:
     def _turn(self) -> bool:
         """Do the next thing; False where there is nothing to be done now."""
         rows_open = self._rows is not None and self._rows_gate.is_open
-        upload = self._pending.next(files=self._store_gate.is_open, rows=rows_open)
+        upload = self._pending.next(files=True, rows=rows_open)
         if upload is None:
             return False
-        gate = self._store_gate if upload.uris is None else self._rows_gate
         try:
             if upload.uris is None:
                 self._upload(upload)
@@ -196,9 +198,11 @@ class Uploader:
         except StoppedError:
             raise
         except UnreachableError as error:
-            gate.failed(error)
             self._pending.later(upload)
-            raise
+            if upload.uris is not None:
+                self._rows_gate.failed(error)
+                raise
+            self._tally.failed(error, self._store.place.shown)  # the next one has its turn at once
         except Exception:  # of this one alone
             self._pending.later(upload)
             raise
@@ -209,7 +213,12 @@ class Uploader:
     def _upload(self, upload: Upload) -> None:
         try:
             key = self._file_of(upload.batch, upload.key)
-            with open_blob(self._paths.snapshots, key) as file:
+            tenant = tenant_of_directory(key.directory)
+            gate = self._tenant_gates.get(tenant)
+            if gate is not None and not gate.is_open:
+                self._pending.defer(upload, gate.opens)
+                return
+            with open_blob(self._paths.snapshots, key) as file, self._gated(tenant):
                 data = self._data(upload)
                 if data is None:
                     raise InputError("its batch has left the spool")
@@ -223,13 +232,23 @@ class Uploader:
         except (RefusedError, InputError, RecursionError) as error:
             self._lose(upload, str(error))
             return
-        self._store_gate.passed()
+        self._tenant_gates.pop(tenant, None)
         self._tally.succeeded()
         self._tally.sent_blobs += 1
         if self._rows is None or not uris:
             self._pending.remove(upload)
         else:
             self._pending.uploaded(upload, uris)
+
+    @contextlib.contextmanager
+    def _gated(self, tenant: str) -> Iterator[None]:
+        """After a failure inside, delay the other uploads of the tenant, too."""
+        try:
+            yield
+        except UnreachableError as error:
+            gate = self._tenant_gates.setdefault(tenant, Gate(self._pace, time.monotonic))
+            gate.failed(error)
+            raise
 
     def _put_all(
         self, upload: Upload, data: bytes, tensors: TensorFile

@@ -335,3 +335,35 @@ def test_a_store_that_is_away(
         sender.finish(30)
         assert len(server.objects("bucket")) == 8
         assert {place.read(uri) for uri in place.uris()} == {file_of_one("weight", WEIGHT)}
+
+
+def test_a_store_that_does_not_take_one_tenants_files(tmp_path: Path) -> None:
+    """They wait, and those of others are uploaded."""
+    place = Place(tmp_path)
+    store = tmp_path / "store" / "traces"
+    store.mkdir(parents=True)
+    (store / "bad").write_bytes(b"no directory")
+    tenants: dict[str, str] = {}
+
+    def put(number: int, tenant: str) -> SealedBatch:
+        place.headers = (("x-scope-orgid", tenant),)
+        place.file(number)
+        batch = place.seal(full(number, number), stored=False)
+        tenants[batch.name] = tenant
+        return batch
+
+    def uploaded() -> int:
+        return len(list(store.rglob("*.safetensors")))
+
+    sender = BlobSender(
+        place.url, None, Context(), lambda name: (("x-scope-orgid", tenants[name]),)
+    )
+    target = sender.start(place.paths)
+    target.send([put(number, "good" if number % 2 else "bad") for number in range(6)])
+    until(lambda: uploaded() == 3)
+    target.send([put(7, "good")])
+    until(lambda: uploaded() == 4)
+    assert sender.undelivered() == 3
+    (store / "bad").unlink()
+    sender.finish(30)
+    assert (uploaded(), sender.undelivered()) == (7, 0)
