@@ -144,6 +144,9 @@ class BlobQueue:
     def __len__(self) -> int:
         return len(self._pending)
 
+    def __iter__(self) -> Iterator[BlobKey]:
+        return iter(self._pending)
+
     def add(self, keys: Iterable[BlobKey]) -> bool:
         """Take up files that are neither done nor waiting; False where there were none."""
         new = [key for key in keys if key not in self._done and key not in self._pending]

@@ -18,6 +18,7 @@ from typing import Any
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
 
+from ..spool.blobs import BlobKey
 from ..spool.dead_letters import DeadLetters
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
@@ -25,6 +26,7 @@ from .attempt import attempt, attempt_upload
 from .backlog import MOST_NAMES, Backlog
 from .batch_queue import BatchQueue
 from .batch_target import BatchTarget, BlobSink, SealedBatch, StoppedError, lanes_of
+from .blob_gates import BlobGates
 from .blobs import named_blobs
 from .leftovers import Leftovers
 from .pace import Gate, Pace
@@ -83,7 +85,7 @@ class Delivery:
         self._leftovers = Leftovers(paths, target.key, owner.prefix, self._claim)
         self._own_gate = Gate(self._pace, clock)
         """Closed for a while after a local error, such as a full disk."""
-        self._blob_gate = Gate(self._pace, clock)
+        self._blob_gates = BlobGates(self._pace, clock)
         self._sweep_at = clock()
         self._tally = Tally()
         self._thread = threading.Thread(
@@ -219,7 +221,7 @@ class Delivery:
             self._is_hurried = self._is_scan_due = True  # some batch may never have been notified
             self._own_gate.hurry()
             self._schedule.hurry()
-            self._blob_gate.hurry()
+            self._blob_gates.hurry()
         if self._is_own_done() or self._clock() >= self._deadline:
             return True
         return self._next() > self._deadline
@@ -249,8 +251,8 @@ class Delivery:
         times = [max(backlog.opens, self._own_gate.opens) for backlog in self._backlogs()]
         if self._has_noted():
             times.append(self._own_gate.opens)
-        if self._target.blobs and any(len(backlog.blobs) for backlog in self._backlogs()):
-            times.append(self._blob_gate.opens)
+        if self._target.blobs:
+            times.append(self._blob_gates.opens(backlog.blobs for backlog in self._backlogs()))
         if self._own is None or self._deadline is None:
             times.append(self._sweep_at)
         if self._own is not None and self._deadline is None:
@@ -286,10 +288,11 @@ class Delivery:
             for backlog in self._backlogs():
                 if backlog.opens <= self._clock():
                     return self._send(backlog)
-        if self._target.blobs is not None and self._blob_gate.is_open:
+        if self._target.blobs is not None:
             for backlog in self._backlogs():
-                if len(backlog.blobs):
-                    return self._upload(backlog, self._target.blobs)
+                key = self._blob_gates.first(backlog.blobs)
+                if key is not None:
+                    return self._upload(backlog, self._target.blobs, key)
         return False
 
     def _claim(self, owner: str) -> Backlog | None:
@@ -382,16 +385,15 @@ class Delivery:
         blobs_of = named_blobs if sink is None else sink.keys_of
         backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
 
-    def _upload(self, backlog: Backlog, sink: BlobSink) -> bool:
+    def _upload(self, backlog: Backlog, sink: BlobSink, key: BlobKey) -> bool:
         if not self._is_held(backlog):
             return True
-        key = backlog.blobs.first()
         result = attempt_upload(sink, self._paths.snapshots, key)
         error = result.failure or result.refusal
         if error is not None:
             self._tally.failed(error, self._target.shown)
         if result.failure is not None:
-            self._blob_gate.failed(result.failure)
+            self._blob_gates.failed(key, result.failure)
             backlog.blobs.put_back(key)
             return True
         if result.refusal is not None:
@@ -399,7 +401,7 @@ class Delivery:
         else:
             self._tally.succeeded()
             self._tally.sent_blobs += result.is_done
-        self._blob_gate.passed()
+        self._blob_gates.passed(key)
         if result.is_done:
             backlog.finish_blob(key)
             self._settle(backlog)

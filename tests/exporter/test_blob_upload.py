@@ -11,6 +11,8 @@ import pytest
 from cirron_otel.exporter import cirron_blobs
 from cirron_otel.exporter.batch_target import RefusedError
 from cirron_otel.exporter.blobs import local_blobs, open_blob
+from cirron_otel.exporter.otlp import Backoff
+from cirron_otel.exporter.pace import Pace
 from cirron_otel.spool.blobs import BlobKey
 
 from .cirron_server import CirronServer, Fault
@@ -233,3 +235,22 @@ def test_a_damaged_list_of_files_is_made_anew(tmp_path: Path) -> None:
         until(lambda: server.blobs)
         assert second.finish(30)
     assert server.accepted == process.sealed
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_failed_upload_delays_only_the_files_of_its_tenant(tmp_path: Path, status: int) -> None:
+    """The next try of the first tenant's file is two minutes away."""
+    process = Process(tmp_path)
+    first, second = (f"{'ab' * 16}~{tenant}" for tenant in ("aa", "bb"))
+    with CirronServer().running() as server:
+        server.blob_faults = [Fault(status) for _ in range(20)]
+        delivery = process.delivery(cirron_target(server.url), Pace(Backoff(first=120.0)))
+        delivery.start()
+        delivery.notify(process.seal([process.snapshot(first, content(300))]))
+        until(lambda: len(server.blob_faults) < 20)
+        failed = delivery.stats()["waiting_blobs"]
+        server.blob_faults = []
+        delivery.notify(process.seal([process.snapshot(second, content(400), "gradients")]))
+        until(lambda: f"snapshots/{'ab' * 16}/gradients.safetensors" in server.blobs)
+        assert (failed, delivery.finish(30)) == (1, True)
+    assert len(server.blobs) == 2
