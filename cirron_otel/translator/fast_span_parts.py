@@ -51,11 +51,12 @@ class Trace:
 
         `above` is the field of the parent. The text is empty for any other attribute.
         """
-        derived = self.parents.get(above, "")[1:-1]
         own = field[-32:].decode("latin-1")
-        if not field.startswith(PARENT_PREFIX) or len(field) != PARENT_SIZE:
+        if not field.startswith(PARENT_PREFIX) or len(field) != PARENT_SIZE or not is_id(own):
             return field, ""
-        if not is_id(own) or own == derived or own[:16] != derived[:16]:
+        if above[:2] != b"\x22\x08" or above[2:] == ZERO or len(above) != 10:
+            return field, ""
+        if own[:16] != above[2:].hex() or own[16:] == self.lower:
             return field, ""
         found = self.explicit[above] = field, f'"{own}"'
         return found

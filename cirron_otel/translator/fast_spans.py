@@ -44,6 +44,8 @@ _SHORTEST = 60
 _ID_KEY = len(ID_PREFIX)
 _ID_SIZE = _ID_KEY + 32
 _IDS_SIZE = _ID_SIZE + PARENT_SIZE
+_IDS = Struct(f"<{_ID_KEY}x16s16s{PARENT_SIZE}s").unpack_from
+"""Reads both halves of an explicit id, and the attribute of the parent's explicit id."""
 _INDEX_KEY, _OVERHEAD_KEY = int_index(0)[2:-3], int_overhead(0)[2:-3]
 _INDEX_SIZE, _OVERHEAD_SIZE = len(_INDEX_KEY), len(_OVERHEAD_KEY)
 _MOST_TAILS, _LONGEST_TAIL = 1024, 1024
@@ -61,9 +63,9 @@ _OVERHEAD = f',"name":"{sc.OVERHEAD_NS}","value_type":"int","value":'
 _NO_ATTRS, _SUMMARY = ',"attrs":{},"ts_ns":', f',"kind":"summary"{NEXT}'
 
 
-_Span = tuple[Trace, bytes, bytes, bytes, str, int, int]
+_Span = tuple[Trace, bytes, bytes, str, str, int, int]
 """The first fields of a span: its trace, its id, the field of the name with the kind and the tag of
-the start, the parent's field, the JSON text of the parent's id by the rule, start and end.
+the start, the lower half of its Cirron id, the JSON text of the parent's id, start and end.
 """
 
 
@@ -90,12 +92,17 @@ class SpanReader:
         """The text from the name to the parent, by the name's field up to the start time's tag."""
         self._commons: dict[bytes, tuple[bytes, str]] = {}
         """The last attributes without an overhead, and their text, by the same field."""
-        self._explicit: list[str] = []
-        """Explicit ids; only their first half has been checked."""
+        self._uppers: list[bytes] = []
+        """The upper halves of the explicit ids, not checked."""
+        self._lowers: list[str] = []
+        """The lower halves of the explicit ids, not checked."""
+        self._explicit: list[bytes] = []
+        """The span ids of the spans that have an explicit id."""
 
     def read(self, at: int, end: int) -> None:  # noqa: PLR0915 - the hot loop: calls are its cost
         """Read all spans; spans with a parent, known attributes and no events are read inline."""
-        data, names, spans, explicit = self.data, self._names, self.spans, self._explicit
+        data, names, spans, careful = self.data, self._names, self.spans, self._careful
+        uppers, lowers, explicit = self._uppers, self._lowers, self._explicit
         add, times, span_ids = spans.parts.extend, spans.times, spans.span_ids
         last, trace = b"", None
         while at < end:
@@ -120,20 +127,23 @@ class SpanReader:
             start_ns, end_tag, end_ns = _TIMES(data, first)
             rest = first + 17
             name = names.get(data[start + 38 : first])
-            parent = parent_id = trace.parents.get(above) or trace.parent(above)
-            lower = trace.lower
+            lower, unread = trace.lower, above
             if at - rest > _IDS_SIZE and data[rest : rest + _ID_KEY] == ID_PREFIX:
-                own = data[rest + _ID_KEY : rest + _ID_SIZE].decode("latin-1")
-                field = data[rest + _ID_SIZE : rest + _IDS_SIZE]
+                upper, other, field = _IDS(data, rest)
                 found = trace.explicit.get(above)
                 if found is None or found[0] != field:
                     found = trace.explicit_parent(above, field)
-                if (found[1] and own[:16] == span_id.hex() and own[16:] != lower) and not (
-                    self._careful and not is_id(own)
-                ):
+                parent, own = found[1], other.decode("latin-1")
+                if parent and own != lower and not careful:
                     rest += _IDS_SIZE
-                    lower, parent_id = own[16:], found[1]
-                    explicit.append(own)
+                    lower, unread = own, None
+                    uppers.append(upper)
+                    lowers.append(own)
+                    explicit.append(span_id)
+                else:
+                    parent = trace.parents.get(above) or trace.parent(above)
+            else:
+                parent = trace.parents.get(above) or trace.parent(above)
             tail = trace.tails.get(data[rest:at])
             if (
                 (name and parent and start_ns and end_ns)
@@ -141,13 +151,13 @@ class SpanReader:
                 and span_id != ZERO
             ):
                 if tail:
-                    add((None, lower, name, parent_id, _NO_INDEX, None, _END, None, tail))
+                    add((None, lower, name, parent, _NO_INDEX, None, _END, None, tail))
                     times += (start_ns, end_ns)
                     span_ids.append(span_id)
                 else:
                     field = data[start + 38 : first]
-                    each = (trace, span_id, field, above, parent, start_ns, end_ns)
-                    self._known(each, start, first + 17, at)
+                    each = (trace, span_id, field, lower, parent, start_ns, end_ns)
+                    self._known(each, unread, start, rest, at)
             else:
                 self._other(start, at)
         if at != end:
@@ -155,18 +165,24 @@ class SpanReader:
 
     def check_ids(self) -> None:
         """Check the explicit ids. Raises SuspectError if one of them is not regular."""
-        text = "".join(self._explicit)
+        text = "".join(self._lowers)
         try:
             again = bytes.fromhex(text).hex()
         except ValueError:
             again = ""
-        if again != text:
+        uppers = b"".join(self._explicit).hex().encode()
+        if again != text or uppers != b"".join(self._uppers):
             raise SuspectError
 
-    def _known(self, each: _Span, start: int, at: int, end: int) -> None:
-        """Read the rest of a span from `at`; `each` contains the fields up to there."""
+    def _known(self, each: _Span, above: bytes | None, start: int, at: int, end: int) -> None:
+        """Read the rest of a span from `at`; `each` contains the fields up to there.
+
+        `above` is the field of the parent if the explicit ids have not been read, else None.
+        """
         marks, snapshots = len(self.events.marks.times), len(self.events.snapshots.times)
         try:
+            if above is not None and self.data.startswith((ID_PREFIX, PARENT_PREFIX), at):
+                each, at = self._ids(each, above, at)
             attributes_end = self._rest(each, at, end)
             if attributes_end:
                 self._take_synthetic(start, attributes_end, end)
@@ -178,16 +194,17 @@ class SpanReader:
     def _other(self, start: int, end: int) -> None:
         """Read a span that has new fields or another form."""
         try:
-            each, at = self._head(start)
+            each, above, at = self._head(start)
         except UNREADABLE:
-            each, at = None, start
-        if each is None:
             self._exactly(start, end)
-        else:
-            self._known(each, start, at, end)
+            return
+        self._known(each, above, start, at, end)
 
-    def _head(self, at: int) -> tuple[_Span, int]:
-        """Read a span up to its times; return the fields and the position after them."""
+    def _head(self, at: int) -> tuple[_Span, bytes, int]:
+        """Read a span up to its times.
+
+        Returns the fields, the field of the parent, and the position after the times.
+        """
         data = self.data
         head, span_id = data[at : at + 20], data[at + 20 : at + 28]
         if head not in self._traces:
@@ -209,7 +226,27 @@ class SpanReader:
         start_ns, end_tag, end_ns = _TIMES(data, at)
         if end_tag != _END_TAG or not (start_ns and end_ns and parent) or span_id == ZERO:
             raise FallbackError
-        return (trace, span_id, field, above, parent, start_ns, end_ns), at + 17
+        return (trace, span_id, field, trace.lower, parent, start_ns, end_ns), above, at + 17
+
+    def _ids(self, each: _Span, above: bytes, at: int) -> tuple[_Span, int]:
+        """Read the explicit ids at `at`; return the fields with them, and the position after."""
+        data = self.data
+        trace, span_id, field, lower, parent, start_ns, end_ns = each
+        if data[at : at + _ID_KEY] == ID_PREFIX:
+            at += _ID_SIZE
+            own = data[at - 32 : at].decode("latin-1")
+            if own[:16] != span_id.hex() or own[16:] == lower or (self._careful and not is_id(own)):
+                raise FallbackError
+            lower = own[16:]
+            self._uppers.append(data[at - 32 : at - 16])
+            self._lowers.append(lower)
+            self._explicit.append(span_id)
+        if above and data.startswith(PARENT_PREFIX, at):
+            found = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
+            if not found[1]:
+                raise FallbackError
+            parent, at = found[1], at + PARENT_SIZE
+        return (trace, span_id, field, lower, parent, start_ns, end_ns), at
 
     def _rest(self, each: _Span, at: int, end: int) -> int:
         """Read a span's attributes and events, and add it.
@@ -217,20 +254,7 @@ class SpanReader:
         Returns 0, or the position after the attributes of a synthetic span, which is not added.
         """
         data = self.data
-        trace, span_id, field, above, parent, start_ns, end_ns = each
-        lower = trace.lower
-        if data[at : at + _ID_KEY] == ID_PREFIX:
-            at += _ID_SIZE
-            own = data[at - 32 : at].decode("latin-1")
-            if own[:16] != span_id.hex() or own[16:] == lower or (self._careful and not is_id(own)):
-                raise FallbackError
-            lower = own[16:]
-            self._explicit.append(own)
-        if above and data.startswith(PARENT_PREFIX, at):
-            found = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
-            if not found[1]:
-                raise FallbackError
-            parent, at = found[1], at + PARENT_SIZE
+        trace, span_id, field, lower, parent, start_ns, end_ns = each
         index = _NO_INDEX
         if data[at + 2 : at + 2 + _INDEX_SIZE] == _INDEX_KEY:
             number, at = self._int_at(at, end, _INDEX_SIZE)
