@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+try:
+    import fcntl as _  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "cirron-otel needs a POSIX system, Linux or macOS, for it locks its spool with fcntl."
+        " On Windows use WSL"
+    ) from error
+
 if TYPE_CHECKING:
     from .profiler import (
         Cirron,
@@ -59,4 +67,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*__all__, "__version__"]

@@ -55,3 +55,31 @@ def test_no_module_outside_the_packages_of_torch_imports_it() -> None:
     assert len(names) > 100
     code = "import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)"
     assert imported_by(code).isdisjoint({"torch", "safetensors", "transformers", "lightning"})
+
+
+def test_only_the_interface_is_listed() -> None:
+    assert dir(cirron_otel) == sorted([*cirron_otel.__all__, "__version__"])
+    for name in dir(cirron_otel):
+        assert getattr(cirron_otel, name) is not None
+
+
+def test_a_system_without_fcntl_is_named() -> None:
+    code = "import sys; sys.modules['fcntl'] = None; import cirron_otel"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: cirron-otel needs a POSIX system")
+
+
+def test_the_package_can_be_run() -> None:
+    command = [sys.executable, "-m", "cirron_otel", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"cirron-otel {cirron_otel.__version__}\n"
+
+
+def test_git_ignores_the_default_directory(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    code = "import cirron_otel as ci; ci.profile(frameworks=[]); ci.shutdown()"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert list((tmp_path / ".cirron" / "spool").iterdir())
+    command = ["git", "status", "--porcelain", "--untracked-files=all"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout == b""

@@ -27,6 +27,7 @@ class Instrumentation:
         self._torch: Any = None
         self.opens_worker: Any = None
         """Opens the session of a DataLoader's worker (`torch.workers.Open`)."""
+        self._rank_found: Callable[[int, int], None] | None = None
         self.before_loading: Callable[[], object] | None = None
         """Called before an iterator of a DataLoader is made, and its workers with it."""
 
@@ -68,11 +69,22 @@ class Instrumentation:
         made.own()
         owners.on_change(made.own)
         made.install(clock=clock_of(self._config), devices=devices())
+        if self._rank_found is not None:
+            made.ask_rank(self._rank_found)
         for module, meet in made.later().items():
             self._imports.on(module, meet)
         if self.before_loading is not None:
             announce_loaders(made.patches, self.before_loading)
         state.fetched = True
+
+    def ask_rank(self, found: Callable[[int, int], None]) -> None:
+        """Call `found` once with the rank and the world size that a framework knows, if any does.
+
+        That may be now, where a loop begins, or at a flush.
+        """
+        self._rank_found = found
+        if self._torch is not None:
+            self._torch.ask_rank(found)
 
     def remove(self) -> None:
         """Take every hook off, and finish what they have open. Raises nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..config.resolve import Resolved
@@ -12,7 +13,8 @@ from ..instrumentation.installing import Instrumentation
 from ..sdk import forks
 from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
-from ..sdk.runtime import Joining, start_runtime
+from ..sdk.identity import TORCH_DISTRIBUTED
+from ..sdk.runtime import Joining, Runtime, start_runtime
 from ..sdk.state import state
 from .handle import Profiler, active, seal_late
 
@@ -50,6 +52,7 @@ def open_profiler(
     is_new = instrumentation is None
     instrumentation = instrumentation or Instrumentation(config)
     instrumentation.opens_worker = _worker_opening(profiler)
+    instrumentation.ask_rank(partial(_rank_found, profiler, runtime, instrumentation))
     if is_new:
         instrumentation.install()
     profiler.instrumentation = instrumentation
@@ -61,12 +64,21 @@ def open_profiler(
     return profiler
 
 
+def _rank_found(
+    profiler: Profiler, runtime: Runtime, instrumentation: Instrumentation, rank: int, size: int
+) -> None:
+    runtime.identify(rank, size, TORCH_DISTRIBUTED)
+    instrumentation.opens_worker = _worker_opening(profiler)
+
+
 def _worker_opening(profiler: Profiler) -> object:
     from .workers import WorkerOpening  # noqa: PLC0415 - it opens a session, by this module
 
-    if profiler.session is None:
+    runtime = profiler.runtime
+    if runtime is None or profiler.session is None:
         return None
-    return WorkerOpening(profiler.config, profiler.session.get_span_context())
+    context = profiler.session.get_span_context()
+    return WorkerOpening(profiler.config, context, runtime.inherited_identity)
 
 
 def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> None:
@@ -109,7 +121,11 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     active.profiler, active.last = None, None
     cirron = parent.cirron
     # Below `cirron-otel run` the child is one of the job's processes, as its parent is.
-    joining = Joining(link=context, environment_first=before.environment_first)
+    joining = Joining(
+        link=context,
+        identity=runtime.inherited_identity,
+        environment_first=before.environment_first,
+    )
 
     def revive() -> None:
         with active.lock:

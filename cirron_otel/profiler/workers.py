@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanContext
 
 from ..config import Config
 from ..config.resolve import Resolved
+from ..sdk.identity import Identity
 from ..sdk.runtime import Joining
 from ..sdk.state import state
 from .cirron import get_default
@@ -29,6 +30,8 @@ class WorkerOpening:
     """The parent's."""
     parent: SpanContext
     """Its session, which the worker's is linked to."""
+    identity: Identity | None = None
+    """Its place in the job, if that is not in the environment."""
 
     def __call__(self, worker: int) -> Callable[[], object]:
         """Open the session of the worker with this id; returns what ends it. Raises nothing."""
@@ -48,4 +51,5 @@ class WorkerOpening:
             self.config, frameworks=("none",), snapshots=None, handle_signals=False,
             exit_timeout=min(self.config.exit_timeout, END_S),
         )  # fmt: skip
-        return open_profiler(get_default(), Resolved(config, (), {}), Joining(link=self.parent))
+        joining = Joining(link=self.parent, identity=self.identity)
+        return open_profiler(get_default(), Resolved(config, (), {}), joining)

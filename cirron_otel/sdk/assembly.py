@@ -36,6 +36,11 @@ class Assembly:
         self._common, self._session, self._naming = common, session, naming
         self._spans, self._marks, self._snapshots = Text(), Text(), Text()
 
+    def set_rank(self, rank: int) -> None:
+        """Give the rows that are made from now on another rank."""
+        pid, _, every = self._common
+        self._common = pid, rank, every
+
     def put_together(
         self,
         ended: list[Scope],

@@ -130,6 +130,11 @@ class Collector:
         """The SDK's own time inside the scopes that have ended: the session's, and that of the
         scopes directly below it, which holds that of everything inside them."""
 
+    def set_rank(self, rank: int) -> None:
+        """Give all records that are made from now on another rank."""
+        self._origin.rank = rank
+        self._assembly.set_rank(rank)
+
     def collect(self, *, is_last: bool = False, is_portion: bool = False) -> Collected:
         """Everything recorded since the last time; `is_last` closes what is still open, too.
 

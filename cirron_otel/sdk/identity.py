@@ -19,6 +19,9 @@ _NO_RUN_ID = "none"
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _STEP = re.compile(r"[0-9]{1,10}")
 _SLURM_NAMESPACE = "slurm."
+NO_SOURCE: Final = "none"
+"""The source of an identity that nothing stated."""
+TORCH_DISTRIBUTED: Final = "torch.distributed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,9 @@ class Identity:
     node_rank: int | None = None
     restart_count: int = 0
     """How often the launcher has started the job's processes again."""
-    source: str = "none"
-    """What stated the rank: torchrun, openmpi, pmix, pmi, slurm, kubernetes, or none."""
+    source: str = NO_SOURCE
+    """What stated the rank: torchrun, openmpi, pmix, pmi, slurm, kubernetes, torch.distributed, or
+    none."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Identity:

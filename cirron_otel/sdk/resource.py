@@ -88,19 +88,27 @@ def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[
         PIPELINE_ID: config.pipeline_id,
         DEPLOYMENT_ID: config.deployment_id,
         MODEL_ID: config.model_id,
-        WORLD_SIZE: identity.world_size if identity.rank is not None else None,
-        LOCAL_RANK: identity.local_rank,
         JOB_ID: identity.job_id,
-        NODE_RANK: identity.node_rank,
         RESTART_COUNT: identity.restart_count or None,
-        sc.RANK: identity.rank,
         sc.SESSION_ID: session_id,
     }
-    return {
+    found = {
         key: _clean(value) if isinstance(value, str) else value
         for key, value in said.items()
         if value is not None
     }
+    return found | rank_attributes(identity)
+
+
+def rank_attributes(identity: Identity) -> dict[str, str | int]:
+    """The resource attributes of a process's place in its job that are known."""
+    found = {
+        WORLD_SIZE: identity.world_size if identity.rank is not None else None,
+        LOCAL_RANK: identity.local_rank,
+        NODE_RANK: identity.node_rank,
+        sc.RANK: identity.rank,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
@@ -25,12 +25,12 @@ from .collector import Collector, Origin
 from .errors import reported, swallowed
 from .foreign import ForeignSpans
 from .health import dropped
-from .identity import Identity
+from .identity import NO_SOURCE, Identity
 from .joining import Joined, join
 from .pipeline import Pipeline
 from .provider import applications_provider, make_provider, sampler_of
 from .readback import Recent
-from .resource import batch_attributes, resource_of
+from .resource import batch_attributes, rank_attributes, resource_of
 from .scope import NOWHERE, Scope
 from .sealer import Names, Sealer, Unwritten
 from .sending import deliveries_of, exports_of_session, recover_left, start_metrics
@@ -95,6 +95,8 @@ class Runtime:
     dropped_before: tuple[int, int, int] = field(default_factory=dropped)
     """What sessions before this one dropped: the counts are the process's."""
     is_over: bool = False
+    inherited_identity: Identity | None = None
+    """The identity of child processes; None: the one in the variables, which they inherit."""
     look_after: Callable[[], None] = _nothing
     """Called once a flush, on its thread, for the hooks into frameworks."""
 
@@ -131,6 +133,21 @@ class Runtime:
             session._trace.flags = sampling(sampler, session._trace.trace_id, self.joined)[0]
             session.more.context = None
         self.observe()
+
+    def identify(self, rank: int, world_size: int, source: str) -> None:
+        """Take the rank that a framework knows, unless a launcher stated one.
+
+        Records that are sealed by then keep rank 0; all others get the new one.
+        """
+        identity = self.identity
+        if identity.source != NO_SOURCE or identity.rank is None:
+            return
+        self.identity = replace(identity, rank=rank, world_size=world_size, source=source)
+        self.collector.set_rank(rank)
+        self.resource = self.resource.merge(Resource(rank_attributes(self.identity)))
+        state.resource = self.resource
+        self.origin.resource = batch_attributes(self.resource)
+        self.inherited_identity = self.identity
 
     def on_end(self, scope: Any, end: int) -> None:
         """A scope ends."""

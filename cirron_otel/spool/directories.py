@@ -6,12 +6,17 @@ import contextlib
 import errno
 import os
 from pathlib import Path
+from typing import Final
+
+DEFAULT_NAME: Final = ".cirron"
+"""The directory that recordings go to by default. Git is to ignore it."""
 
 
 def make_private(directory: Path) -> None:
     """Make a directory, and those above it that are missing, with mode 0700, and sync their names.
 
-    What is there already stays as it is. Raises OSError.
+    A new `.cirron` gets a `.gitignore` for all that is in it. A directory that is there already
+    stays as it is. Raises OSError.
     """
     if directory.is_dir():
         return
@@ -22,6 +27,10 @@ def make_private(directory: Path) -> None:
         if not directory.is_dir():  # else another was quicker
             why = os.strerror(errno.ENOTDIR)
             raise NotADirectoryError(errno.ENOTDIR, why, str(directory)) from None
+    else:
+        if directory.name == DEFAULT_NAME:
+            with contextlib.suppress(OSError):
+                (directory / ".gitignore").write_text("*\n")
     # One may be allowed to make names in it, and not to read it.
     with contextlib.suppress(PermissionError):
         sync_directory(directory.parent)

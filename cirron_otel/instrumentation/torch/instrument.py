@@ -14,6 +14,7 @@ from .compiled import Compiled
 from .loaders import Accelerate, Loaders
 from .modules import Modules
 from .optimizers import Optimizers, Scaler
+from .ranks import Ranks
 from .shared import Shared
 from .trackers import Trackers
 from .transfers import Transfers
@@ -34,6 +35,11 @@ class TorchInstrumentation:
         """In a forked child: the parent's clock."""
         self.workers: Workers | None = None
         """Traces the processes of a DataLoader, where that is wanted."""
+
+    def ask_rank(self, found: Callable[[int, int], None]) -> None:
+        """Call `found` with rank and world size when torch.distributed knows them, perhaps now."""
+        look = self.shared.look_for_rank = Ranks(found).look
+        look()
 
     def install(self, *, clock: Any = None, devices: frozenset[str] = frozenset()) -> None:
         """Hook what there is. What this torch does not have is left out, with one warning.
@@ -109,6 +115,7 @@ class TorchInstrumentation:
 
     def look_after(self) -> None:
         """On the flush thread: finish what waits too long for a device, or for another copy."""
+        self.shared.look_for_rank()
         for tracker in tuple(self.shared.trackers):
             copies = tracker.copies
             if copies is not None:

@@ -125,6 +125,7 @@ class Passes:
             self._epochs += 1
         self.training = own
         own.fetches = 1
+        self._tracker.shared.look_for_rank()
         self._tracker.shared.pass_begins()
         self.steps.open(own, own.within, own.scope or current)
 
@@ -145,6 +146,7 @@ class Passes:
         self._evaluations += 1
         others.fetches = 1
         self.evaluation = others
+        tracker.shared.look_for_rank()
         tracker.shared.discover()
 
     def _gone(self) -> Any:

@@ -47,13 +47,15 @@ class Shared:
         """The same, if there is a reason to: a training pass begins."""
         self.step_over: Callable[[bool], None] = _ignore
         """A step is over; whether a model was called in it."""
+        self.look_for_rank: Callable[[], None] = _nothing
+        """Ask torch.distributed which process this is; called where a loop begins."""
         self.epoch_ended: Callable[[Any], None] = _ignore
         """An epoch is over: its scope."""
 
     def rest(self) -> None:
         """Nobody looks for models any more, nor waits for steps: the hooks are taken off."""
         self.is_over = True
-        self.discover = self.pass_begins = _nothing
+        self.discover = self.pass_begins = self.look_for_rank = _nothing
         self.step_over = _ignore
 
     def meet(self, optimizer: Any) -> Constant:
@@ -61,6 +63,7 @@ class Shared:
         key, known = id(optimizer), self.optimizers
         made = known[key] = Constant(optimizer=type(optimizer).__name__)
         self._references[key] = weakref.ref(optimizer, lambda _: known.pop(key, None))
+        self.look_for_rank()
         self.discover()
         return made
 
