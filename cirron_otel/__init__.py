@@ -55,15 +55,17 @@ _OF_CIRRON_SDK = frozenset({
 """What cirron-sdk has and this package does not: docs/migrating.md."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        missing = f"module {__name__!r} has no attribute {name!r}"
-        if name in _OF_CIRRON_SDK:
-            missing += f": it is no part of tracing; `from cirron import {name}` (cirron-sdk)"
-        raise AttributeError(missing)
-    module, attribute = _MODULES.get(name, (".profiler", name))
-    value = globals()[name] = getattr(import_module(module, __name__), attribute)
-    return value
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            missing = f"module {__name__!r} has no attribute {name!r}"
+            if name in _OF_CIRRON_SDK:
+                missing += f": it is no part of tracing; `from cirron import {name}` (cirron-sdk)"
+            raise AttributeError(missing)
+        module, attribute = _MODULES.get(name, (".profiler", name))
+        value = globals()[name] = getattr(import_module(module, __name__), attribute)
+        return value
 
 
 def __dir__() -> list[str]:

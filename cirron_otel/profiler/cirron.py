@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from opentelemetry.sdk.trace import TracerProvider
 
 from ..config import NOT_GIVEN, Config
+from ..config.keywords import CirronOptions, Output, ProfileOptions, Size, Snapshots
+from ..config.options import NotGiven
 from ..config.resolve import Resolved, resolve
 from ..sdk.errors import swallowed
 from ..sdk.health import disabled_health
@@ -39,15 +43,15 @@ class Cirron:
         api_key: str | None = None,
         api_endpoint: str | None = None,
         workspace_id: str | None = None,
-        output_dir: str | None = None,
-        snapshots: Any = NOT_GIVEN,
+        output_dir: str | os.PathLike[str] | None = None,
+        snapshots: Snapshots | NotGiven | None = NOT_GIVEN,
         sample_rate: float | None = None,
         flush_interval: float | None = None,
-        spool_max_bytes: int | None = None,
+        spool_max_bytes: Size | None = None,
         ingest_path: str | None = None,
-        output: str | list[str] | None = None,
+        output: Output | Sequence[Output] | None = None,
         trace_buffer_max_spans: int | None = None,
-        **options: Any,
+        **options: Unpack[CirronOptions],
     ) -> None:
         """Nothing is read, opened or started yet."""
         own = (
@@ -79,18 +83,18 @@ class Cirron:
     def profile(
         self,
         config: dict[str, Any] | None = None,
-        frameworks: Any = NOT_GIVEN,
-        snapshots: Any = NOT_GIVEN,
-        sample_rate: Any = NOT_GIVEN,
-        flush_interval: Any = NOT_GIVEN,
-        enabled: Any = NOT_GIVEN,
-        path: Any = None,
-        output: Any = NOT_GIVEN,
+        frameworks: str | Sequence[str] | NotGiven | None = NOT_GIVEN,
+        snapshots: Snapshots | NotGiven | None = NOT_GIVEN,
+        sample_rate: float | NotGiven | None = NOT_GIVEN,
+        flush_interval: float | NotGiven | None = NOT_GIVEN,
+        enabled: bool | NotGiven | None = NOT_GIVEN,
+        path: str | os.PathLike[str] | None = None,
+        output: Output | Sequence[Output] | NotGiven | None = NOT_GIVEN,
         *,
         parent: object = None,
         link: object = None,
         provider: TracerProvider | None = None,
-        **options: Any,
+        **options: Unpack[ProfileOptions],
     ) -> Profiler:
         """Open the session; see the module's `profile`."""
         given = {
@@ -150,18 +154,18 @@ def get_default() -> Cirron:
 
 def profile(
     config: dict[str, Any] | None = None,
-    frameworks: Any = NOT_GIVEN,
-    snapshots: Any = NOT_GIVEN,
-    sample_rate: Any = NOT_GIVEN,
-    flush_interval: Any = NOT_GIVEN,
-    enabled: Any = NOT_GIVEN,
-    path: Any = None,
-    output: Any = NOT_GIVEN,
+    frameworks: str | Sequence[str] | NotGiven | None = NOT_GIVEN,
+    snapshots: Snapshots | NotGiven | None = NOT_GIVEN,
+    sample_rate: float | NotGiven | None = NOT_GIVEN,
+    flush_interval: float | NotGiven | None = NOT_GIVEN,
+    enabled: bool | NotGiven | None = NOT_GIVEN,
+    path: str | os.PathLike[str] | None = None,
+    output: Output | Sequence[Output] | NotGiven | None = NOT_GIVEN,
     *,
     parent: object = None,
     link: object = None,
     provider: TracerProvider | None = None,
-    **options: Any,
+    **options: Unpack[ProfileOptions],
 ) -> Profiler:
     """Open the session of this process and start what records it; called again, the same Profiler.
 

@@ -13,7 +13,7 @@ import io
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from os import urandom
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 
 from .around import around_async, around_calls, around_generator
 from .buffers import limits, local
@@ -24,14 +24,22 @@ from .scope import Scope
 from .state import CONTEXT, SCOPE_KEY, state
 from .streams import AsyncStream, Opened, Stream, awaited
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 REQUEST = "request"
 CHUNK_TIMING = "stream_chunk_timing"
 """The key of `config` that asks for a mark `chunk_ms` for every item after the first."""
 
 
-def inference(
-    fn: Callable[..., Any] | None = None, *, config: Mapping[str, Any] | None = None
-) -> Any:
+@overload
+def inference(fn: F, *, config: Mapping[str, Any] | None = None) -> F: ...
+
+
+@overload
+def inference(fn: None = None, *, config: Mapping[str, Any] | None = None) -> Inference: ...
+
+
+def inference(fn: Any = None, *, config: Mapping[str, Any] | None = None) -> Any:
     """Open a scope `request` for each call.
 
     As `@inference`, `@inference(config={...})` and `with inference() as request`. It decorates
@@ -65,10 +73,10 @@ class Inference:
             swallowed("inference", error)
         self._open: list[Request] = []
 
-    def __call__(self, fn: Any) -> Any:
-        """Decorate a function; what is none comes back as it is."""
+    def __call__(self, fn: F) -> F:
+        """Decorate a function; any other object is returned unchanged."""
         try:
-            return self._decorated(fn)
+            return cast(F, self._decorated(fn))
         except Exception as error:
             swallowed("decorator", error)
             return fn
@@ -85,7 +93,7 @@ class Inference:
         wrapper._cirron_config = dict(self.config)
         return wrapper
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Request:
         """Open a request."""
         request = self._request()
         self._open.append(request)
@@ -98,7 +106,7 @@ class Inference:
             self._open.remove(request)
             request.__exit__(kind, error, trace)
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> Request:
         """The same, in `async with`."""
         return self.__enter__()
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from os import urandom
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from opentelemetry.context.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span, StatusCode
@@ -71,12 +71,12 @@ class Scope(RecordedSpan):
         self._start = self._end = self._overhead = self._id = 0
         self._more = self._token = None
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         """Open it; it is the current span from here on."""
         try:
             begun = now()
             if self._start:
-                return self._open_again()
+                return self._open_again()  # type: ignore[no-any-return]
             if not state.recording:
                 self._start = begun
                 return self
@@ -141,7 +141,7 @@ class Scope(RecordedSpan):
         except Exception as problem:
             self._not_left(problem)
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> Self:
         """The same, in `async with`."""
         return self.__enter__()
 
@@ -241,7 +241,7 @@ class Scope(RecordedSpan):
             more.around_id = f"{around.span_id:016x}{self._trace.low}"
         return True
 
-    def _open_unrecorded(self, begun: int) -> Any:
+    def _open_unrecorded(self, begun: int) -> Self:
         drops.too_deep += 1
         if drops.too_deep == 1:
             logger.warning(
@@ -251,7 +251,7 @@ class Scope(RecordedSpan):
         self._id, self._start = 0, begun
         return self
 
-    def _not_entered(self, error: Exception) -> Any:
+    def _not_entered(self, error: Exception) -> Self:
         """Something of ours failed: it is not recorded, and what is inside hangs on what is around.
 
         The token stays, where there is one: the exit needs it.

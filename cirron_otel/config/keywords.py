@@ -1,0 +1,67 @@
+"""The options as keyword arguments, for type checkers.
+
+At run time every keyword is accepted, and an unknown one is reported as a configuration problem. A
+type checker reports it before the program runs. `tests/config/test_keywords.py` compares these
+classes with the table in `options.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, TypedDict
+
+Output: TypeAlias = Literal["spool", "log", "stdout", "none"]
+Exporter: TypeAlias = Literal["auto", "none", "otlp", "cirron"]
+Snapshots: TypeAlias = Literal["stats", "sampled", "full", "none", "off"]
+Size: TypeAlias = int | str
+"""Bytes as a number, or a text such as `500MB`."""
+
+
+class SharedOptions(TypedDict, total=False):
+    """The options that are keywords of `profile()` and of `Cirron()`."""
+
+    exporters: Exporter | Sequence[Exporter] | None
+    run_id: str | None
+    pipeline_id: str | None
+    deployment_id: str | None
+    model_id: str | None
+    workers: bool | None
+    cuda_timing: bool | None
+    cuda_memory: bool | None
+    otlp_snapshots: Literal["summary", "full"] | None
+    metrics: bool | None
+    trace_layout: Literal["segmented", "session"] | None
+    segment_records: int | None
+    segment_seconds: float | None
+    join: Literal["parent", "link", "none"] | None
+    detail_every: int | None
+    detail_slow_factor: float | None
+    overhead_marks: bool | int | None
+    cpu_time: bool | None
+    memory_peak: bool | None
+    mark_capacity: int | None
+    scope_capacity: int | None
+    shutdown_timeout: float | None
+    exit_timeout: float | None
+    handle_signals: bool | None
+    log_correlation: bool | None
+
+
+class ProfileOptions(SharedOptions, total=False):
+    """The further keywords of `profile()`."""
+
+    api_key: str | None
+    api_endpoint: str | None
+    workspace_id: str | None
+    output_dir: str | os.PathLike[str] | None
+    spool_max_bytes: Size | None
+    ingest_path: str | None
+    trace_buffer_max_spans: int | None
+
+
+class CirronOptions(SharedOptions, total=False):
+    """The further keywords of `Cirron()`."""
+
+    enabled: bool | None
+    frameworks: str | Sequence[str] | None
