@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from cirron_otel import exactjson
 from tests.cli.server import OtlpServer
 
 BIN = Path(sys.executable).parent
+PLUGIN = "cirron_otel.pytest_plugin"
 COMMAND = str(BIN / "cirron-otel")
 SPOOLS = Path(__file__).parents[1] / "testdata" / "spools"
 RECORDED = SPOOLS / "01_torch_basic" / ".cirron"
@@ -23,8 +26,17 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment in which the command is found, with `more` in it."""
-    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+    """The environment in which the command and the pytest plugin are found, with `more` in it."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, **_plugin(), **more}
+
+
+@cache
+def _plugin() -> dict[str, str]:
+    """The variable that loads the pytest plugin, until an installation registers it."""
+    points = metadata.entry_points(group="pytest11")
+    is_registered = any(point.value == PLUGIN for point in points)
+    return {} if is_registered else {"PYTEST_PLUGINS": PLUGIN}
 
 
 @pytest.fixture
