@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from ..errors import CirronOtelError, TargetError, UsageError
-from . import output, signals
+from . import completion, output, signals
 from .collector import collector
 from .convert import convert
 from .demo import demo
@@ -28,7 +28,6 @@ from .spool import spool
 
 PROGRAM = "cirron-otel"
 INTERRUPTED = 130
-_COMPLETE = "_CIRRON_OTEL_COMPLETE"
 _DEBUG = "CIRRON_OTEL_DEBUG"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
@@ -84,8 +83,8 @@ def _invoke(arguments: list[str]) -> int:
 
     Not through click's own `main`, which would print an empty line on Ctrl-C.
     """
-    if _COMPLETE in os.environ:
-        cli.main(arguments, prog_name=PROGRAM)
+    if completion.VARIABLE in os.environ:
+        completion.complete(cli, PROGRAM, arguments)
     try:
         with cli.make_context(PROGRAM, arguments) as context:
             return cli.invoke(context) or 0
