@@ -17,12 +17,13 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest backends test demo bench fuzz soak docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons backends test demo bench fuzz soak docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
 	@echo "make torch     PyTorch and what trains with it, added to .venv (demo, test and bench do it)"
 	@echo "make torch-oldest  the oldest PyTorch that is supported, in an environment of its own"
+	@echo "make pythons   the wheel, in each supported Python of this machine"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make test      linters, types, layers and all tests"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
@@ -65,6 +66,9 @@ $(TORCH_STAMP): $(STAMP)
 
 torch-oldest: $(STAMP)
 	@$(BIN)/python -m tests.torch.environments
+
+pythons: $(STAMP)
+	@$(BIN)/python -m tests.pythons
 
 backends:
 	$(PYTHON) -m tests.backends.build

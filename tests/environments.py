@@ -41,6 +41,10 @@ class Environment:
     """Requirements, installed with what they need; without any, what `pins` lists and no more."""
     paths: tuple[Path, ...] = ()
     """Directories at the end of its `sys.path`: its own packages win, then those of the first."""
+    interpreter: str = sys.executable
+    """The Python that it is made with: that of the tests by default."""
+    version: str = sys.version
+    """Of that Python: with another one the environment is made again."""
 
     @property
     def home(self) -> Path:
@@ -56,8 +60,8 @@ class Environment:
     @property
     def site_packages(self) -> Path:
         """Where its packages are."""
-        python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        return self.home / "lib" / python / "site-packages"
+        major, minor, *_ = self.version.split(".")
+        return self.home / "lib" / f"python{major}.{minor}" / "site-packages"
 
     @property
     def is_made(self) -> bool:
@@ -82,7 +86,7 @@ class Environment:
         return self.python
 
     def _fill(self) -> None:
-        command = [sys.executable, "-m", "venv", str(self.home)]
+        command = [self.interpreter, "-m", "venv", str(self.home)]
         self._check(subprocess.run(command, capture_output=True, text=True, check=False))
         wanted = self.install or ("--no-deps", "-r", str(self.pins))
         self._check(install(self.python, ["--quiet", "-c", str(self.pins), *wanted]))
@@ -91,7 +95,7 @@ class Environment:
         (self.home / "pins").write_text(self._wanted())
 
     def _wanted(self) -> str:
-        asked = repr((self.install, [str(path) for path in self.paths], sys.version))
+        asked = repr((self.install, [str(path) for path in self.paths], self.version))
         return hashlib.sha256(self.pins.read_bytes() + asked.encode()).hexdigest()
 
     def _check(self, result: subprocess.CompletedProcess[str]) -> None:

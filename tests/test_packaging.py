@@ -143,7 +143,7 @@ def test_the_pins_allow_what_the_project_asks_for() -> None:
 
 def test_ci_runs_the_command_of_the_readme() -> None:
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert commands[-2:] == ["make torch-oldest", "make test"]
+    assert commands[-3:] == ["make torch-oldest", "make pythons", "make test"]
     assert "make test" in (ROOT / "README.md").read_text()
 
 
@@ -163,7 +163,18 @@ def test_ci_fails_where_go_is_missing(tmp_path: Path) -> None:
     assert result.stderr.startswith(".ci/run: Go is not found on the PATH: install Go")
 
 
-TARGETS = ["venv", "torch", "torch-oldest", "backends", "test", "demo", "bench", "lint", "clean"]
+TARGETS = [
+    "venv",
+    "torch",
+    "torch-oldest",
+    "pythons",
+    "backends",
+    "test",
+    "demo",
+    "bench",
+    "lint",
+    "clean",
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -92,9 +92,9 @@ def check_without_running(block: Block) -> None:
             assert words[1] in targets
         elif words[0] == "pip":
             assert words[1] == "install"
-            found = re.fullmatch(r"([a-z-]+)(?:\[([a-z0-9,]+)\])?", words[2])
+            found = re.fullmatch(r"([a-z-]+|\.)(?:\[([a-z0-9,]+)\])?", words[2])
             assert found is not None
-            assert found[1] == project["name"]
+            assert found[1] in (project["name"], ".")
             assert set((found[2] or "all").split(",")) <= set(project["optional-dependencies"])
         elif words[:2] == ["docker", "run"]:
             assert f"image: {words[-1]}\n" in (ROOT / "docker" / "compose.yaml").read_text()
@@ -227,6 +227,7 @@ def _is_known(name: str) -> bool:
 
 def test_what_cannot_be_run_is_really_checked() -> None:
     for text in ("make nonsense", "pip install 'cirron-otel[nonsense]'", "pip install other",
+                 "pip install '.[nonsense]'",
                  "docker run --rm other:1.0"):  # fmt: skip
         with pytest.raises(AssertionError):
             check_without_running(Block("sh", text))
