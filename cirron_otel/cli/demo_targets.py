@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..collector.extra import is_installed
 from ..errors import CirronOtelError, UsageError
 from .embedded import Embedded, EmbeddedError
-from .text import count, duration, printable
+from .text import added, count, duration, printable
 
 if TYPE_CHECKING:
     from ..pipeline.export_report import ExportReport
@@ -166,6 +166,8 @@ class Sent:
     target: str
     accepted: int = 0
     rejected: int = 0
+    synthetic: int = 0
+    """Spans among them that stand for no record."""
     message: str = ""
     """What the endpoint said, though it took it."""
     trace_id: str = ""
@@ -175,9 +177,11 @@ class Sent:
         """For people."""
         if self.failure:
             return f"sent    NOT: {printable(self.failure)}"
+        recorded = self.accepted + self.rejected - self.synthetic
         return (
             f"sent    {printable(self.target)}  ({count(self.accepted, 'span')} accepted,"
-            f" {self.rejected:,} rejected; look for trace {self.trace_id})"
+            f" {self.rejected:,} rejected{added(recorded, self.synthetic)};"
+            f" look for trace {self.trace_id})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -186,6 +190,7 @@ class Sent:
             "target": self.target,
             "accepted": self.accepted,
             "rejected": self.rejected,
+            "synthetic": self.synthetic,
             "message": self.message,
             "trace_id": self.trace_id,
             "failure": self.failure or None,
@@ -214,7 +219,7 @@ def send(source: Path, session: str | None) -> Sent | None:
                 only = _session_alone(source, session, Path(folder))
                 report = _export(only, environ)
             sent.accepted, sent.rejected = report.accepted, report.rejected
-            sent.message = report.message
+            sent.message, sent.synthetic = report.message, report.synthetic
     except CirronOtelError as error:
         sent.failure = str(error)
     return sent

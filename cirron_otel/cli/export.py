@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import click
 
 from . import output, signals
 from .convert import counts
 from .parameters import from_option, json_option, layout_option
-from .text import count, size
+from .text import added, count, size
+
+if TYPE_CHECKING:
+    from ..pipeline.export_report import ExportReport
 
 _INTERRUPTED = 130
 
@@ -41,15 +45,26 @@ def export(source: str, follow: bool, source_format: str | None, layout: str, as
     if as_json:
         output.document(report.to_json())
     else:
-        batches = count(report.batches, "batch", "batches")
-        output.result(
-            f"{batches} ({counts(report)}), {size(report.bytes_written)} sent to {report.target}:"
-            f" {count(report.accepted, 'span')} accepted, {report.rejected:,} rejected"
-        )
+        output.result(_summary(report))
     output.shortfalls(report)
     if report.message:
         output.message(f"the endpoint says: {report.message}")
+    if report.hint:
+        output.message(f'{report.hint}; docs/backends.md, "Old runs in Tempo", describes a remedy')
     if stop.is_set():
         output.message("interrupted")
         return _INTERRUPTED
     return report.exit_code
+
+
+def _summary(report: ExportReport) -> str:
+    """Describe an export in one line, in which the numbers of spans add up."""
+    if report.is_translated:
+        content = f"{count(report.batches, 'batch', 'batches')} ({counts(report)})"
+    else:
+        content = count(report.messages, "message")
+    return (
+        f"{content}, {size(report.bytes_written)} sent to {report.target}:"
+        f" {count(report.accepted, 'span')} accepted, {report.rejected:,} rejected"
+        + added(report.spans, report.synthetic)
+    )

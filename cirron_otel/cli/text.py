@@ -25,6 +25,11 @@ def count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def added(recorded: int, synthetic: int) -> str:
+    """Explain why more spans are sent than were recorded; "" if that is not so."""
+    return f" ({recorded:,} recorded, {synthetic:,} synthetic)" if synthetic else ""
+
+
 def size(number: int) -> str:
     """Bytes in decimal units: `98.6 kB`."""
     value, unit = float(number), 0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import UsageError
 from ..exporter.config import OtlpConfig
 from ..exporter.otlp import Pusher, PushError
 from ..query.address import is_query_address
+from ..query.ingestion_slack import find_slack
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
@@ -26,6 +30,8 @@ REQUEST_BYTES = 2_000_000
 """Batches are sent together up to about this size."""
 DEADLINE_S = 60.0
 """How long an export that does not follow goes on without a request being accepted."""
+_RECENT_S = 30.0
+"""Every backend shows a run that is not older than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +75,33 @@ def export(
         pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
         sender = _Sender(pusher, report)
         if source.is_otlp:
+            report.is_translated = False
             for message in messages_of(source, report, progress):
-                if parsed(message, report, source) is not None:
+                traces = parsed(message, report, source)
+                if traces is not None:
                     sender.send(pushable(message.data), [])
+                    report.sent_of(_earliest_end(traces))
                 if stop.is_set():
                     break
         else:
             _push_spool(source, options, sender, report, progress, stop)
+        report.messages = sender.messages  # those that were sent, not those that were read
+    report.hint = _hint(config, report)
     return report
+
+
+def _hint(config: OtlpConfig, report: ExportReport) -> str:
+    """Explain why the target may not show what it accepted."""
+    if not report.accepted or report.oldest_ns is None:
+        return ""
+    age_s = (time.time_ns() - report.oldest_ns) / 1e9
+    slack = find_slack(config) if age_s > _RECENT_S else None
+    return "" if slack is None else slack.problem(age_s)
+
+
+def _earliest_end(traces: TracesData) -> int | None:
+    scopes = (scope for resource in traces.resource_spans for scope in resource.scope_spans)
+    return min((span.end_time_unix_nano for scope in scopes for span in scope.spans), default=None)
 
 
 class _Sender:
@@ -84,6 +109,8 @@ class _Sender:
 
     def __init__(self, pusher: Pusher, report: ExportReport) -> None:
         self._pusher, self.report = pusher, report
+        self.messages = 0
+        """Messages that were sent."""
         self._waiting: list[Encoded] = []
         self._size = 0
 
@@ -110,7 +137,7 @@ class _Sender:
             self._count(error.result)
             raise
         self._count(result)
-        report.messages += 1
+        self.messages += 1
         report.bytes_written += len(data)
         for item in items:
             report.batches += 1
@@ -119,12 +146,19 @@ class _Sender:
             report.marks += item.marks
             report.snapshots += item.snapshots
             report.bytes_read += item.size
+            report.sent_of(_sealed_ns(item.name))
 
     def _count(self, result: Any) -> None:
         self.report.accepted += result.accepted_spans
         self.report.rejected += result.rejected_spans
         if result.error_message:
             self.report.message = result.error_message
+
+
+def _sealed_ns(name: str) -> int | None:
+    """The time at which a batch was sealed, by the name of its file."""
+    digits = name.partition("-")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def _push_spool(

@@ -18,6 +18,17 @@ class ExportReport(Report):
     """Spans that it refused by a partial success."""
     message: str = ""
     """What it said about them."""
+    oldest_ns: int | None = None
+    """When the oldest batch was sealed, or the oldest span of an OTLP file ended."""
+    hint: str = ""
+    """Why a backend that accepted everything may not show it."""
+    is_translated: bool = True
+    """Whether the spans were made from batches, and not read from an OTLP file."""
+
+    def sent_of(self, time_ns: int | None) -> None:
+        """Record that something of this time was sent."""
+        if time_ns and (self.oldest_ns is None or time_ns < self.oldest_ns):
+            self.oldest_ns = time_ns
 
     @property
     def exit_code(self) -> int:
@@ -25,7 +36,18 @@ class ExportReport(Report):
         missing = self.backend is not None and self.backend.missing_count
         return 1 if self.skipped_count or self.incomplete or self.rejected or missing else 0
 
+    @property
+    def synthetic(self) -> int:
+        """How many of the sent spans stand for no record: the mapping adds them for backends."""
+        return max(self.accepted + self.rejected - self.spans, 0) if self.is_translated else 0
+
     def to_json(self) -> dict[str, Any]:
         """The report for machines."""
-        own = {"accepted": self.accepted, "rejected": self.rejected, "message": self.message}
+        own = {
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "synthetic": self.synthetic,
+            "message": self.message,
+            "hint": self.hint,
+        }
         return Report.to_json(self) | own

@@ -91,10 +91,12 @@ class Collector:
         recent: Any = None,
         naming: Naming | None = None,
         snapshots: Snapshots | None = None,
+        announces_open: bool = True,
     ) -> None:
         """`overhead_every`: every how many scopes the SDK's own time becomes a mark; 0 for none.
 
-        `naming` gives batches their ids and times; random ids by default.
+        `naming` gives batches their ids and times; random ids by default. `announces_open`: batches
+        name open sessions and epochs, so that a backend shows them before they end.
         """
         self._origin = origin
         self._foreign = foreign
@@ -103,6 +105,7 @@ class Collector:
         self._thinner = thinner
         self._recent = recent
         self._snapshots = snapshots
+        self._announces_open = announces_open
         self._taking = Taking()
         self._taken: Taken | None = None
         self._change = Change()
@@ -335,7 +338,7 @@ class Collector:
         units = {scope for scope in taken.open if scope._depth <= UNIT_DEPTH}
         running = [
             scope
-            for scope, seen in taken.open.items()
+            for scope, seen in (taken.open.items() if self._announces_open else ())
             if scope in units and (seen or not scope._depth) and scope not in self._announced
         ]
         change = self._change

@@ -248,7 +248,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
     collector = Collector(
         origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
-        naming=Names(owner), snapshots=snapshots,
+        naming=Names(owner), snapshots=snapshots, announces_open=bool(exports),
     )  # fmt: skip
     writer = SpoolWriter(paths.root, config.spool_max_bytes)
     sealer = (Sealer if is_spooled else Unwritten)(

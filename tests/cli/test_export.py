@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,53 @@ def test_a_spool_arrives_whole(run: Run, spool: Path, server: OtlpServer) -> Non
     assert all(len(each) == 8 and any(each) for each in ids)
 
 
+def test_the_numbers_of_spans_add_up(
+    run: Run, spool: Path, server: OtlpServer, tmp_path: Path
+) -> None:
+    many = {"CIRRON_SEGMENT_RECORDS": "20", "CIRRON_OUTPUT_DIR": str(tmp_path / "run")}
+    program = (
+        "import cirron_otel as ci\nci.profile(frameworks=[])\n"
+        "for _ in ci.epochs(range(3)):\n    for _ in ci.batches(range(30)): pass\n"
+        "ci.shutdown()"
+    )
+    subprocess.run([sys.executable, "-c", program], env=environment(**many), check=True)
+    report = json.loads(run("export", "run", "--json", env=server.environ).stdout)
+    assert report["spans"] == 1 + 3 + 90
+    assert report["synthetic"] > 5
+    assert report["accepted"] == report["spans"] + report["synthetic"]
+    result = run("export", "run", env=server.environ)
+    numbers = f"{report['accepted']} spans accepted, 0 rejected"
+    assert f"{numbers} (94 recorded, {report['synthetic']} synthetic)\n" in result.stdout
+    server.rejected = 3
+    result = run("export", "run", env=server.environ)
+    assert f"{report['accepted'] - 3} spans accepted, 3 rejected (94 recorded" in result.stdout
+
+
+def test_a_finished_run_has_no_marker_of_open_scopes(
+    run: Run, server: OtlpServer, tmp_path: Path
+) -> None:
+    program = (
+        "import time\nimport cirron_otel as ci\nci.profile(frameworks=[], flush_interval=0.05)\n"
+        "for _ in ci.epochs(range(2)):\n    for _ in ci.batches(range(5)): time.sleep(0.05)\n"
+        "ci.shutdown()"
+    )
+    for number, more in enumerate(({}, server.environ)):
+        run_dir = {"CIRRON_OUTPUT_DIR": str(tmp_path / f"run{number}")}
+        command = [sys.executable, "-c", program]
+        subprocess.run(command, env=environment(**run_dir, **more), check=True)
+    report = json.loads(run("export", "run0", "--json", env=server.environ).stdout)
+    assert (report["spans"], report["synthetic"]) == (13, 0)
+    # A run that sends as it goes shows its open scopes: the session, and each epoch.
+    texts = [path.read_text() for path in (tmp_path / "run1" / "spool").glob("*.json")]
+    assert any('"running"' in text for text in texts)
+
+
 def test_a_file_arrives_whole(run: Run, spool: Path, server: OtlpServer) -> None:
     assert run("convert", ".cirron", "t.binpb.gz").returncode == 0
     result = run("export", "t.binpb.gz", env=server.environ)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "0 rejected" in result.stdout
+    assert result.stdout.startswith("5 messages, ")
+    assert result.stdout.endswith(f": {len(server.span_ids())} spans accepted, 0 rejected\n")
     assert len(server.span_ids()) >= 173
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.backends import run
 from tests.cli.conftest import environment
+from tests.cli.server import OtlpServer
 
 from .spools import assert_same, batches, cirron_otel, spans_of
 from .test_round_trips import LAYOUTS, through
@@ -28,7 +29,8 @@ def record(directory: Path, **variables: str) -> Path:
 
 @pytest.fixture(scope="module")
 def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("own") / "run")
+    with OtlpServer() as server:  # a run that sends as it goes names its open scopes
+        return record(tmp_path_factory.mktemp("own") / "run", **server.environ)
 
 
 def test_it_holds_what_is_to_be_converted(spool: Path) -> None:
