@@ -13,11 +13,12 @@ from opentelemetry.trace import Span
 
 from .buffers import limits, local
 from .clock import ANCHOR, wall_now
+from .enclosing import Enclosing, innermost
 from .otel_span import RecordedSpan
 from .plain import plain_attributes, text_of
 from .rows import SpanRow
 from .span_rows import event_record, flags_of, link_record, otel_fields, recorded_above
-from .state import CONTEXT, SCOPE_KEY, SEEN, SPAN_KEY, state
+from .state import CONTEXT, SEEN, state
 from .traces import SAMPLED
 
 _TAKEN = "_cirron_otel_taken"
@@ -29,11 +30,13 @@ class Begun:
     """A foreign span that is open."""
 
     span: Any
-    scope: Any
-    """The innermost scope around it, or the session."""
-    above_id: str | None
-    """The Cirron id of the recorded foreign span around it, which stands nearer than the scope."""
+    seen: Enclosing
     thread_id: int
+
+    @property
+    def above(self) -> Any:
+        """Its parent: the innermost scope or recorded span around it, or the session."""
+        return self.seen._above
 
 
 Ended = tuple[ReadableSpan, Begun]
@@ -56,16 +59,13 @@ class ForeignSpans:
         if len(self.open) >= limits.scopes:
             self.dropped += 1
             return
-        scope: Any = context.get(SCOPE_KEY) or state.session
-        current = context.get(SPAN_KEY)
-        if isinstance(current, RecordedSpan) and current._id and current._start:
-            scope = current
-        above_id = None
-        if current is not scope and getattr(current, SEEN, None) is not None:
-            around = current.get_span_context()
-            above_id = f"{around.span_id:016x}{around.trace_id & (1 << 64) - 1:016x}"
-        begun = Begun(span, scope, above_id, threading.get_ident())
-        setattr(span, SEEN, scope)
+        above = innermost(context)
+        seen = Enclosing(span, above)
+        begun = Begun(span, seen, threading.get_ident())
+        setattr(span, SEEN, seen)
+        inside = None if type(above) is Enclosing else above._inside
+        if inside is not None:
+            inside.begin(seen)
         self.open[own.trace_id, own.span_id] = begun
 
     def end(self, span: ReadableSpan) -> None:
@@ -78,10 +78,12 @@ class ForeignSpans:
         begun = self.open.pop((own.trace_id, own.span_id), None)
         if begun is None:
             if state.session._start:
-                begun = Begun(span, state.session, None, threading.get_ident())
+                begun = Begun(span, Enclosing(span, state.session), threading.get_ident())
             else:
                 return
-        inside = begun.scope._inside
+        inside = begun.above._inside
+        if inside is not None:
+            inside.open.pop(begun.seen, None)
         if inside is not None and span.start_time and span.end_time:
             inside.append((span.start_time - ANCHOR, span.end_time - ANCHOR))
         buffers = local.b
@@ -95,10 +97,8 @@ def foreign_row(span: Any, begun: Begun, pid: int, rank: int | None, default_tra
     """The record of a foreign span; `end_ns` is 0 while it is open."""
     context = span.get_span_context()
     trace_id = f"{context.trace_id:032x}"
-    parent_id = begun.above_id
-    if parent_id is None:
-        scope = begun.scope
-        parent_id = (scope if scope._id else recorded_above(scope)).id
+    above = begun.above
+    parent_id = (above if above._id else recorded_above(above)).id
     return SpanRow(
         f"{context.span_id:016x}{trace_id[16:]}",
         text_of(span.name),

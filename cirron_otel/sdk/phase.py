@@ -55,7 +55,8 @@ class Phase(Scope):
         """Hang it on another scope of the same thread, before it is finished."""
         self._above = above
         self._depth = above._depth + 1
-        self._trace = above._trace
+        if self._more is None or not self._more.is_rooted:
+            self._trace = above._trace
 
 
 class Whole(Phase):
@@ -124,7 +125,7 @@ def unfold(step: Any) -> list[Phase]:
 class Intervals:
     """Intervals of time, as pairs of nanoseconds; many take no more memory than some."""
 
-    __slots__ = ("_floor", "_folded", "_some", "by_hand", "last")
+    __slots__ = ("_floor", "_folded", "_some", "by_hand", "last", "open")
 
     def __init__(self) -> None:
         self.by_hand = False
@@ -133,6 +134,24 @@ class Intervals:
         self._folded = self._floor = 0
         self.last = 0
         """When the last of them was over."""
+        self.open: dict[Any, None] = {}
+        """Spans of other libraries that began directly below and have not ended."""
+
+    def begin(self, span: Any) -> None:
+        """A span of another library begins directly below."""
+        if len(self.open) < _MANY:
+            self.open[span] = None
+
+    def close(self, above: Any) -> None:
+        """The step ends now. An open span with a phase in it counts up to now; another one
+        belongs to `above`.
+        """
+        while self.open:
+            span, _ = self.open.popitem()
+            if span.holds:
+                self.append((span._start, now()))
+            else:
+                span.hang_on(above)
 
     def append(self, interval: tuple[int, int]) -> None:
         """Add one that is over."""

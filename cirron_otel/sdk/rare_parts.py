@@ -18,9 +18,8 @@ class More:
     """What few scopes have, with its value where a scope has none of it."""
 
     __slots__ = (
-        "around_id", "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted",
-        "kind",
-        "links", "memory_peak_bytes", "otel_parent", "status",
+        "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted", "kind", "links",
+        "memory_peak_bytes", "otel_parent", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -28,8 +27,6 @@ class More:
         self.is_rooted = False
         """Whether OpenTelemetry's parent is another than Cirron's: `otel_parent`."""
         self.otel_parent: SpanContext | None = None
-        self.around_id: str | None = None
-        """The Cirron id of the recorded span that is no scope and stands nearer than any."""
         self.inside: Any = None
         """The context inside, while a generator whose scope this is has yielded."""
         self.status = UNSET

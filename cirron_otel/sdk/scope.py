@@ -22,10 +22,11 @@ from .around import around_calls
 from .buffers import local
 from .clock import now
 from .coerce import hold
+from .enclosing import Enclosing, enclosing_of
 from .errors import swallowed
 from .otel_span import RecordedSpan
 from .plain import text_of
-from .state import CONTEXT, SCOPE_KEY, SEEN, SPAN_KEY, state
+from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH, Trace
 
 logger = logging.getLogger("cirron_otel")
@@ -227,7 +228,12 @@ class Scope(RecordedSpan):
         return True
 
     def _join(self, current: Any, around: Any, parent: Scope) -> bool:
-        """Stand below a span that is not a scope: in its trace, the caller's."""
+        """Become a child of a span that is no scope, in its trace, as the caller's are."""
+        seen = enclosing_of(current)
+        if seen is not None:
+            self._above, self._depth = seen, seen._depth + 1
+            self._trace = seen._trace
+            return True
         trace_id = around.trace_id.to_bytes(16, "big")
         if trace_id == parent._trace.trace_id:
             self._trace = parent._trace
@@ -237,8 +243,6 @@ class Scope(RecordedSpan):
             )
         more = self.more
         more.is_rooted, more.otel_parent = True, around
-        if getattr(current, SEEN, None) is not None:
-            more.around_id = f"{around.span_id:016x}{self._trace.low}"
         return True
 
     def _open_unrecorded(self, begun: int) -> Self:
@@ -309,6 +313,8 @@ class Scope(RecordedSpan):
         Not in a task or another thread: there the context goes on below the span that it was made
         in, as OpenTelemetry has it.
         """
+        if type(above) is Enclosing:
+            above = above.scope
         asyncio = sys.modules.get("asyncio")
         is_over = not above._depth
         is_apart = asyncio is not None and asyncio._get_running_loop() is not None
@@ -317,17 +323,16 @@ class Scope(RecordedSpan):
             return
         if not is_over and (is_apart or above._thread != self._thread):
             return
-        left, around = above, None
+        left, span = above, None
         while above._end and above._depth:
-            around = above._more
-            above = above._above
+            span = _span_around(above)
+            above = above._above.scope if type(above._above) is Enclosing else above._above
         keys = [SCOPE_KEY, SPAN_KEY] if context.get(SPAN_KEY) is left else [SCOPE_KEY]
         changed: dict[str, Any] = {k: v for k, v in context.items() if k not in keys}
         if not above._end and above is not NOWHERE:
             changed |= dict.fromkeys(keys, above)
-            if around is not None and around.otel_parent is not None and SPAN_KEY in keys:
-                changed[SPAN_KEY] = between = NonRecordingSpan(around.otel_parent)
-                setattr(between, SEEN, above if around.around_id else None)
+            if span is not None and SPAN_KEY in keys:
+                changed[SPAN_KEY] = span
         _set(Context(changed))
 
     def _tell_start(self, context: Any) -> None:
@@ -344,6 +349,16 @@ class Scope(RecordedSpan):
             swallowed("on_end", problem)
         if not self._end:
             self._end = end
+
+
+def _span_around(scope: Any) -> Any:
+    """The span directly around a scope, if that is no scope."""
+    if type(scope._above) is Enclosing:
+        return scope._above.span
+    more = scope._more
+    if more is None or more.otel_parent is None:
+        return None
+    return NonRecordingSpan(more.otel_parent)
 
 
 class _Drops:

@@ -39,9 +39,6 @@ def recorded_above(scope: Any) -> Any:
 
 def parent_id_of(scope: Scope) -> str | None:
     """The Cirron id of the nearest recorded span around it."""
-    more = scope._more
-    if more is not None and more.around_id is not None:
-        return more.around_id
     above = scope._above if scope._above._id else recorded_above(scope)
     return f"{above._id:016x}{above._trace.low}" if above._id else None
 

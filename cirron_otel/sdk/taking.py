@@ -14,6 +14,7 @@ from typing import Any
 
 from . import buffers as buf
 from .buffers import MarkEntry
+from .enclosing import Enclosing
 from .foreign import Ended
 from .scope import Scope
 
@@ -115,12 +116,13 @@ class Taking:
         if not begun:
             return {}
         named = {entry[0] for entry in self.marks} | {scope._above for scope in ended}
+        named |= {each.scope for each in named if type(each) is Enclosing}
         late: dict[Any, None] = {}
         for scope in begun:
             each: Any = scope if not scope._end or scope in named else None
             while each in begun and each not in late:
                 late[each] = None
-                each = each._above
+                each = each._above.scope if type(each._above) is Enclosing else each._above
         buf.held.scopes = late.keys()
         return {scope: None for scope in late if scope._id}
 

@@ -212,6 +212,8 @@ def _close(step: Step, kids: list[Phase]) -> None:
         step._until = at
         rest = at - start - covered
     else:
+        if inside.open:
+            inside.close(step._above)
         for phase in kids:
             inside.append((phase._start, phase._until))
         step._until = at = max(inside.last, start)

@@ -11,6 +11,7 @@ from opentelemetry.context.context import Context
 
 from ...sdk.clock import now
 from ...sdk.phase import Phase, Step, Whole, begin, make_current
+from ...sdk.scope import Scope
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 
 _OURS = (SPAN_KEY, SCOPE_KEY)
@@ -172,6 +173,15 @@ def carried(context: Any, target: Any) -> Any:
 def scope_of(context: Any) -> Any:
     """The scope that is open in a context."""
     return context.get(SCOPE_KEY) or state.session
+
+
+def without_step(context: Any, step: Any, target: Any) -> Any:
+    """`target`, with a span of another library that is current in `context` inside of `step`."""
+    inside = carried(context, target)
+    span = context.get(SPAN_KEY)
+    if span is step or isinstance(span, Scope) or span is None:
+        return inside
+    return Context({**inside, SPAN_KEY: span})
 
 
 def by_hand(scope: Any, names: tuple[str, ...]) -> bool:

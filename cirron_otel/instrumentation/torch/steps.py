@@ -11,7 +11,7 @@ from ...sdk.phase import Phase, Step, begin, make_current
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.traces import UNIT_DEPTH
 from .iteration import Iteration, new_step
-from .one_pass import Pass, carried, scope_of
+from .one_pass import Pass, scope_of, without_step
 
 if TYPE_CHECKING:
     from .passes import Passes
@@ -131,7 +131,7 @@ class Steps:
                 tracker.shared.step_over(iteration.called)
         context = _get()
         if scope_of(context) is iteration.step:
-            _set(carried(context, own.within))
+            _set(without_step(context, iteration.step, own.within))
 
     def undo_fetch(self, load: Phase) -> None:
         """There was no batch: the step, or micro step, that was opened for it is none."""

@@ -12,8 +12,9 @@ from opentelemetry.context.context import Context
 
 from ...sdk.buffers import local, pressure
 from ...sdk.clock import now
+from ...sdk.enclosing import Enclosing, innermost
 from ...sdk.errors import swallowed
-from ...sdk.phase import STEPS, Fetched, Phase, Whole, begin, enter, leave
+from ...sdk.phase import STEPS, Fetched, Phase, Step, Whole, begin, enter, leave
 from ...sdk.scope import MAX_DEPTH, NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .bare import Bare
@@ -196,17 +197,24 @@ class Tracker:
             context = _get()
         current: Any = context.get(SCOPE_KEY) or state.session
         name = NAMES[kind & PLAIN]
+        has_other = context.get(SPAN_KEY) is not current
         is_fixed = above is not None
+        if has_other and not is_fixed:
+            current = innermost(context)  # a span of the program's own, if that is recorded
+        is_over = type(current) is Step and bool(current._until) and not is_fixed
+        if is_over:
+            current = self._around_over(current)
         if above is not None:
             current = above
         elif current is self.step:
             # A phase that is folded is not the current scope, and what is in it lies there.
-            current, is_fixed = (self.parent if self.open is None else self.open), True
+            current = self.parent if self.open is None else self.open
+            is_fixed = not has_other
         elif current is not self.open and self._is_by_hand(current, name):
             self._note(kind & PLAIN)
             return None
         phase = _new(Phase)
-        begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed)
+        begin(phase, name, None, attrs, current, context, begun, is_fixed=is_fixed or is_over)
         enter(phase, context)
         phase._before = self.inside
         self.inside |= kind
@@ -214,6 +222,14 @@ class Tracker:
         if kind & TIMED and self.clock is not None:
             self.clock.begin(phase)
         return phase
+
+    def _around_over(self, step: Any) -> Any:
+        """The parent of a phase in the context of a step that is over.
+
+        A span that outlives its step restores the step's context when it is left.
+        """
+        own = self.step
+        return own if own is not None and own._above is step._above else step._above
 
     def exit(
         self, phase: Phase, kind: int, error: BaseException | None = None, until: int = 0
@@ -298,6 +314,8 @@ class Tracker:
         elif self.passes.takes(phase):
             pass  # it belongs to a step that was over but for this
         elif not self.bare.takes(phase, kind):
+            if type(above) is Enclosing:
+                above.took()
             self._note(kind)
             self.settle(phase)
 

@@ -1,0 +1,110 @@
+"""Recorded spans that are no scopes, as parents of the scopes and phases that run in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.trace import SpanContext
+
+from .clock import ANCHOR, now
+from .otel_span import RecordedSpan
+from .state import SCOPE_KEY, SEEN, SPAN_KEY, state
+from .traces import Trace
+
+
+class Enclosing(RecordedSpan):
+    """A recorded span of another library, as a link in the chain of a scope's parents.
+
+    It has the span's id and trace, so a record below it refers to the span's own record. Its depth
+    is that of the scope in which the span began, and it has no name: the rules that go by depth or
+    by name apply to scopes only.
+    """
+
+    __slots__ = ("holds", "span")
+
+    _folded = _is_detailed = _rest = None
+
+    def __init__(self, span: Any, above: Any) -> None:
+        """`above` is the scope, or the span, in which `span` began."""
+        context = span.get_span_context()
+        self.span = span
+        self.holds = False
+        """Whether a phase ran in it."""
+        self._above = above
+        self._depth = above._depth
+        self._name, self._index, self._attrs = "", None, None
+        self._id = context.span_id
+        self._trace = _trace_of(context, above._trace)
+        began = getattr(span, "start_time", None)
+        self._start = began - ANCHOR if began else now()
+        self._thread = 0
+        self._more = self._token = None
+
+    @property
+    def scope(self) -> Any:
+        """The innermost scope around the span."""
+        above: Any = self._above
+        while type(above) is Enclosing:
+            above = above._above
+        return above
+
+    @property
+    def _inside(self) -> Any:  # the span's own time and that of what is in it are one interval
+        above: Any = self._above
+        return above._inside
+
+    @property
+    def _end(self) -> int:
+        return self._above._end
+
+    @property
+    def _overhead(self) -> int:  # type: ignore[override]
+        return self._above._overhead
+
+    @_overhead.setter
+    def _overhead(self, value: int) -> None:
+        self._above._overhead = value
+
+    def took(self) -> None:
+        """A phase ran in it."""
+        above: Any = self
+        while type(above) is Enclosing:
+            above.holds = True
+            above = above._above
+
+    def hang_on(self, above: Any) -> None:
+        """Have another parent: the one in which the span began is over."""
+        self._above, self._depth = above, above._depth
+
+    def get_span_context(self) -> SpanContext:
+        """The span's own."""
+        context: SpanContext = self.span.get_span_context()
+        return context
+
+    def is_recording(self) -> bool:
+        """Whether the span is open."""
+        return bool(self.span.is_recording())
+
+
+def _trace_of(context: SpanContext, around: Trace) -> Trace:
+    trace_id = context.trace_id.to_bytes(16, "big")
+    if trace_id == around.trace_id:
+        return around
+    return Trace(trace_id, int(context.trace_flags), context.trace_state, is_apart=True)
+
+
+def enclosing_of(span: Any) -> Enclosing | None:
+    """A span as a parent; None for one that is not recorded."""
+    seen = getattr(span, SEEN, None)
+    return seen if type(seen) is Enclosing else None
+
+
+def innermost(context: Any) -> Any:
+    """The parent of what begins in `context`: a scope, or a recorded span inside of it."""
+    scope = context.get(SCOPE_KEY) or state.session
+    span = context.get(SPAN_KEY)
+    if span is None or span is scope:
+        return scope
+    if isinstance(span, RecordedSpan):
+        return span if span._id and span._start else scope
+    return enclosing_of(span) or scope
