@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..errors import InputError, UsageError
+from ..spool.paths import parse_name
 from ..translator.encode import Options
 from ..translator.translate import encode_own
 from .batch_target import MisconfiguredError, Receipt, SealedBatch
@@ -55,11 +56,16 @@ class OtlpTarget:
         self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
         self._rest: dict[str, tuple[bytes, ...]] = {}
         """The requests still to be sent of batches that were accepted in part, by name."""
+        self._last: tuple[int, str] | None = None
 
     @property
     def request_bytes(self) -> int:
         """Small enough for a request not to be cut: spans need less in OTLP than in JSON."""
         return min(_GROUP_BYTES, self._pusher.max_request_bytes)
+
+    def skip_after(self, created_ns: int, owner: str) -> None:
+        """Send none of the batches that `owner` makes later: another exporter sends their spans."""
+        self._last = created_ns, owner
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """See BatchTarget. Raises RefusedError, too, for a batch that cannot be said in OTLP."""
@@ -89,6 +95,8 @@ class OtlpTarget:
         return receipt
 
     def _encoded(self, batch: SealedBatch) -> bytes:
+        if self._last is not None and self._is_skipped(batch.name, *self._last):
+            return b""
         try:
             data = sampled_part(batch.data)
             if data is not None and not self._whole_snapshots:
@@ -96,6 +104,10 @@ class OtlpTarget:
             return b"" if data is None else encode_own(data, batch.name, self._options)
         except InputError as error:
             raise RefusedError(f"{batch.name} cannot be said in OTLP: {error}") from None
+
+    def _is_skipped(self, name: str, created_ns: int, owner: str) -> bool:
+        parsed = parse_name(name)
+        return parsed is not None and parsed[0] > created_ns and parsed[1].startswith(owner)
 
     def _pushed(self, request: bytes) -> Receipt:
         if not request:

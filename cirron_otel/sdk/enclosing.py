@@ -54,11 +54,11 @@ class Enclosing(RecordedSpan):
         return above._inside
 
     @property
-    def _end(self) -> int:
+    def _end(self) -> int:  # type: ignore[override]
         return self._above._end
 
     @property
-    def _overhead(self) -> int:  # type: ignore[override]
+    def _overhead(self) -> int:
         return self._above._overhead
 
     @_overhead.setter

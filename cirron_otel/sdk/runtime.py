@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -20,7 +20,7 @@ from ..spool.paths import SpoolPaths, target_spool
 from ..spool.writer import SpoolWriter
 from . import buffers as buf
 from . import costs, logs
-from .clock import now
+from .clock import now, wall_now
 from .collector import Collector, Origin
 from .errors import reported, swallowed
 from .foreign import ForeignSpans
@@ -30,6 +30,7 @@ from .joining import Joined, join
 from .pipeline import Pipeline
 from .provider import applications_provider, make_provider, sampler_of
 from .readback import Recent
+from .replacement import listener, processor_added, publish, take_over, unwatch, watch
 from .resource import batch_attributes, rank_attributes, resource_of
 from .scope import NOWHERE, Scope
 from .sealer import Names, Sealer, Unwritten
@@ -43,6 +44,8 @@ from .thinning import Thinner, note_references
 from .traces import Segments
 
 _UNLIMITED = 1 << 62
+_SEAL_S = 5.0
+"""How long a program that sets its provider waits for what is recorded so far to be sealed."""
 
 
 @dataclass(slots=True)
@@ -95,6 +98,8 @@ class Runtime:
     dropped_before: tuple[int, int, int] = field(default_factory=dropped)
     """What sessions before this one dropped: the counts are the process's."""
     is_over: bool = False
+    otlp: Any = None
+    """The OTLP target of `exporters="auto"`; None without one, or when the program exports."""
     inherited_identity: Identity | None = None
     """The identity of child processes; None: the one in the variables, which they inherit."""
     look_after: Callable[[], None] = _nothing
@@ -109,8 +114,16 @@ class Runtime:
     def observe(self) -> None:
         """Tell other processors of scopes from here on, if there are any."""
         has_costs = self.config.cpu_time or self.config.memory_peak
-        is_alone = self.provider is None and not self.observers.others()
-        state.special = has_costs or is_alone or bool(self.observers.others())
+        has_others = bool(self.observers.others())
+        state.special = has_costs or self.provider is None or has_others
+        if has_others and self.otlp is not None and not self.is_own_provider:
+            self._leave_otlp()
+
+    def _leave_otlp(self) -> None:
+        """The program's own exporters are shown every scope from here on: ours sends the rest."""
+        otlp, self.otlp = self.otlp, None
+        if self.pipeline.flush(_SEAL_S):  # else they are sent twice, and none is lost
+            otlp.skip_after(wall_now(), self.owner.prefix)
 
     def on_start(self, scope: Any, context: Any) -> None:
         """A scope begins, and somebody wants to know."""
@@ -179,6 +192,8 @@ class Runtime:
             self._tell_end()
         finally:
             state.special = False
+            listener.rest()
+            unwatch(self.provider)
             buf.pressure.wake = buf.pressure.first = _nothing
             costs.configure(cpu_time=False, memory_peak=False)
             logs.restore()
@@ -369,8 +384,11 @@ def _attach(runtime: Runtime, joining: Joining) -> None:
     is_added = processor_of(provider) is runtime.processor
     if provider is not None and joining.processor is None and not is_added:
         provider.add_span_processor(runtime.processor)
-    if provider and runtime.is_own_provider and trace.get_tracer_provider() is not provider:
-        trace.set_tracer_provider(provider)
+    if provider and runtime.is_own_provider:
+        publish(provider)
+    elif provider:
+        watch(provider)
+    listener.listen(partial(take_over, runtime), partial(processor_added, runtime))
     runtime.observe()
     runtime.observers.start(runtime.origin.session, None)
     runtime.processor.met = runtime.adopt if joining.processor is not None else None

@@ -98,11 +98,14 @@ def _target(target: Export, runtime: Runtime) -> Any:
 
         service = str(runtime.resource.attributes.get("service.name", "cirron"))
         options = Options(config.trace_layout, service)
-        return OtlpTarget(
+        otlp = OtlpTarget(
             OtlpConfig.from_env(runtime.environ),
             options,
             whole_snapshots=config.otlp_snapshots == "full",
         )
+        if config.exporters == ("auto",):
+            runtime.otlp = otlp
+        return otlp
     if target is Export.EVENT_STREAM:
         from ..exporter.event_stream import EventStreamTarget
 

@@ -62,6 +62,8 @@ class Observers:
         """`own` is ours, which needs no telling."""
         self.processors: Any = getattr(provider, "_active_span_processor", None)
         """The provider's, all of them; None while it is not known."""
+        self.earlier: tuple[SpanProcessor, ...] = ()
+        """Of a provider of ours that the program has replaced: those that it had added there."""
         self._own = own
 
     def are_of(self, provider: Any) -> bool:
@@ -71,7 +73,7 @@ class Observers:
 
     def others(self) -> tuple[SpanProcessor, ...]:
         """The processors besides ours, as they are now."""
-        found = getattr(self.processors, "_span_processors", ())
+        found = self.earlier + getattr(self.processors, "_span_processors", ())
         return tuple(each for each in found if not isinstance(each, ForeignSpanProcessor))
 
     def start(self, span: Any, context: Any) -> None:

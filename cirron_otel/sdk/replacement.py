@@ -1,0 +1,156 @@
+"""A TracerProvider that the program sets while a session is open: the session works in it.
+
+`profile()` makes a provider of ours global where the program has none. OpenTelemetry lets a global
+provider be set once, so ours would refuse the program's own for good. `publish` makes ours global
+and leaves that one time to the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.util._once import Once
+
+from .enclosing import Enclosing
+from .errors import swallowed
+from .otel_span import RecordedSpan
+from .scope import NOWHERE
+from .span_processor import Observers, processor_of, processors_of
+from .state import CONTEXT, SCOPE_KEY, state
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+def _ignore(_: Any) -> None:
+    pass
+
+
+class _Listener:
+    def __init__(self) -> None:
+        self.replaced: Callable[[Any], None] = _ignore
+        self.added: Callable[[Any], None] = _ignore
+
+    def listen(self, replaced: Callable[[Any], None], added: Callable[[Any], None]) -> None:
+        """Call `replaced` with the provider that the program sets in place of ours, and `added`
+        with each processor that it adds to the provider of the session.
+        """
+        self.replaced, self.added = replaced, added
+
+    def rest(self) -> None:
+        """Call nothing any more."""
+        self.replaced = self.added = _ignore
+
+
+listener = _Listener()
+
+
+class _OnceMore(Once):
+    """Lets the global provider be set once more, and reports it."""
+
+    def do_once(self, func: Callable[[], None]) -> bool:
+        """Run `func` the first time; whether it ran."""
+        is_set = super().do_once(func)
+        if is_set:
+            try:
+                listener.replaced(trace.get_tracer_provider())
+            except Exception as error:
+                swallowed("provider", error)
+        return is_set
+
+
+def publish(provider: TracerProvider) -> None:
+    """Make a provider of ours global, until the program sets its own."""
+    if trace.get_tracer_provider() is provider:
+        return
+    trace.set_tracer_provider(provider)
+    if trace.get_tracer_provider() is provider and hasattr(trace, "_TRACER_PROVIDER_SET_ONCE"):
+        trace._TRACER_PROVIDER_SET_ONCE = _OnceMore()
+
+
+def take_over(runtime: Runtime, provider: Any) -> None:
+    """Have the session work in a provider that the program has set."""
+    before = runtime.provider
+    if runtime.is_over or provider is before or not isinstance(provider, TracerProvider):
+        return
+    if processor_of(provider) is None:
+        provider.add_span_processor(runtime.processor)
+    if before is not None and runtime.is_own_provider:
+        runtime.observers.earlier += processors_of(before)
+        before.add_span_processor(Forwarding(provider))
+    runtime.provider, runtime.is_own_provider = provider, False
+    watch(provider)
+    runtime.adopt(provider._active_span_processor, provider.resource)
+    _show_open(runtime.observers.others())
+
+
+def watch(provider: TracerProvider) -> None:
+    """Have processors that the program adds from now on be shown scopes at once."""
+    processors: Any = provider._active_span_processor
+    add = processors.add_span_processor
+    if getattr(add, "is_watched", False):
+        return
+
+    def added(processor: SpanProcessor) -> None:
+        add(processor)
+        try:
+            listener.added(processor)
+        except Exception as error:
+            swallowed("provider", error)
+
+    added.is_watched = True  # type: ignore[attr-defined]
+    processors.add_span_processor = added
+
+
+def unwatch(provider: TracerProvider | None) -> None:
+    """Undo `watch`."""
+    processors = getattr(provider, "_active_span_processor", None)
+    if getattr(getattr(processors, "add_span_processor", None), "is_watched", False):
+        del processors.add_span_processor  # type: ignore[union-attr]
+
+
+def processor_added(runtime: Runtime, processor: SpanProcessor) -> None:
+    """The program has added a processor to the provider of the session."""
+    if processor is not runtime.processor and not isinstance(processor, Forwarding):
+        runtime.observe()
+        _show_open((processor,))
+
+
+def _show_open(processors: tuple[SpanProcessor, ...]) -> None:
+    """Show the scopes that are open around the caller: their ends will be shown, too."""
+    context = CONTEXT.get()
+    scope: Any = context.get(SCOPE_KEY) or state.session
+    around: list[Any] = []
+    while scope is not NOWHERE:
+        if scope._id and not scope._end:
+            around.append(scope)
+        if scope is state.session:
+            break
+        scope = scope._above.scope if isinstance(scope._above, Enclosing) else scope._above
+    for each in reversed(around):
+        for processor in processors:
+            try:
+                processor.on_start(each, context)
+            except Exception as error:
+                swallowed("on_start of another processor", error)
+
+
+class Forwarding(SpanProcessor):
+    """In a provider of ours: shows spans of tracers made earlier to the program's processors."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        """`provider` is the program's."""
+        self._observers = Observers(provider, self)
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """A span begins."""
+        if not isinstance(span, RecordedSpan):
+            self._observers.start(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """A span has ended."""
+        if not isinstance(span, RecordedSpan):
+            self._observers.end(span)
