@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Any
 
 from ...sdk.buffers import pressure
@@ -28,10 +29,19 @@ _get = CONTEXT.get
 _set = CONTEXT.set
 
 
-class Passes:
-    """The passes of one thread."""
+class Numbers:
+    """How many epochs and evaluations there were: the tasks of a thread count together."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    __slots__ = ("epochs", "evaluations")
+
+    def __init__(self) -> None:
+        self.epochs = self.evaluations = 0
+
+
+class Passes:
+    """The passes of one thread, or of one asyncio task."""
+
+    def __init__(self, tracker: Tracker, numbers: Numbers) -> None:
         self._tracker = tracker
         self.steps = Steps(tracker, self)
         self._thread = threading.get_ident()
@@ -39,7 +49,7 @@ class Passes:
         self.evaluation: Pass | None = None
         self.left: tuple[Pass, Iteration, int] | None = None
         """A training pass that is over while gradients wait for an optimizer's step."""
-        self._epochs = self._evaluations = 0
+        self.numbers = numbers
         self._busy = False
 
     # --- fetching -------------------------------------------------------------------------------
@@ -53,6 +63,8 @@ class Passes:
                 pressure.first()
                 if not state.recording:
                     return None
+            if not tracker.shared.has_tasks and running_loop() is not None:
+                tracker.shared.divide()
             context = _get()
             if self.left is not None:
                 self.settle_left()
@@ -121,8 +133,8 @@ class Passes:
         own.stepped = self._tracker.stepped
         current: Any = context.get(SCOPE_KEY) or state.session
         if self._tracker.shared.owns_epoch and not by_hand(current, EPOCHS):
-            own.open("epoch", self._epochs, current)
-            self._epochs += 1
+            own.open("epoch", self.numbers.epochs, current)
+            self.numbers.epochs += 1
         self.training = own
         own.fetches = 1
         self._tracker.shared.look_for_rank()
@@ -142,8 +154,8 @@ class Passes:
         others = Pass(iterator, self._gone(), context, tracker.settle, is_training=False)
         others.is_firm = others.is_decided = not tracker.shared.is_grad_enabled()
         current = context.get(SCOPE_KEY) or state.session
-        others.open("eval", self._evaluations, current)
-        self._evaluations += 1
+        others.open("eval", self.numbers.evaluations, current)
+        self.numbers.evaluations += 1
         others.fetches = 1
         self.evaluation = others
         tracker.shared.look_for_rank()
@@ -232,11 +244,11 @@ class Passes:
             self.evaluation = others
             return
         scope = others.scope
-        self._evaluations -= 1
+        self.numbers.evaluations -= 1
         others.is_training = others.is_decided = True
         if self._tracker.shared.owns_epoch and not by_hand(scope._above, EPOCHS):
-            scope._name, scope._index = "epoch", self._epochs
-            self._epochs += 1
+            scope._name, scope._index = "epoch", self.numbers.epochs
+            self.numbers.epochs += 1
         self.training = others
         self.steps.open(others, others.within, scope)
         iteration = self._tracker.iteration
@@ -256,9 +268,9 @@ class Passes:
         iteration = tracker.iteration
         tracker.closed()
         self.training = None
-        self._epochs -= 1
-        own.scope._name, own.scope._index = "eval", self._evaluations
-        self._evaluations += 1
+        self.numbers.epochs -= 1
+        own.scope._name, own.scope._index = "eval", self.numbers.evaluations
+        self.numbers.evaluations += 1
         if iteration is not None:
             own.reached = max([phase._until for phase in iteration.kids], default=0)
             iteration.dissolve(own.scope)
@@ -276,14 +288,14 @@ class Passes:
             if others.fetches <= 1:
                 self.evaluation = None
                 others.undo()
-                self._evaluations -= 1
+                self.numbers.evaluations -= 1
             else:
                 self._end_evaluation(at=now())
         elif own is not None and own.iterator() is iterator:
             if own.fetches <= 1:
                 self.training = None
                 own.undo()
-                self._epochs -= own.scope is not None
+                self.numbers.epochs -= own.scope is not None
             else:
                 self._end_training(at=now())
 
@@ -309,7 +321,7 @@ class Passes:
             return
         if not others.was_forward and others.fetches <= 1 and not others.is_firm:
             others.undo()
-            self._evaluations -= 1
+            self.numbers.evaluations -= 1
         else:
             others.decide()
             others.close(at, self._tracker.shared.epoch_ended)
@@ -335,7 +347,7 @@ class Passes:
             tracker.closed()
             iteration.dissolve(iteration.step._above)
             own.undo()
-            self._epochs -= own.scope is not None
+            self.numbers.epochs -= own.scope is not None
             return
         if not own.is_decided:
             self._decide_training(own)

@@ -31,10 +31,7 @@ def start_over(tracker: Tracker) -> None:
     except Exception as error:
         swallowed("torch", error)
     passes = tracker.passes
-    tracker.__init__(tracker.shared)  # type: ignore[misc]
-    # Their numbers go on.
-    tracker.passes._epochs = passes._epochs
-    tracker.passes._evaluations = passes._evaluations
+    tracker.__init__(tracker.shared, passes.numbers)  # type: ignore[misc]
 
 
 def _open(tracker: Tracker) -> Iterator[Phase]:

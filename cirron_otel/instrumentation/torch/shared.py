@@ -49,6 +49,10 @@ class Shared:
         """A step is over; whether a model was called in it."""
         self.look_for_rank: Callable[[], None] = _nothing
         """Ask torch.distributed which process this is; called where a loop begins."""
+        self.has_tasks = False
+        """Whether asyncio tasks have trackers of their own."""
+        self.divide: Callable[[], None] = _nothing
+        """Have one for each: a hook runs in an event loop."""
         self.epoch_ended: Callable[[Any], None] = _ignore
         """An epoch is over: its scope."""
 

@@ -6,6 +6,7 @@ by hand of the same name comes first, and what is directly in a step is the step
 
 from __future__ import annotations
 
+from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context.context import Context
@@ -21,7 +22,7 @@ from .bare import Bare
 from .iteration import Iteration
 from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
 from .left_open import break_off
-from .passes import Passes
+from .passes import Numbers, Passes
 from .recovery import start_over
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Tracker:
                  "shared", "spare", "step", "stepped", "stepping", "steps", "steps_begun",
                  "was_forward")  # fmt: skip
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, numbers: Numbers | None = None) -> None:
         self.shared = shared
         self.inside = 0
         """The kinds of phases that are open, as bits."""
@@ -90,7 +91,7 @@ class Tracker:
         """Copies to a device that more may follow."""
         self.has_failed = False
         """Whether something of ours raised: the next fetch starts over."""
-        self.passes = Passes(self)
+        self.passes = Passes(self, numbers or Numbers())
         self.steps = self.passes.steps
         self.bare = Bare(self)
 
@@ -189,6 +190,8 @@ class Tracker:
         context = _get()
         if not state.recording or self.shared.is_over:
             return None
+        if not self.shared.has_tasks and running_loop() is not None:
+            self.shared.divide()
         if state.session is NOWHERE:
             # A forked child opens its session now, or turns out to be a loader's worker.
             pressure.first()
@@ -373,6 +376,15 @@ class Tracker:
                 return False
             above = above._above
         return False
+
+    def has_open(self, scope: Any) -> bool:
+        """Whether a step or a pass is one that it has opened."""
+        own, others = self.passes.training, self.passes.evaluation
+        return (
+            scope is self.step
+            or (own is not None and scope is own.scope)
+            or (others is not None and scope is others.scope)
+        )
 
     def trains(self) -> None:
         """A backward or an optimizer's step begins."""

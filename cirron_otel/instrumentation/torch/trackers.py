@@ -1,10 +1,14 @@
-"""A tracker for every thread."""
+"""A tracker for every thread; if asyncio tasks train, for every task."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import weakref
 from typing import Any
 
+from ...sdk.phase import Step, Whole
+from ...sdk.state import CONTEXT, SCOPE_KEY
 from .kinds import LOAD
 from .shared import Shared
 from .tracker import Tracker
@@ -18,6 +22,23 @@ class Trackers(threading.local):
         self.t = Tracker(shared)
         self._sentinel = _Sentinel(self.t)
         shared.trackers.add(self.t)
+        shared.divide = self._divide
+
+    def _divide(self) -> None:
+        """An event loop runs in the calling thread, and its tasks may train side by side."""
+        own = self.t
+        self._shared.has_tasks = True
+        self.__class__ = ByTask
+        task = _current_task()
+        if task is not None:
+            self._tasks()[task] = own
+
+    def _tasks(self) -> Any:
+        """The calling thread's tasks that have a tracker."""
+        tasks = self.__dict__.get("tasks")
+        if tasks is None:
+            tasks = self.__dict__["tasks"] = weakref.WeakKeyDictionary()
+        return tasks
 
     def __reduce__(self) -> Any:
         """A class that was pickled by value, by cloudpickle for one, records nothing elsewhere."""
@@ -27,6 +48,69 @@ class Trackers(threading.local):
         """The calling thread is in no loop."""
         self._sentinel._tracker = self.t = Tracker(self._shared)
         self._shared.trackers.add(self.t)
+
+
+class ByTask(Trackers):
+    """The trackers of a program in which a hook ran in an event loop.
+
+    A program without one keeps the class above, in which finding a tracker is one attribute.
+    """
+
+    @property
+    def t(self) -> Tracker:
+        """The tracker whose step or pass is open in the current context, else the task's own."""
+        own: Tracker = self.__dict__["t"]
+        if asyncio._get_running_loop() is None:
+            return own
+        context = CONTEXT.get()
+        last: Tracker = self.__dict__.get("last", own)
+        if context is last.context:
+            return last
+        tasks = self._tasks()
+        found = self.__dict__["last"] = _around(context, [own, *tasks.values()]) or _of_task(
+            own, tasks
+        )
+        return found
+
+    @t.setter
+    def t(self, tracker: Tracker) -> None:
+        self.__dict__["t"] = tracker
+        self.__dict__.pop("last", None)
+
+
+def _current_task() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _around(context: Any, trackers: list[Tracker]) -> Tracker | None:
+    """The tracker that has opened the innermost step or pass around `context`, if that is open."""
+    scope = context.get(SCOPE_KEY)
+    while scope is not None and scope._depth:
+        if isinstance(scope, (Step, Whole)) and not scope._until:
+            return next((each for each in trackers if each.has_open(scope)), None)
+        scope = scope._above
+    return None
+
+
+def _of_task(own: Tracker, tasks: Any) -> Tracker:
+    """The current task's tracker, made if there is none; outside of a task the thread's."""
+    task = _current_task()
+    if task is None:
+        return own
+    found: Tracker | None = tasks.get(task)
+    if found is None:
+        found = tasks[task] = Tracker(own.shared, own.passes.numbers)
+        own.shared.trackers.add(found)
+        weakref.finalize(task, _task_over, found).atexit = False
+    return found
+
+
+def _task_over(tracker: Tracker) -> None:
+    tracker.shared.trackers.discard(tracker)
+    tracker.finish()
 
 
 class _Nobodys:
