@@ -20,7 +20,7 @@ from .events import Record
 from .header import LISTS, Counts, Header
 from .order import TIME, arranged
 from .own import plan_of
-from .parts import part_of, places_of
+from .parts import omissions_of, part_of, places_of
 from .spans import Placed, SpanSet, attach_carried
 from .synthetic import Carrier, carried_ids, told_seams
 from .top import as_decoded, decoded_top, file_name
@@ -185,6 +185,7 @@ class Assembly:
         if found != expected:
             seams = [] if is_own else self.seams
             places = places_of(lists, self.units, self.carriers, seams)
+            places |= omissions_of(batch, self.header, self.resource_attributes)
             batch = part_of(batch, expected, found.synthetic, self.header.file, places)
             name = None
         name = name or file_name(batch) or content_name(batch)

@@ -94,7 +94,10 @@ class BatchEncoder:
     def run(self) -> list[ResourceSpans]:
         """Encode the batch."""
         self._collect()
-        self.top.repeat(len(self.groups))
+        if self.part is None:
+            self.top.repeat(len(self.groups))
+        else:
+            self.top.omit(self.part)
         rest = self.top.rest()
         inline = "" if len(rest) > sc.REST_PIECE else rest
         spans = self.lists["spans"]

@@ -244,6 +244,15 @@ def write_others(target: Any, others: Mapping[str, Any]) -> None:
             add(target, sc.ESCAPE + key if is_ours else key, value)
 
 
+def resource_attributes(otel: object) -> Record:
+    """The resource attributes in a batch's `otel` whose keys OTLP can express."""
+    resource = otel.get("resource") if isinstance(otel, dict) else None
+    attributes = resource.get("attributes") if isinstance(resource, dict) else None
+    if not isinstance(attributes, dict):
+        return {}
+    return {key: value for key, value in attributes.items() if sayable(key)}
+
+
 def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
     """Part a resource's attributes into ours and those of others; the inverse of `write_others`.
 

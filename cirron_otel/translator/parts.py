@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from .. import exactjson
 from .. import semconv as sc
 from ..ids import digest, uuid4_shaped
-from .header import LISTS, Counts
+from .header import LISTS, Counts, Header, resource_attributes, said
 from .otelview import unhex
 from .placement import Running
 from .spans import Placed, SpanSet
@@ -29,9 +29,10 @@ PART = "part"
 _MISSING_SYNTHETIC = "missing_synthetic"
 _COUNTS = (*LISTS, _MISSING_SYNTHETIC)
 _SEQ, _MORE_MARKS, _CARRIERS, _SEAMS = "seq", "more_marks", "carriers", "seams"
-_OPTIONAL = frozenset(
-    {"batch_id", "otel", "file", PART, _SEQ, _MORE_MARKS, _CARRIERS, _SEAMS},
-)
+_SHORT_HEADER, _OMITTED = "short_header", "omitted_attributes"
+_OPTIONAL = frozenset({
+    "batch_id", "otel", "file", PART, _SEQ, _MORE_MARKS, _CARRIERS, _SEAMS, _SHORT_HEADER, _OMITTED,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class Part:
     """The number of a span's marks on carriers of the complete batch, by index of the span."""
     carriers: list[PartCarrier] = field(default_factory=list)
     seams: list[Span] = field(default_factory=list)
+    short_header: bool = False
+    """Whether the header has neither `sdk_version` nor `batch_id`, which only the rest contains."""
+    omitted: frozenset[str] = frozenset()
+    """The keys of resource attributes that only the rest contains."""
 
     def counts(self, synthetic: int) -> Counts:
         """The counts of the complete batch, if this part has `synthetic` synthetic spans."""
@@ -139,6 +144,22 @@ def places_of(
     return places
 
 
+def omissions_of(batch: Record, header: Header, attributes: Record) -> Record:
+    """Return the members of `otel.part` for fields of `batch` that only the rest contains.
+
+    `header` and the resource's `attributes` are those that arrived. A header that is repeated for
+    many sessions omits long fields, and a part has fewer sessions than the complete batch.
+    """
+    places: Record = {}
+    fields = said(batch)
+    if (header.sdk_version, header.batch_id) != (fields["sdk_version"], fields["batch_id"]):
+        places[_SHORT_HEADER] = True
+    omitted = sorted(resource_attributes(batch.get("otel")).keys() - attributes.keys())
+    if omitted:
+        places[_OMITTED] = omitted
+    return places
+
+
 def _hash(batch: Record) -> str:
     """Hash the part as compact JSON with sorted keys, without its `batch_id`."""
     content = {key: value for key, value in batch.items() if key != "batch_id"}
@@ -186,6 +207,11 @@ def _part(told: Record) -> Part | None:
         return None
     if not all(_are_ints(pair) and len(pair) == 2 for pair in more_marks):
         return None
+    short_header, omitted = told.get(_SHORT_HEADER, False), told.get(_OMITTED, [])
+    if not isinstance(short_header, bool) or not isinstance(omitted, list):
+        return None
+    if not all(isinstance(key, str) for key in omitted):
+        return None
     carriers = [_carrier(entry) for entry in _listed(told.get(_CARRIERS))]
     seams = [_seam(entry) for entry in _listed(told.get(_SEAMS))]
     spans, marks, snapshots, missing_synthetic = counts
@@ -199,6 +225,8 @@ def _part(told: Record) -> Part | None:
         dict(more_marks),
         [carrier for carrier in carriers if carrier is not None],
         [seam for seam in seams if seam is not None],
+        short_header,
+        frozenset(omitted),
     )
 
 

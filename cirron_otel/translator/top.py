@@ -11,9 +11,19 @@ from .. import semconv as sc
 from ..ids import is_id
 from . import rest as rests
 from .events import Record
-from .header import LISTS, Counts, Header, file_of, said, split_resource, write_others
+from .header import (
+    LISTS,
+    Counts,
+    Header,
+    file_of,
+    resource_attributes,
+    said,
+    split_resource,
+    write_others,
+)
+from .parts import Part
 from .placement import stated_trace
-from .values import is_int, sayable
+from .values import is_int
 
 
 def file_name(batch: Record) -> str | None:
@@ -52,7 +62,7 @@ class Top:
         otel = fields.get("otel")
         self.otel: Record = otel if isinstance(otel, dict) else {}
         self.trace_id = stated_trace(self.otel.get("trace_id"))
-        self.resource_attributes = _resource_attributes(self.otel)
+        self.resource_attributes = resource_attributes(self.otel)
 
     def repeat(self, sessions: int) -> None:
         """Limit the data that each of several sessions repeats to the size of one span.
@@ -70,7 +80,17 @@ class Top:
                 self.resource_attributes[key] = value
         texts = [self._said[key] for key in ("sdk_version", "batch_id")]
         if sessions * sum(len(str(text)) for text in texts) > sc.MAX_SPAN_BYTES:
-            self._said |= {"sdk_version": "", "batch_id": None}
+            self._shorten()
+
+    def omit(self, part: Part) -> None:
+        """Omit what the header of the complete batch omits, so that the part's is the same."""
+        kept = self.resource_attributes.items()
+        self.resource_attributes = {key: value for key, value in kept if key not in part.omitted}
+        if part.short_header:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        self._said |= {"sdk_version": "", "batch_id": None}
 
     @property
     def created_ns(self) -> object:
@@ -105,14 +125,6 @@ class Top:
         if self._corrected:
             rest["set"] = rest.get("set", {}) | self._corrected
         return rests.text_of(rest)
-
-
-def _resource_attributes(otel: Record) -> Record:
-    resource = otel.get("resource")
-    attributes = resource.get("attributes") if isinstance(resource, dict) else None
-    if not isinstance(attributes, dict):
-        return {}
-    return {key: value for key, value in attributes.items() if sayable(key)}
 
 
 def as_decoded(attributes: Record) -> Record:

@@ -500,6 +500,8 @@ def crafted_parts(draw: st.DrawFn) -> dict[str, Any]:
             "more_marks": st.lists(st.tuples(indexes, indexes).map(list), max_size=2),
             "carriers": st.lists(entry | json_values, max_size=3),
             "seams": st.lists(seam | json_values, max_size=2),
+            "short_header": st.booleans() | json_values,
+            "omitted_attributes": st.lists(texts, max_size=2) | json_values,
         },
     ))  # fmt: skip
     batch["otel"] = (otel if isinstance(otel, dict) else {}) | {"part": part}

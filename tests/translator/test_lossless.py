@@ -14,7 +14,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.translator.encode import Options, encode_batch
+from cirron_otel.translator.header import LISTS
 from cirron_otel.translator.own import plan_of
+from cirron_otel.translator.parts import whole_of
 from cirron_otel.translator.placement import Plan
 from cirron_otel.translator.top import file_name
 from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
@@ -154,6 +156,11 @@ def test_what_looks_like_a_part_comes_back(batch: Any, limits: Any, name: str | 
     assert name is None or decoded.name == name
 
 
+def is_empty_part(batch: Any) -> bool:
+    """Whether this is a part of a batch without any record."""
+    return whole_of(batch)[1] is not None and not any(batch[key] for key in LISTS)
+
+
 @settings(max_examples=450, deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(
     batch=BATCHES,
@@ -187,7 +194,8 @@ def test_parts_converted_alone_and_joined_later_are_the_batch(
         shuffler.shuffle(joined)
         found = back(joined)
     # A part beside the complete batch is a copy under another key: it is reported, nothing is lost.
-    (decoded,) = [each for each in found if each.complete]
+    # A part of seams alone has no record to encode: it comes back as the batch that was stored.
+    (decoded,) = [each for each in found if each.complete and not is_empty_part(each.batch)]
     assert exactjson.equal(decoded.batch, batch)
 
 
