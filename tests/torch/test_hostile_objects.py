@@ -21,7 +21,7 @@ DIFFERS: dict[str, dict[str, int]] = {
     "Duck": {"optimizer_step": 0},
 }
 """What is in no place to be seen."""
-COUNTED = {"NoParameters", "NoHash", "NoMode", "NoPatching"}
+COUNTED = {"NoParameters", "NoHash", "NoMode"}
 """Where hooks are kept from what they need: errors are counted, and some scopes are not there."""
 
 

@@ -114,7 +114,7 @@ class Bare:
         if last is not None:
             last.close(self._tracker.passes.steps.micro_of)
             if self._tracker.shared.attends:
-                self._tracker.shared.step_over(True)
+                self._tracker.shared.step_over()
         if waiting:
             self.release()
 

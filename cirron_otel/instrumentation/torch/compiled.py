@@ -17,7 +17,6 @@ from ...sdk.phase import leave
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, NAMES, OPTIMIZER, RECOMPUTE, TRANSFER
-from .modules import Modules
 from .optimizers import open_step
 from .tracker import Tracker
 from .trackers import Trackers
@@ -29,9 +28,8 @@ _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 class Compiled:
     """Replaces what switches compiled code on and off around every call from outside."""
 
-    def __init__(self, trackers: Trackers, modules: Modules) -> None:
+    def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
-        self._modules = modules
         self._functions: dict[int, tuple[Any, Any]] = {}
         """By the id of a callback: the callback, and what was compiled."""
 
@@ -55,7 +53,6 @@ class Compiled:
 
     def _enter(self, tracker: Tracker, callback: Any, frame: Any) -> None:
         try:
-            self._modules.pause()
             known = self._functions.get(id(callback))
             if known is None:
                 function = frame.f_locals.get("fn")
@@ -73,6 +70,8 @@ class Compiled:
                 name = getattr(function, "__name__", None) or type(function).__name__
                 phase = tracker.enter(kind, {"function": name})
             if phase is not None:
+                gate = tracker.shared.gate
+                gate.is_open = gate.is_shared
                 tracker.compiled = call = Call(phase, kind, id(frame), _version(tracker))
                 call.backwards = tracker.backwards
                 call.may_be_loss = kind != OPTIMIZER and was_forward and owner is None
@@ -82,7 +81,7 @@ class Compiled:
     def _leave(self, tracker: Tracker, frame: Any) -> None:
         call, tracker.compiled = tracker.compiled, None
         try:
-            self._modules.go_on()
+            tracker.shared.gate.is_open = True
             error = sys.exc_info()[1]
             is_step = False
             if call.version is not None and error is None:

@@ -30,7 +30,7 @@ class TorchInstrumentation:
         self.trackers = Trackers(self.shared)
         self._optimizers = Optimizers(self.trackers)
         self._modules = Modules(self.trackers, self.shared, self.patches)
-        self._compiled = Compiled(self.trackers, self._modules)
+        self._compiled = Compiled(self.trackers)
         self._parents: Any = None
         """In a forked child: the parent's clock."""
         self.workers: Workers | None = None
@@ -48,6 +48,8 @@ class TorchInstrumentation:
         recorded. Raises nothing.
         """
         self.shared.clock = clock
+        if clock is not None:
+            self.shared.attends, self.shared.step_over = True, clock.poll
         for tracker in tuple(self.shared.trackers):
             tracker.clock = clock
         trackers, patches, shared = self.trackers, self.patches, self.shared
@@ -88,7 +90,6 @@ class TorchInstrumentation:
             "torch._dynamo.eval_frame": lambda module: self._install(
                 [("compiled functions", lambda: self._compiled.install(patches, module))]
             ),
-            "torch._dynamo.utils": patches.mend,
             "accelerate.data_loader": lambda module: self._install(
                 [("accelerate", lambda: Accelerate(trackers).install(patches, module))]
             ),
@@ -127,6 +128,7 @@ class TorchInstrumentation:
         """In a forked child: one thread, which is in no loop of the parent's."""
         self._parents = self._parents or self.shared.clock  # not to be destroyed here
         self.shared.clock = self.shared.memory = None  # a device is not a forked child's
+        self.shared.leave_device()
         self.shared.trackers.clear()
         self.trackers.renew()
 

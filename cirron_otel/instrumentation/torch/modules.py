@@ -1,9 +1,10 @@
 """`forward` and `loss`: the outermost call of a module.
 
-Hooks on every module cost a microsecond a call of each, and hooks on a model would be pickled and
-copied with it. So the *class* of a model gets a `__call__` that looks whether the call is an
-outermost one. Which classes these are is found out while one step or two are watched: for so long
-`torch.nn.Module.__call__` itself is replaced.
+`torch.nn.Module.__call__` is replaced once, when the hooks are installed. Assigning it empties the
+method caches of every subclass, which costs a millisecond in a large program, so it is not assigned
+again before the hooks are removed. On a call inside a model the replacement reads one attribute and
+continues as torch's own function does (see docs/adr/0021). A class is changed only if it has a
+`__call__` of its own, or if its `forward` is called directly.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from .shared import Shared
 from .tracker import Tracker
 from .trackers import Trackers
 
-_WATCHED_STEPS = 2
-_WATCHED_CALLS = 64
-"""Outermost calls, outside of steps, after which it is enough, too."""
+_ORIGINAL = "unpatched_nn_module_call"
+_HOLD_ORIGINAL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
+"""Dynamo's modules that hold `Module.__call__` by that name, to see whether it was replaced."""
+_MOST_CLASSES = 1_024
+"""Classes whose own `__call__` or `forward` is replaced; a program may make them without end."""
 
 
 class Modules:
@@ -44,96 +47,54 @@ class Modules:
         self._known = _Models()
         """By the id of a module."""
         self._classes: set[tuple[type, str]] = set()
-        self._steps = self._calls = 0
-        self._passes = 0
-        """Training passes begun so far."""
-        self._due = 1
-        """The number of the next one whose first steps are watched whatever is known."""
-        self._watches = self._is_watching = False
-        self._original: Any = None
-        """What stood there first."""
-        self._watcher: Any = None
-        """What stands in the place of every module's `__call__` for a time."""
+        self._gate = shared.gate
 
     def __reduce__(self) -> Any:
         return _Elsewhere, ()
 
     def install(self) -> None:
-        """Begin to look for models."""
-        self._shared.discover = self.watch
-        self._shared.pass_begins = self.pass_begins
-        self._shared.step_over = self.step_over
-        self.watch()
+        """Replace `Module.__call__`, also where dynamo compares it with torch's own."""
+        original = vars(self._base)["__call__"]
+        finder = self._finder(original)
+        self._patches.replace(self._base, "__call__", finder)
+        for name in _HOLD_ORIGINAL:
+            module = sys.modules.get(name)
+            if getattr(module, _ORIGINAL, None) is original:
+                self._patches.replace(module, _ORIGINAL, finder)
+        self._gate.is_open = True
 
-    def pass_begins(self) -> None:
-        """A training pass begins: look for models in the first one, and then more and more seldom.
+    def _finder(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that replaces `original`, which is `Module.__call__`."""
+        gate = self._gate
+        is_compiling = self._torch.compiler.is_dynamo_compiling
+        is_copied = _is_copied(original)
+        outermost = self._method(self._base, "__call__", original, is_copied=is_copied)
+        if is_copied:
 
-        Replacing `Module.__call__` makes torch's classes forget what they know by heart, of which
-        there are hundreds. A step without a model, or with a new optimizer, is a reason, too.
-        """
-        self._passes += 1
-        if self._passes >= self._due:
-            self._due = 4 * self._passes
-            self.watch()
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                if gate.is_open and not is_compiling():
+                    return outermost(self, *args, **kwargs)
+                # The body of torch's function, to save a call of it in each layer of a model.
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
 
-    def watch(self) -> None:
-        """Look for models in the next steps."""
-        self._steps, self._calls = _WATCHED_STEPS, _WATCHED_CALLS
-        self._watches = self._shared.attends = True
-        self.go_on()
+        else:
 
-    def step_over(self, was_forward: bool) -> None:
-        """A step has ended: when enough of them were watched, no other module pays for it.
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                if gate.is_open and not is_compiling():
+                    return outermost(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
 
-        `was_forward`: a model was called in it, as far as is known.
-        """
-        if self._shared.clock is not None:
-            self._shared.clock.poll()
-        if not was_forward:
-            if not self._watches:
-                self.watch()
-            return
-        self._steps -= 1
-        if self._steps <= 0 and self._watches:
-            self._rest()
-
-    def _rest(self) -> None:
-        self._watches = False
-        self._shared.attends = self._shared.clock is not None
-        self.pause()
-
-    def pause(self) -> None:
-        """Look for nothing while a model runs: all that is called in it is a part of it.
-
-        What is compiled in it must find `Module.__call__` as it will be later: dynamo compiles
-        again where a function that it saw is another one.
-        """
-        if self._is_watching and vars(self._base)["__call__"] is self._watcher:
-            self._is_watching = False
-            self._patches.undo(self._base, "__call__")
-
-    def go_on(self) -> None:
-        """Look again, if that is not over. Raises nothing."""
-        if not self._watches or self._is_watching:
-            return
-        try:
-            own = vars(self._base)["__call__"]
-            if self._watcher is None:
-                self._original = own
-                self._watcher = self._method(self._base, "__call__", own)
-            elif own is not self._original:
-                return  # somebody else's, for a time: to put ours over it would make it stay
-            self._is_watching = True
-            self._patches.replace(self._base, "__call__", self._watcher)
-        except Exception as error:
-            self._watches = self._is_watching = False
-            swallowed("torch", error)
+        return _named_as(__call__, "__call__", original)
 
     # --- the replaced methods -------------------------------------------------------------------
 
     def _adopt(self, owner: type, name: str) -> None:
-        """Replace a method of a model's class."""
-        if (owner, name) not in self._classes:
+        """Replace a method of a model's class, unless the class inherits `Module.__call__`."""
+        if name == "__call__" and owner.__call__ is self._base.__call__:
+            return
+        if (owner, name) not in self._classes and len(self._classes) < _MOST_CLASSES:
             self._replace(owner, name)
 
     def _replace(self, owner: type, name: str) -> None:
@@ -141,12 +102,13 @@ class Modules:
         own = vars(owner).get(name)
         self._patches.replace(owner, name, self._method(owner, name, own))
 
-    def _method(self, owner: type, name: str, own: Callable[..., Any] | None) -> Any:
-        self_, trackers, enter, base = self, self._trackers, self.enter, self._base
+    def _method(
+        self, owner: type, name: str, own: Callable[..., Any] | None, *, is_copied: bool = False
+    ) -> Any:
+        trackers, gate, enter = self._trackers, self._gate, self.enter
         is_compiling = self._torch.compiler.is_dynamo_compiling
         known_of = self._known.get
         call = _inherited(owner, name) if own is None else own
-        is_direct = own is None and name == "__call__" and getattr(owner, name) is base.__call__
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
@@ -164,6 +126,7 @@ class Modules:
                 if entered is None:
                     return call(self, *args, **kwargs)
                 phase, kind = entered
+            gate.is_open = gate.is_shared
             if phase is None:
                 tracker.inside = inside | kind
                 try:
@@ -171,27 +134,23 @@ class Modules:
                 finally:
                     tracker.inside = inside
                     tracker.partial_until = now()
-                    if self_._watches:
-                        self_.go_on()
+                    gate.is_open = True
             try:
-                if is_direct and type(self) is owner:
-                    # A function less to go through, on the way that is walked most. A class that
-                    # inherits from several may have another `__call__` behind this one.
-                    result = base.__call__(self, *args, **kwargs)
+                if is_copied and self._compiled_call_impl is None:
+                    # A call less on the path that is taken most.
+                    result = self._call_impl(*args, **kwargs)
                 else:
                     result = call(self, *args, **kwargs)
             except BaseException as error:
+                gate.is_open = True
                 tracker.exit(phase, kind, error)
-                if self_._watches:
-                    self_.go_on()
                 raise
+            gate.is_open = True
             if kind == FORWARD:
                 tracker.was_forward = True
                 if tracker.iteration is not None:
                     tracker.iteration.called = True
             tracker.exit_plain(phase, kind)
-            if self_._watches:
-                self_.go_on()
             return result
 
         return _named_as(method, name, own)
@@ -229,8 +188,6 @@ class Modules:
                     known.is_usual = True
                     self._shared.trained.add(module)
                 tracker.passes.called(module)
-            if self._is_watching:
-                self.pause()
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             swallowed("torch", error)
@@ -242,10 +199,6 @@ class Modules:
 
     def _meet(self, tracker: Tracker, module: Any) -> Known | None:
         """A module that is called for the first time, outermost as far as was seen."""
-        if self._watches and tracker.iteration is None and tracker.bare.iteration is None:
-            self._calls -= 1
-            if self._calls <= 0:
-                self._rest()
         around = _around(module, self._base)
         if around is not None:
             # Its `forward` was called without `__call__`, and is running.
@@ -285,8 +238,6 @@ class _Models(dict[int, "Known"]):
 class _Elsewhere:
     """What a class that was pickled by value finds in another process instead of Modules."""
 
-    _watches = False
-
     def enter(self, _tracker: Tracker, _module: Any) -> None:
         """Nothing is recorded there."""
 
@@ -322,6 +273,22 @@ def _named_as(
         return method
     # Who asks for its signature or its source is to find the original's.
     return functools.wraps(own)(method)
+
+
+def _is_copied(original: Any) -> bool:
+    """Whether `original` is the function whose body the replacement of `Module.__call__` has."""
+    code, copied = getattr(original, "__code__", None), _wrapped_call_impl.__code__
+    return code is not None and all(
+        getattr(code, part) == getattr(copied, part)
+        for part in ("co_code", "co_names", "co_varnames", "co_freevars")
+    )
+
+
+def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self._compiled_call_impl is not None:
+        return self._compiled_call_impl(*args, **kwargs)
+    else:
+        return self._call_impl(*args, **kwargs)
 
 
 def _is_model(module: Any) -> bool:

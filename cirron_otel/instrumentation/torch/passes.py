@@ -138,7 +138,6 @@ class Passes:
         self.training = own
         own.fetches = 1
         self._tracker.shared.look_for_rank()
-        self._tracker.shared.pass_begins()
         self.steps.open(own, own.within, own.scope or current)
 
     def _begin_evaluation(self, iterator: Any) -> None:
@@ -159,7 +158,6 @@ class Passes:
         others.fetches = 1
         self.evaluation = others
         tracker.shared.look_for_rank()
-        tracker.shared.discover()
 
     def _gone(self) -> Any:
         """Called when an iterator is gone: by `break`, mostly."""
@@ -386,6 +384,6 @@ class Passes:
             own, iteration, at = left
             iteration.close(self.steps.micro_of)
             own.reached = max(own.reached, iteration.step._until)
-            if self._tracker.shared.attends or not iteration.called:
-                self._tracker.shared.step_over(iteration.called)
+            if self._tracker.shared.attends:
+                self._tracker.shared.step_over()
             own.close(at, self._tracker.shared.epoch_ended)

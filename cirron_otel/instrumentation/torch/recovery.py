@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def start_over(tracker: Tracker) -> None:
     """Close what the calling thread's tracker has open, and let it forget all. Raises nothing."""
+    tracker.shared.gate.is_open = True
     try:
         if tracker.copies is not None:
             tracker.copies.over()

@@ -39,14 +39,11 @@ class Shared:
         """Whether one is wanted, for want of a model."""
         self.trackers: set[Any] = set()
         """Every living thread's."""
+        self.gate = Gate()
         self.attends = False
-        """Whether somebody waits for steps to be over."""
-        self.discover: Callable[[], None] = _nothing
-        """Look for models in what comes next."""
-        self.pass_begins: Callable[[], None] = _nothing
-        """The same, if there is a reason to: a training pass begins."""
-        self.step_over: Callable[[bool], None] = _ignore
-        """A step is over; whether a model was called in it."""
+        """Whether `step_over` is to be called."""
+        self.step_over: Callable[[], None] = _nothing
+        """Called at the end of every step."""
         self.look_for_rank: Callable[[], None] = _nothing
         """Ask torch.distributed which process this is; called where a loop begins."""
         self.has_tasks = False
@@ -57,18 +54,27 @@ class Shared:
         """An epoch is over: its scope."""
 
     def rest(self) -> None:
-        """Nobody looks for models any more, nor waits for steps: the hooks are taken off."""
+        """The hooks are removed: stop looking for models and for the rank, and polling a device."""
         self.is_over = True
-        self.discover = self.pass_begins = self.look_for_rank = _nothing
-        self.step_over = _ignore
+        self.gate.is_open = False
+        self.look_for_rank = _nothing
+        self.leave_device()
+
+    def leave_device(self) -> None:
+        """Stop polling a device at the end of every step."""
+        self.attends, self.step_over = False, _nothing
+
+    def threads_changed(self) -> None:
+        """The set of trackers has changed: update the gate."""
+        self.gate.is_shared = len(self.trackers) > 1
+        self.gate.is_open = not self.is_over
 
     def meet(self, optimizer: Any) -> Constant:
-        """An optimizer steps for the first time: what it trains may be new, too."""
+        """Return the attributes of an optimizer that steps for the first time."""
         key, known = id(optimizer), self.optimizers
         made = known[key] = Constant(optimizer=type(optimizer).__name__)
         self._references[key] = weakref.ref(optimizer, lambda _: known.pop(key, None))
         self.look_for_rank()
-        self.discover()
         return made
 
     def is_evaluating(self) -> bool:
@@ -80,6 +86,20 @@ class Shared:
         """How often a trained parameter was changed so far; None where none is known."""
         parameter = None if self.parameter is None else self.parameter()
         return None if parameter is None else int(parameter._version)
+
+
+class Gate:
+    """Whether a module's call may be an outermost one; every call of every module reads it.
+
+    One flag for the process, since one for each thread costs ten times as much to read. The thread
+    that enters a model closes it, and opens it on leaving. If several threads have trackers, it
+    stays open, and each call looks at its thread's tracker.
+    """
+
+    __slots__ = ("is_open", "is_shared")
+
+    def __init__(self) -> None:
+        self.is_open = self.is_shared = False
 
 
 def _none() -> int:

@@ -55,8 +55,8 @@ class Steps:
         step._rest = until - start - iteration.covered
         step._end = step._until = own.reached = until
         own.fetches += 1
-        if tracker.shared.attends or not iteration.called:
-            tracker.shared.step_over(iteration.called)
+        if tracker.shared.attends:
+            tracker.shared.step_over()
         above: Any = step._above
         following = _new(Step)
         following._name, following._index = "step", own.steps
@@ -127,8 +127,8 @@ class Steps:
         else:
             iteration.close(self.micro_of)
             own.reached = max(own.reached, iteration.step._until)
-            if tracker.shared.attends or not iteration.called:
-                tracker.shared.step_over(iteration.called)
+            if tracker.shared.attends:
+                tracker.shared.step_over()
         context = _get()
         if scope_of(context) is iteration.step:
             _set(without_step(context, iteration.step, own.within))

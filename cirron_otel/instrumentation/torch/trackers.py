@@ -22,6 +22,7 @@ class Trackers(threading.local):
         self.t = Tracker(shared)
         self._sentinel = _Sentinel(self.t)
         shared.trackers.add(self.t)
+        shared.threads_changed()
         shared.divide = self._divide
 
     def _divide(self) -> None:
@@ -48,6 +49,7 @@ class Trackers(threading.local):
         """The calling thread is in no loop."""
         self._sentinel._tracker = self.t = Tracker(self._shared)
         self._shared.trackers.add(self.t)
+        self._shared.threads_changed()
 
 
 class ByTask(Trackers):
@@ -133,4 +135,5 @@ class _Sentinel:
     def __del__(self) -> None:
         tracker = self._tracker
         tracker.shared.trackers.discard(tracker)
+        tracker.shared.threads_changed()
         tracker.finish()

@@ -49,12 +49,12 @@ class Transfers:
             patches.replace(torch.Tensor, name, Method(original, self._around(name, original)))
         self._shared.step_over = self._before(self._shared.step_over)
 
-    def _before(self, step_over: Callable[[bool], None]) -> Callable[[bool], None]:
-        def over(was_forward: bool) -> None:
+    def _before(self, step_over: Callable[[], None]) -> Callable[[], None]:
+        def over() -> None:
             copies = self._trackers.t.copies
             if copies is not None:
                 copies.over()
-            step_over(was_forward)
+            step_over()
 
         return over
 

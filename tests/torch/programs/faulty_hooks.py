@@ -35,7 +35,7 @@ NOT_IN_A_LOOP = {"install", "install_other", "remove", "own", "later", "renew",
                  "__del__"}  # fmt: skip
 GUARDS = {
     "autograd._enter", "loaders.fetch", "loaders.fail",
-    "loaders._is_none", "Modules.enter", "Modules.go_on",
+    "loaders._is_none", "Modules.enter",
     "optimizers.begin_step", "optimizers.begin_plain", "optimizers.end_step",
     "recovery.start_over", "Tracker.enter", "Tracker.enter_plain", "Tracker.exit",
     "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "Tracker.failed", "loaders.exhausted",
