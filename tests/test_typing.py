@@ -55,7 +55,7 @@ for epoch in ci.epochs(range(3)):
     assert_type(epoch, int)
     for batch in ci.batches(["a"]):
         assert_type(batch, str)
-assert_type(ci.watch(batch), str)
+assert_type(ci.watch("model"), str)
 ci.mark("loss", 0.5, kind="summary", split="test")
 assert_type(ci.Cirron(api_key="k", output_dir="run", workers=True).profile(), ci.Profiler)
 assert_type(ci.shutdown(timeout=1.0), bool)

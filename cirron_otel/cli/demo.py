@@ -121,6 +121,8 @@ def _exit_code(run: _Run, gone: _Gone) -> int:
     sent = gone.sent
     if sent is not None and sent.message:
         output.message(f"the endpoint says: {sent.message}")
+    if sent is not None and sent.hint:
+        output.message(sent.hint)
     if sent is not None and sent.failure:
         output.error(f"the run was not sent: {sent.failure}")
         return EndpointError.exit_code

@@ -170,6 +170,8 @@ class Sent:
     """Spans among them that stand for no record."""
     message: str = ""
     """What the endpoint said, though it took it."""
+    hint: str = ""
+    """Why it may not show the run."""
     trace_id: str = ""
     failure: str = ""
 
@@ -192,6 +194,7 @@ class Sent:
             "rejected": self.rejected,
             "synthetic": self.synthetic,
             "message": self.message,
+            "hint": self.hint,
             "trace_id": self.trace_id,
             "failure": self.failure or None,
         }
@@ -219,7 +222,8 @@ def send(source: Path, session: str | None) -> Sent | None:
                 only = _session_alone(source, session, Path(folder))
                 report = _export(only, environ)
             sent.accepted, sent.rejected = report.accepted, report.rejected
-            sent.message, sent.synthetic = report.message, report.synthetic
+            sent.message, sent.hint = report.message, report.hint
+            sent.synthetic = report.synthetic
     except CirronOtelError as error:
         sent.failure = str(error)
     return sent

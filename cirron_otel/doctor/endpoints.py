@@ -13,6 +13,7 @@ from ..translator.foreign import SDK_VERSION
 from .check import Check, ok
 from .otlp import OtlpRequest, examine_otlp
 from .platform import examine_platform
+from .search import examine_search
 from .spool import examine_spool
 
 __all__ = ["examine_endpoints", "examine_spool", "keys_of"]
@@ -32,6 +33,7 @@ def examine_endpoints(
     if Export.OTLP in targets:
         service = environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
         yield from examine_otlp(OtlpRequest(environ, timeout, is_sent, service))
+        yield from examine_search(config.output_dir, environ)
     if Export.EVENT_STREAM in targets:
         yield ok("cirron", "in a run of the platform: batches go to standard output, as events")
     elif Export.CIRRON_HTTP in targets:

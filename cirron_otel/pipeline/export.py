@@ -16,6 +16,7 @@ from ..exporter.config import OtlpConfig
 from ..exporter.otlp import Pusher, PushError
 from ..query.address import is_query_address
 from ..query.ingestion_slack import find_slack
+from ..spool.paths import parse_name
 from ..spool.reader import SpoolReader
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
@@ -146,19 +147,13 @@ class _Sender:
             report.marks += item.marks
             report.snapshots += item.snapshots
             report.bytes_read += item.size
-            report.sent_of(_sealed_ns(item.name))
+            report.sent_of((parse_name(item.name) or (None, ""))[0])
 
     def _count(self, result: Any) -> None:
         self.report.accepted += result.accepted_spans
         self.report.rejected += result.rejected_spans
         if result.error_message:
             self.report.message = result.error_message
-
-
-def _sealed_ns(name: str) -> int | None:
-    """The time at which a batch was sealed, by the name of its file."""
-    digits = name.partition("-")[0]
-    return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def _push_spool(

@@ -40,10 +40,11 @@ class IngestionSlack(NamedTuple):
         if age_s <= self.seconds:
             return ""
         default = "" if self.is_read else " by default"
+        limit = shown_time(self.seconds)
         return (
-            f"the oldest batch sent is {_shown(age_s)} old, and {self.place}, a Tempo, indexes"
-            f" spans up to {_shown(self.seconds)} old{default} (ingestion_time_range_slack): its"
-            " search does not find older ones, only their trace ids do"
+            f"the oldest batch sent is {shown_time(age_s)} old, and {self.place}, a Tempo, indexes"
+            f" spans up to {limit} old{default} (ingestion_time_range_slack): its search"
+            " does not find older ones, only their trace ids do"
         )
 
 
@@ -107,7 +108,7 @@ def slack_in(text: str) -> float | None:
     return None
 
 
-def _shown(seconds: float) -> str:
+def shown_time(seconds: float) -> str:
     """A time for people, in its largest unit."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ import pytest
 import yaml
 
 from cirron_otel.cli.main import run as run_here
+from cirron_otel.doctor.check import State
+from cirron_otel.doctor.search import examine_search
 from cirron_otel.exporter.config import OtlpConfig, Protocol
 from cirron_otel.query import ingestion_slack
 from cirron_otel.query.ingestion_slack import IngestionSlack, find_slack, slack_in
@@ -83,6 +86,9 @@ def test_what_the_page_says_of_old_runs(
     port = urlsplit(tempo.query).port
     monkeypatch.setattr(ingestion_slack, "QUERY_PORT", port)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{tempo.otlp_grpc}")
+    [check] = examine_search(old_run, os.environ)
+    assert check.state == (State.OK if is_raised else State.WARNING)
+    assert ("batches that were not sent are up to 3 days old" in check.found) is not is_raised
     assert run_here(["export", str(old_run)]) == 0
     assert run_here(["export", str(old_run), "--json"]) == 0
     shown = capsys.readouterr()
@@ -152,6 +158,7 @@ def test_nothing_is_there_or_something_else(monkeypatch: pytest.MonkeyPatch) -> 
     [endpoint] = free_endpoints(1)
     monkeypatch.setattr(ingestion_slack, "QUERY_PORT", int(endpoint.rpartition(":")[2]))
     assert find_slack(OtlpConfig(Protocol.GRPC, "127.0.0.1:4317")) is None
+    assert list(examine_search(Path("nowhere"), {})) == []
 
 
 @pytest.mark.parametrize(
