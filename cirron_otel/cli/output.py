@@ -131,10 +131,29 @@ def shortfalls(report: Report) -> None:
         message(f"not kept: {text}" + (f" ({often:,} times)" if often > 1 else ""))
 
 
+class _Terminal:
+    """The terminal behind a pager."""
+
+    width: int | None = None
+    """Its columns; None if stdout goes to no pager."""
+
+
+terminal = _Terminal()
+
+
 def show(*renderables: RenderableType) -> None:
     """Write what rich renders to stdout; lines are as long as they need to be in a pipe."""
     from rich.console import Console
 
+    if terminal.width is not None:
+        _print(
+            Console(
+                highlight=False, markup=False, emoji=False, force_terminal=True,
+                width=terminal.width,
+            ),
+            renderables,
+        )  # fmt: skip
+        return
     if sys.stdout is not None and sys.stdout.isatty():
         with _failures():
             _print(Console(highlight=False, markup=False, emoji=False), renderables)

@@ -14,15 +14,13 @@ from ..errors import UsageError
 from . import output
 from .parameters import DEFAULT_SPOOL, from_option, json_option
 from .sources import as_spool, shown_source
-from .tables import breakdown_table, rows_table
-from .text import count, duration, moment, printable, value_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from ..spool.drops import Drop
+    from ..spool.findings import Finding
     from ..spool.index import SpoolIndex
     from ..spool.reader import SpoolReader
-    from ..spool.run_report import GpuTime, MarkSeries, RankReport, RunReport, SlowStep
+    from ..spool.run_report import RunReport
     from .sources import SpoolOf
 
 _MOST_ASKED = 20
@@ -58,6 +56,7 @@ _MOST_ASKED = 20
     metavar="ID",
     help="With --html: show this step, or any scope, as well. Can be given several times.",
 )
+@click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
 @json_option
 def report(
     source: str,
@@ -66,6 +65,7 @@ def report(
     trace_file: str | None,
     page_file: str | None,
     spans: tuple[str, ...],
+    no_pager: bool,
     as_json: bool,
 ) -> int:
     """The steps of each rank by phase, the slowest steps, and the marks, of all that SRC holds.
@@ -75,6 +75,8 @@ def report(
     """
     from ..spool.reader import SpoolReader
     from ..spool.run_report import report_run, run_index
+    from .pager import paged
+    from .report_text import show_report
 
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
@@ -82,17 +84,34 @@ def report(
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
         with run_index(reader) as index:
-            found = report_run(index, slowest)
+            found = report_run(index, slowest, reader)
             if trace_file is not None:
                 _write_trace(index, trace_file)
             if page_file is not None:
                 _write_page(page_file, found, index, (source, place, reader, spans))
     if as_json:
-        findings = [finding.to_json() for finding in place.findings(reader)]
+        findings = [
+            each.to_json() for each in (*place.findings(reader), *map(_finding, found.drops))
+        ]
         output.document({"source": shown_source(source), **found.to_json(), "findings": findings})
     else:
-        _show(shown_source(source), found)
-    return place.told(reader)
+        with paged(is_wanted=not no_pager):
+            show_report(shown_source(source), found)
+    return max(place.told(reader), _drops(found))
+
+
+def _finding(drop: Drop) -> Finding:
+    from ..spool.findings import Finding
+
+    rank = "" if drop.rank is None else f" by rank {drop.rank}"
+    return Finding("", "dropped", f"{drop.count:,} {drop.reason} dropped while recording{rank}")
+
+
+def _drops(found: RunReport) -> int:
+    """Warn of what the recording processes dropped; the exit code, 0 or 1."""
+    for each in found.drops:
+        output.message(f"warning: {_finding(each).message}")
+    return 1 if found.drops else 0
 
 
 def _check_files(files: dict[str, str | None], source: str) -> None:
@@ -152,88 +171,3 @@ def _write_page(
         for piece in document(content):
             file.write(piece.encode())
     output.message(f"{path} is written: open it in a browser")
-
-
-def _show(source: str, found: RunReport) -> None:
-    # What states no rank is no rank beside some that do: it ran them.
-    stated = sum(each.rank is not None for each in found.ranks)
-    ranks = count(stated or len(found.ranks), "rank")
-    output.result(f"{printable(source)}: {count(found.spans, 'span')} of {ranks}")
-    for each in found.ranks:
-        output.result("\n" + _heading(each))
-        if each.steps.steps.durations:
-            output.result("")
-            output.show(breakdown_table(each.steps))
-    if found.slowest_steps:
-        output.result("\nThe slowest steps:\n")
-        output.show(_slowest(found.slowest_steps))
-    if found.gpu:
-        output.result("\nOn the GPU:\n")
-        output.show(_gpu(found.gpu))
-    if found.marks:
-        output.result("\nMarks:\n")
-        output.show(_marks(found.marks))
-    if found.marks_left_out:
-        output.result(f"and {found.marks_left_out:,} more series of marks")
-
-
-def _heading(each: RankReport) -> str:
-    steps = each.steps.steps
-    who = "no rank" if each.rank is None else f"rank {each.rank}"
-    began = f"{moment(each.first_ns)} UTC, " if each.first_ns is not None else ""
-    took = f"{began}{duration(each.run_ns)}"
-    if not steps.durations:
-        return f"{who}: {took}; no steps"
-    share = f" ({100 * steps.total_ns / each.run_ns:.1f} %)" if each.run_ns else ""
-    done = f"{count(len(steps.durations), 'step')} took {duration(steps.total_ns)}{share}"
-    return f"{who}: {took}, of which {done}"
-
-
-def _slowest(steps: list[SlowStep]) -> Table:
-    heads = ("rank", "epoch", "step", "start (UTC)", "duration", "most of it in", "span")
-    return rows_table(heads, {"rank", "epoch", "step", "duration"}, [
-        (
-            "-" if each.rank is None else str(each.rank),
-            each.epoch if each.epoch is not None else "-",
-            each.index if each.index is not None else "-",
-            moment(each.start_ns),
-            duration(each.duration_ns),
-            _most(each),
-            each.span_id if each.span_id is not None else "-",
-        )
-        for each in steps
-    ])  # fmt: skip
-
-
-def _most(step: SlowStep) -> str:
-    rest = step.duration_ns - sum(step.phases.values())
-    name, ns = max([*step.phases.items(), ("unattributed", rest)], key=lambda part: part[1])
-    return f"{name}, {duration(ns)}"
-
-
-def _gpu(times: list[GpuTime]) -> Table:
-    heads = ("scope", "rank", "times", "on the GPU", "on the host")
-    return rows_table(heads, set(heads[1:]), [
-        (
-            each.name,
-            "-" if each.rank is None else str(each.rank),
-            f"{each.count:,}",
-            duration(each.gpu_ns),
-            duration(each.wall_ns),
-        )
-        for each in times
-    ])  # fmt: skip
-
-
-def _marks(marks: list[MarkSeries]) -> Table:
-    heads = ("mark", "rank", "times", "first", "last", "min", "max")
-    return rows_table(heads, set(heads[2:]), [
-        (
-            each.name,
-            "-" if each.rank is None else str(each.rank),
-            f"{each.count:,}",
-            *(value_text(value) for value in (each.first, each.last)),
-            *("-" if value is None else f"{value:.6g}" for value in (each.min, each.max)),
-        )
-        for each in marks
-    ])  # fmt: skip

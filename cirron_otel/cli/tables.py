@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ..spool.breakdown import Breakdown, Phase
 
-_RIGHT = ("times", "total", "share", "median")
+_RIGHT = ("times", "total", "share", "p50", "p95", "max")
 
 
 def breakdown_table(found: Breakdown) -> Table:
@@ -21,7 +21,10 @@ def breakdown_table(found: Breakdown) -> Table:
     from rich import box
     from rich.table import Table
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    drawn = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False,
+        header_style="bold",
+    )  # fmt: skip
     drawn.add_column("phase")
     for name in _RIGHT:
         drawn.add_column(name, justify="right")
@@ -39,6 +42,8 @@ def _cells(found: Breakdown, phase: Phase) -> tuple[str, ...]:
         duration(phase.total_ns),
         f"{100 * found.share(phase):.1f} %",
         duration(phase.median_ns),
+        duration(phase.p95_ns),
+        duration(phase.max_ns),
     )
 
 
@@ -48,7 +53,10 @@ def rows_table(heads: tuple[str, ...], right: set[str], rows: list[tuple[str, ..
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    drawn = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False,
+        header_style="bold",
+    )  # fmt: skip
     for head in heads:
         drawn.add_column(head, justify="right" if head in right else "left", overflow="fold")
     for row in rows:

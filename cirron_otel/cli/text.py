@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from .. import durations
+
+duration = durations.duration
+
 _SIZES = ("B", "kB", "MB", "GB", "TB")
-_DURATIONS = ((1, "ns", 1_000), (1_000, "µs", 1_000_000), (1_000_000, "ms", 1_000_000_000))
 _SECOND = 1_000_000_000
 _LONGEST_VALUE = 40
 
@@ -38,25 +41,6 @@ def size(number: int) -> str:
     return f"{number} B" if unit == 0 else f"{value:.3g} {_SIZES[unit]}"
 
 
-def duration(ns: int | None) -> str:
-    """Nanoseconds in the unit that suits them: `412 ms`, `1 h 02 min`; `?` where not known."""
-    if ns is None:
-        return "?"
-    if ns < 0:
-        return "-" + duration(-ns)
-    for scale, unit, below in _DURATIONS:
-        if round(ns / scale, 0 if ns >= 100 * scale else 2) * scale < below:
-            return f"{ns / scale:.3g} {unit}"
-    seconds = ns / _SECOND
-    if seconds < 59.95:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
-
-
 def moment(ns: int | None) -> str:
     """Wall-clock nanoseconds as UTC to the second; `?` where not known."""
     if ns is None:
@@ -65,6 +49,23 @@ def moment(ns: int | None) -> str:
         return datetime.fromtimestamp(ns // _SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"{ns} ns"
+
+
+def local_moment(ns: int | None) -> str:
+    """Wall-clock nanoseconds as local time to the second, with the zone; `?` where not known."""
+    if ns is None:
+        return "?"
+    try:
+        local = datetime.fromtimestamp(ns // _SECOND, UTC).astimezone()
+        return local.strftime("%Y-%m-%d %H:%M:%S %Z").rstrip()
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"
+
+
+def clock_time(ns: int | None) -> str:
+    """The local time of day of `local_moment`."""
+    text = local_moment(ns)
+    return text.split(" ")[1] if text.count(" ") >= 2 else text
 
 
 def numbers(values: list[int]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.trace import TracerProvider
 
 from ..config import Config
 from ..instrumentation.installing import Instrumentation
+from ..sdk import failures
 from ..sdk.errors import swallowed
 from ..sdk.exits import Exits
 from ..sdk.health import disabled_health, health_of
@@ -99,6 +102,11 @@ class Profiler:
             return True
         done = False
         try:
+            # In a `finally` block, or an exception handler: that is why the session ends.
+            self.fail(sys.exception())
+        except Exception as error:
+            swallowed("failure", error)
+        try:
             limit = _seconds(timeout, self.config.shutdown_timeout)
             forget(self)
             if self.instrumentation is not None:
@@ -112,6 +120,18 @@ class Profiler:
         except Exception as error:
             swallowed("exit", error)
         return done
+
+    def fail(self, error: BaseException | None) -> None:
+        """An exception ends the program: mark the session, and what is open, as failed."""
+        session = self.session
+        if session is not None and self.enabled:
+            failures.fail(session, error)
+
+    def terminate(self, number: int, frame: FrameType | None) -> None:
+        """A signal ends the program: mark the session, and what is open, as killed."""
+        session = self.session
+        if session is not None and self.enabled:
+            failures.terminate(session, number, frame)
 
     def health(self) -> dict[str, Any]:
         """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""

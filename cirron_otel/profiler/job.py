@@ -81,7 +81,9 @@ class Job:
         scope = self._scope
         scope.set_attributes({EXIT_CODE: code, **attributes})
         if code:
-            scope.set_status(Status(StatusCode.ERROR, f"exit code {code}"))
+            status = Status(StatusCode.ERROR, f"exit code {code}")
+            scope.set_status(status)
+            self._runtime.origin.session.set_status(status)
         scope.__exit__(None, None, None)
         return self._runtime.shutdown(timeout)
 

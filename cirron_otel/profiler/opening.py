@@ -85,7 +85,10 @@ def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> 
     limit = resolved.config.exit_timeout
     atexit.unregister(seal_late)
     atexit.register(seal_late)  # before the session's own: it runs after that
-    exits = Exits(lambda: profiler.flush(limit), lambda: _end(profiler, limit))
+    exits = Exits(
+        lambda: profiler.flush(limit), lambda: _end(profiler, limit), profiler.fail,
+        profiler.terminate,
+    )  # fmt: skip
     profiler.exits = exits
     exits.install(signals=resolved.config.handle_signals)
     forks.finish_with_process(lambda: profiler.shutdown(limit))

@@ -272,7 +272,9 @@ class Collector:
         for scope in sorted(still, key=attrgetter("_depth"), reverse=True):
             if scope is not session and not scope._end:
                 scope.attrs.setdefault("incomplete", True)
-                scope.set_status(StatusCode.ERROR, INCOMPLETE)
+                more = scope._more
+                if more is None or more.status.status_code is not StatusCode.ERROR:
+                    scope.set_status(StatusCode.ERROR, INCOMPLETE)
             # A phase that was broken off says when that was: what is around it ended then.
             scope._end = scope._end or getattr(scope, "_until", 0) or now()
             closed.append(scope)

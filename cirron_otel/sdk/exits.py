@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from .errors import swallowed
+from .failures import unreported
 
 _FATAL = (signal.SIGTERM, signal.SIGINT)
 
@@ -23,15 +25,27 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 class Exits:
     """The handlers that are installed, to be taken out again."""
 
-    def __init__(self, flush: Callable[[], object], end: Callable[[], object]) -> None:
-        """`flush` seals what there is; `end` closes the session, too. Both keep a deadline."""
-        self._flush, self._end = flush, end
+    def __init__(
+        self,
+        flush: Callable[[], object],
+        end: Callable[[], object],
+        fail: Callable[[BaseException], object],
+        terminate: Callable[[int, FrameType | None], object],
+    ) -> None:
+        """`flush` seals what there is; `end` closes the session, too. Both keep a deadline.
+
+        `fail` is called with an exception that ends the program, `terminate` with a signal that
+        does, before `end`.
+        """
+        self._flush, self._end, self._fail, self._terminate = flush, end, fail, terminate
+        self._hook_before: Any = None
         self._before: dict[int, Handler] = {}
         self._is_installed = False
 
     def install(self, *, signals: bool) -> None:
         """From here on. Signals only from the main thread, as Python demands."""
         atexit.register(self._at_exit)
+        self._hook_before, sys.excepthook = sys.excepthook, self._on_exception
         self._is_installed = True
         if not signals or threading.current_thread() is not threading.main_thread():
             return
@@ -53,10 +67,12 @@ class Exits:
             return
         self._is_installed = False
         atexit.unregister(self._at_exit)
+        # Bound methods are made anew each time: compare by equality.
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._hook_before
         if threading.current_thread() is not threading.main_thread():
             return  # ours stay, and pass on
         for number, before in list(self._before.items()):
-            # Bound methods are made anew each time: compare by equality.
             if signal.getsignal(number) != self._on_signal:
                 continue  # what was set on top of ours may chain to it: it passes on
             try:
@@ -67,7 +83,16 @@ class Exits:
                 del self._before[number]
 
     def _at_exit(self) -> None:
+        error = unreported(self._on_exception)
+        if error is not None:
+            self._safely(lambda: self._fail(error))
         self._safely(self._end)
+
+    def _on_exception(self, kind: Any, error: BaseException, trace: Any) -> None:
+        """`sys.excepthook`. After `remove` it only passes on, for whoever has kept it."""
+        if self._is_installed:
+            self._safely(lambda: self._fail(error))
+        self._hook_before(kind, error, trace)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number, signal.SIG_DFL)
@@ -75,6 +100,7 @@ class Exits:
             self._safely(self._flush)  # what follows may be os._exit, or go on
             before(number, frame)
             return
+        self._safely(lambda: self._terminate(number, frame))
         self._safely(self._end)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

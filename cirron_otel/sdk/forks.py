@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 from . import buffers as buf
+from . import unwinding
 from .errors import swallowed
 from .provider import is_in_worker
 from .scope import NOWHERE, drops
@@ -42,6 +43,7 @@ def _in_child() -> None:
         state.session, state.segments, state.special = NOWHERE, None, False
         buf.pressure.wake = buf.pressure.first = _nothing
         clear_scopes()
+        unwinding.forget()
         if _forks.after is not None:
             _forks.after()
     except Exception as error:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
+THINNED = "scopes_thinned"
+"""The one reason that the options ask for."""
 _QUEUE = ("scopes", "marks", "snapshots", "batches")
 _DROPS = (
     "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",

@@ -15,6 +15,7 @@ from .scope import MAX_DEPTH, NOWHERE, Scope
 from .snapshots import epoch_ended
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
+from .unwinding import keep, loop_left
 
 T = TypeVar("T")
 
@@ -178,7 +179,11 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
             scope._end = scope._end or scope._start
         if not scope._end:
             end = now()
-            if state.special:
+            # Nothing was caught here: the loop was left by `break`, or an exception passes by.
+            place = loop_left(2)
+            if place is not None:
+                keep(scope, place, end)
+            elif state.special:
                 scope._tell_end(end)
             else:
                 scope._end = end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +20,12 @@ from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths, target_spool
 from ..spool.writer import SpoolWriter
 from . import buffers as buf
-from . import costs, logs
+from . import costs, logs, unwinding
 from .clock import now, wall_now
 from .collector import Collector, Origin
 from .errors import reported, swallowed
 from .foreign import ForeignSpans
-from .health import dropped
+from .health import THINNED, dropped, drops_of
 from .identity import NO_SOURCE, Identity
 from .joining import Joined, join
 from .pipeline import Pipeline
@@ -43,6 +44,10 @@ from .state import state
 from .thinning import Thinner, note_references
 from .traces import Segments
 
+logger = logging.getLogger("cirron_otel")
+
+DROPS = "drops."
+"""How the session's attributes begin that count what was dropped, by reason."""
 _UNLIMITED = 1 << 62
 _SEAL_S = 5.0
 """How long a program that sets its provider waits for what is recorded so far to be sealed."""
@@ -109,6 +114,7 @@ class Runtime:
         """What the flush thread looks after, once a flush."""
         self.observe()
         self.origin.segments.look_again()
+        unwinding.release()
         self.look_after()
 
     def observe(self) -> None:
@@ -185,11 +191,14 @@ class Runtime:
         self.is_over = True
         deadline = time.monotonic() + timeout
         try:
+            unwinding.release(now=True)
             self.entered.leave()
             self.processor.is_on = False
             is_whole = self.snapshots is None or self.snapshots.finish(timeout)
+            self._note_drops()
             done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and is_whole
             self._tell_end()
+            self._warn_of_drops()
         finally:
             state.special = False
             listener.rest()
@@ -199,6 +208,27 @@ class Runtime:
             logs.restore()
             self.owner.release()
         return done
+
+    def _note_drops(self) -> None:
+        """The session states what was dropped: a report of it is incomplete."""
+        session = self.origin.session
+        for reason, dropped_count in self._drops():
+            session.set_attribute(DROPS + reason, dropped_count)
+
+    def _warn_of_drops(self) -> None:
+        found = ", ".join(f"{number:,} {reason}" for reason, number in self._drops())
+        if found:
+            logger.warning(
+                "cirron-otel: dropped while recording: %s; what the spool holds is incomplete",
+                found,
+            )
+
+    def _drops(self) -> list[tuple[str, int]]:
+        return [
+            (reason, number)
+            for reason, number in drops_of(self).items()
+            if number and reason != THINNED
+        ]
 
     def _tell_end(self) -> None:
         """The session is a span like any: without it the application's backend lacks the root."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,34 @@ from .tree import TreeNode
 
 STEP = "step"
 MICRO_STEP = "micro_step"
+
+_FEW = 4
+"""Of fewer steps none is told apart as warm-up."""
+_MOST_WARM_UP = 50
+_PHASES = frozenset({
+    "data_load", "h2d", "forward", "loss", "backward", "optimizer_step", "zero_grad", "clip_grad",
+    "scheduler_step",
+})  # fmt: skip
+_CLOSED = (_PHASES - {"optimizer_step"}) | {"recompute", "eval", "epoch", STEP, MICRO_STEP}
+
+
+def is_phase(name: str | None) -> bool:
+    """Whether a scope is a phase of its step even if another scope is around it."""
+    return name in _PHASES or is_checkpoint(name)
+
+
+def is_checkpoint(name: str | None) -> bool:
+    """Whether a scope saves or loads a checkpoint."""
+    return name is not None and "checkpoint" in name.lower()
+
+
+def holds_phases(name: str | None) -> bool:
+    """Whether phases inside a scope count by themselves.
+
+    They do inside an optimizer's step, which runs the closure, and inside the user's own scopes.
+    They do not inside another phase: a gradient penalty's backward is a part of its forward.
+    """
+    return name not in _CLOSED and not is_checkpoint(name)
 
 
 @dataclass(slots=True)
@@ -31,6 +60,17 @@ class Phase:
         """Of one scope."""
         return round(statistics.median(self.durations)) if self.durations else 0
 
+    @property
+    def p95_ns(self) -> int:
+        """95 of 100 scopes take at most this long."""
+        ordered = sorted(self.durations)
+        return ordered[-(-95 * len(ordered) // 100) - 1] if ordered else 0
+
+    @property
+    def max_ns(self) -> int:
+        """Of the longest scope."""
+        return max(self.durations, default=0)
+
 
 @dataclass(slots=True)
 class Breakdown:
@@ -40,11 +80,38 @@ class Breakdown:
     phases: list[Phase]
     """In the order in which they were first met."""
     unattributed: Phase
+    _warm_up: int | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def warm_up(self) -> int:
+        """How many of the first steps are slow because the run warms up: twice the median."""
+        if self._warm_up is None:
+            self._warm_up = self._count_warm_up()
+        return self._warm_up
+
+    def _count_warm_up(self) -> int:
+        durations = self.steps.durations
+        if len(durations) < _FEW:
+            return 0
+        limit = 2 * self.steps.median_ns
+        most = min(len(durations) // 4, _MOST_WARM_UP)
+        slow = itertools.takewhile(lambda ns: ns > limit, durations[:most])
+        return sum(1 for _ in slow)
+
+    @property
+    def steady(self) -> Phase:
+        """The steps after the warm-up."""
+        return Phase(STEP, self.steps.durations[self.warm_up :])
 
     def to_json(self) -> dict[str, Any]:
         """Each with its share of the steps' time."""
         return {
             "steps": self._row(self.steps),
+            "warm_up": {
+                "times": self.warm_up,
+                "total_ns": sum(self.steps.durations[: self.warm_up]),
+            },
+            "steady": self._row(self.steady),
             "phases": [{"name": each.name, **self._row(each)} for each in self.phases],
             "unattributed": self._row(self.unattributed),
         }
@@ -55,6 +122,8 @@ class Breakdown:
             "total_ns": phase.total_ns,
             "share": self.share(phase),
             "median_ns": phase.median_ns,
+            "p95_ns": phase.p95_ns,
+            "max_ns": phase.max_ns,
         }
 
     def share(self, phase: Phase) -> float:
@@ -63,16 +132,18 @@ class Breakdown:
 
 
 def break_down(roots: Iterable[TreeNode]) -> Breakdown:
-    """The breakdown of all steps below `roots`; a micro step's phases are its step's."""
+    """The breakdown of all steps below `roots`.
+
+    The phases of a micro step belong to its step. A phase that holds others (`holds_phases`) counts
+    without them.
+    """
     phases: dict[str, Phase] = {}
     steps, rest = Phase(STEP), Phase("unattributed")
     for step in _steps(roots):
         left = step.duration_ns or 0
         steps.durations.append(left)
-        for each in _phases(step):
-            name = each.name or "?"
-            taken = each.duration_ns or 0
-            phases.setdefault(name, Phase(name)).durations.append(taken)
+        for each, taken in _phases(step):
+            phases.setdefault(each.name or "?", Phase(each.name or "?")).durations.append(taken)
             left -= taken
         rest.durations.append(left)
     return Breakdown(steps, list(phases.values()), rest)
@@ -89,12 +160,27 @@ def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
             todo += reversed(node.children)
 
 
-def _phases(step: TreeNode) -> Iterator[TreeNode]:
+def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
+    """The phases of a step, each with the time that no phase inside it takes."""
     for child in step.children:
-        if child.name == MICRO_STEP:
-            yield from child.children
-        else:
-            yield child
+        for top in child.children if child.name == MICRO_STEP else [child]:
+            todo = [top]
+            while todo:
+                inner = list(_inside(phase := todo.pop()))
+                taken = sum(each.duration_ns or 0 for each in inner)
+                yield phase, max((phase.duration_ns or 0) - taken, 0)
+                todo += reversed(inner)
+
+
+def _inside(phase: TreeNode) -> Iterator[TreeNode]:
+    """The phases inside another one, without those inside them."""
+    todo = list(reversed(phase.children)) if holds_phases(phase.name) else []
+    while todo:
+        node = todo.pop()
+        if is_phase(node.name):
+            yield node
+        elif holds_phases(node.name):
+            todo += reversed(node.children)
 
 
 def joined(parts: Iterable[Breakdown]) -> Breakdown:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -134,6 +134,10 @@ class SpoolIndex:
         """Run statements that make tables."""
         with _disk_errors():
             self.connection.executescript(statements)
+
+    def function(self, decide: Callable[[str | None], bool]) -> None:
+        """Let statements call a function of a name by its own name."""
+        self.connection.create_function(decide.__name__, 1, decide, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
         """Run a statement that inserts, once for each of `values`, as one transaction."""

@@ -11,11 +11,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..semconv import OVERHEAD_NS
-from .breakdown import STEP, Breakdown, Phase
+from .breakdown import STEP, Breakdown, Phase, holds_phases, is_phase
+from .drops import Drop, drops_of
+from .failures import Failure, failures_of
 from .index import SpoolIndex, id_of
-from .reader import BatchFile
+from .reader import BatchFile, SpoolReader
 from .rows import number_of
+from .run_time import WallTime, wall_time
+from .sessions import assign_sessions
+from .summary import sessions_of, with_processes
+from .verdict import Straggler, Verdict, verdict_of
+
+SCHEMA_VERSION = 1
+"""Of the JSON document (docs/report.schema.json). It grows if a key changes or goes."""
 
 _ONCE = """
 DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
@@ -42,16 +50,31 @@ DELETE FROM step WHERE no IN (
     )
     SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
 );
+CREATE TABLE part (
+    no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, ns INTEGER, is_phase INTEGER,
+    phase INTEGER
+);
+INSERT INTO part
+WITH RECURSIVE part (no, id, step, name, ns, is_phase, phase) AS (
+    SELECT span.no, span.id, step.no, span.name, max(span.end_ns - span.start_ns, 0),
+        span.name IS NOT 'micro_step', NULL
+    FROM step JOIN span ON span.parent = step.id AND span.no <> step.no
+    UNION ALL
+    SELECT span.no, span.id, part.step, span.name, max(span.end_ns - span.start_ns, 0),
+        part.name IS 'micro_step' OR is_phase(span.name),
+        CASE WHEN part.is_phase THEN part.no ELSE part.phase END
+    FROM part CROSS JOIN span ON span.parent = part.id
+    WHERE part.name IS 'micro_step' AND NOT part.is_phase OR holds_phases(part.name)
+)
+SELECT * FROM part;
 CREATE TABLE phase (no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER);
 INSERT INTO phase
-SELECT span.no, step.no, coalesce(nullif(span.name, ''), '?'), max(span.end_ns - span.start_ns, 0)
-FROM span JOIN step ON span.parent = step.id AND span.no <> step.no
-WHERE span.name IS NOT 'micro_step' AND span.end_ns - span.start_ns IS NOT NULL;
-INSERT OR IGNORE INTO phase
-SELECT span.no, step.no, coalesce(nullif(span.name, ''), '?'), max(span.end_ns - span.start_ns, 0)
-FROM span JOIN span AS micro ON span.parent = micro.id AND micro.name = 'micro_step'
-JOIN step ON micro.parent = step.id
-WHERE span.end_ns - span.start_ns IS NOT NULL;
+SELECT no, step, coalesce(nullif(name, ''), '?'), max(ns - coalesce(nested.taken, 0), 0)
+FROM part LEFT JOIN (
+    SELECT phase AS around, sum(ns) AS taken FROM part WHERE is_phase GROUP BY phase
+) AS nested ON nested.around = part.no
+WHERE is_phase AND ns IS NOT NULL ORDER BY no;
+DROP TABLE part;
 CREATE INDEX step_rank ON step (rank);
 CREATE INDEX phase_step ON phase (step);
 """
@@ -60,17 +83,30 @@ SELECT rank, count(*), min(start_ns), max(end_ns) FROM span GROUP BY rank ORDER 
 """
 _BY_STEP = """
 SELECT step.no, step.ns, phase.name, phase.ns FROM step LEFT JOIN phase ON phase.step = step.no
-WHERE step.rank IS ? ORDER BY step.no, phase.no
+WHERE step.rank IS ? ORDER BY step.start_ns, step.no, phase.no
 """
 _SLOWEST = """
 SELECT no, id, parent, rank, idx, start_ns, ns FROM step ORDER BY ns DESC, no LIMIT ?
 """
 _ABOVE = "SELECT name, idx, parent FROM span WHERE id = ? LIMIT 1"
 _PHASES = "SELECT name, ns FROM phase WHERE step = ? ORDER BY no"
+# A series has one name, one rank, and marks of the training or of evaluations.
+_SERIES = """
+CREATE TABLE series (
+    no INTEGER PRIMARY KEY, name TEXT, rank INTEGER, is_eval INTEGER, epoch TEXT, value TEXT,
+    ts_ns INTEGER
+);
+INSERT INTO series
+SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
+    'eval' IN (coalesce(a.name, ''), coalesce(b.name, ''), coalesce(c.name, '')),
+    CASE 'epoch' WHEN a.name THEN a.idx WHEN b.name THEN b.idx WHEN c.name THEN c.idx END,
+    mark.value, mark.ts_ns
+FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
+LEFT JOIN span AS c ON c.id = b.parent
+WHERE mark.name IS NOT 'cirron.overhead_ns';
+"""
 _MARKS = """
-SELECT span.rank, coalesce(nullif(mark.name, ''), '?') AS named, mark.value
-FROM mark LEFT JOIN span ON span.id = mark.span
-WHERE mark.name IS NOT ? ORDER BY named, span.rank, mark.ts_ns, mark.no
+SELECT rank, name, is_eval, epoch, value FROM series ORDER BY name, rank, is_eval, ts_ns, no
 """
 _GPU = """
 SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_ns, 0)),
@@ -93,6 +129,8 @@ class RankReport:
     last_ns: int | None
     """The earliest start and the latest end of its spans, Unix ns."""
     steps: Breakdown
+    time: WallTime
+    """Where the time from `first_ns` to `last_ns` went."""
 
     @property
     def run_ns(self) -> int | None:
@@ -100,6 +138,14 @@ class RankReport:
         if self.first_ns is None or self.last_ns is None:
             return None
         return self.last_ns - self.first_ns
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps after the warm-up, by the time in them and between steps."""
+        rows = self.time.rows
+        ns = rows["steps"] + rows["between_steps"]
+        done = len(self.steps.steady.durations)
+        return done * 1e9 / ns if ns and done else None
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; the breakdown's keys stand in it."""
@@ -109,6 +155,8 @@ class RankReport:
             "first_ns": self.first_ns,
             "last_ns": self.last_ns,
             "run_ns": self.run_ns,
+            "time": self.time.to_json(),
+            "steps_per_second": self.steps_per_second,
             **self.steps.to_json(),
         }
 
@@ -129,6 +177,15 @@ class SlowStep:
 
 
 @dataclass(slots=True)
+class EpochMean:
+    """The mean of the numbers of one epoch."""
+
+    epoch: str
+    count: int = 0
+    mean: float = 0.0
+
+
+@dataclass(slots=True)
 class MarkSeries:
     """The marks of one name and rank, in order of their time."""
 
@@ -142,8 +199,17 @@ class MarkSeries:
     """How many values are finite numbers."""
     min: float | None = None
     max: float | None = None
+    is_eval: bool = False
+    """Whether the marks were made in evaluations."""
+    epochs: list[EpochMean] = field(default_factory=list)
+    """By epoch, in order of time; at most 1,000. Marks outside of epochs are in none."""
 
-    def add(self, value: str | None) -> None:
+    @property
+    def title(self) -> str:
+        """The name, with `(eval)` for the marks of evaluations."""
+        return f"{self.name} (eval)" if self.is_eval else self.name
+
+    def add(self, value: str | None, epoch: str | None = None) -> None:
         """Take the next value."""
         if not self.count:
             self.first = value
@@ -153,6 +219,17 @@ class MarkSeries:
             self.numbers += 1
             self.min = number if self.min is None else min(self.min, number)
             self.max = number if self.max is None else max(self.max, number)
+            if epoch is not None:
+                self._add_to(epoch, number)
+
+    def _add_to(self, epoch: str, number: float) -> None:
+        if not self.epochs or self.epochs[-1].epoch != epoch:
+            if len(self.epochs) >= _MAX_SERIES:
+                return
+            self.epochs.append(EpochMean(epoch))
+        last = self.epochs[-1]
+        last.count += 1
+        last.mean += (number - last.mean) / last.count
 
 
 @dataclass(slots=True)
@@ -180,11 +257,22 @@ class RunReport:
     """How many more series there are."""
     gpu: list[GpuTime] = field(default_factory=list)
     """By rank, the longest first; at most 1,000."""
+    failures: list[Failure] = field(default_factory=list)
+    """Sessions that failed or were killed; the one that began it comes first."""
+    drops: list[Drop] = field(default_factory=list)
+    """What the recording processes dropped."""
+    verdict: Verdict | None = None
+    straggler: Straggler | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object; times in ns."""
         return {
+            "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
+            "failures": [each.to_json() for each in self.failures],
+            "verdict": self.verdict.to_json() if self.verdict is not None else None,
+            "straggler": asdict(self.straggler) if self.straggler is not None else None,
+            "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],
             "slowest_steps": [asdict(each) for each in self.slowest_steps],
             "marks": [asdict(each) for each in self.marks],
@@ -210,20 +298,27 @@ def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
     return index
 
 
-def report_run(index: SpoolIndex, slowest: int = 10) -> RunReport:
+def report_run(
+    index: SpoolIndex, slowest: int = 10, reader: SpoolReader | None = None
+) -> RunReport:
     """The report of what is in a `run_index`: once for an index.
 
-    The `slowest` steps of all ranks are listed, the slowest first. Raises TargetError where the
-    index has no room.
+    The `slowest` steps of all ranks are listed, the slowest first. Attributes and events, and which
+    processes are alive, are read with `reader`. Raises TargetError where the index has no room.
     """
+    assign_sessions(index)
+    sessions = sessions_of(index)
+    if reader is not None:
+        sessions = with_processes(sessions, reader.paths)
+    for function in (is_phase, holds_phases):
+        index.function(function)
     index.script(_STEPS)
     marks, left_out = _series(index)
+    ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
+    verdict, straggler = verdict_of(ranks)
     return RunReport(
         index.one("SELECT count(*) FROM span"),
-        [
-            RankReport(rank, spans, first_ns, last_ns, _breakdown(index, rank))
-            for rank, spans, first_ns, last_ns in index.rows(_RANKS)
-        ],
+        ranks,
         [_slow(index, row) for row in index.rows(_SLOWEST, slowest)],
         marks,
         left_out,
@@ -231,7 +326,19 @@ def report_run(index: SpoolIndex, slowest: int = 10) -> RunReport:
             GpuTime(rank, name, times, int(gpu_ns), int(wall_ns))
             for rank, name, times, gpu_ns, wall_ns in index.rows(_GPU, _MAX_SERIES)
         ],
+        failures_of(index, reader, sessions),
+        drops_of(index, reader, sessions) if reader is not None else [],
+        verdict,
+        straggler,
     )
+
+
+def _rank(
+    index: SpoolIndex, rank: int | None, spans: int, first_ns: int | None, last_ns: int | None
+) -> RankReport:
+    steps = _breakdown(index, rank)
+    time = wall_time(index, rank, first_ns, last_ns, steps.warm_up)
+    return RankReport(rank, spans, first_ns, last_ns, steps, time)
 
 
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
@@ -274,15 +381,16 @@ def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:
 def _series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
     """The first series, and how many more there are."""
     series: list[MarkSeries] = []
-    current: tuple[str, int | None] | None = None
+    current: tuple[str, int | None, int] | None = None
     left_out = 0
-    for rank, name, value in index.rows(_MARKS, OVERHEAD_NS):
-        if (name, rank) != current:
-            current = (name, rank)
+    index.script(_SERIES)
+    for rank, name, is_eval, epoch, value in index.rows(_MARKS):
+        if (name, rank, is_eval) != current:
+            current = (name, rank, is_eval)
             if len(series) < _MAX_SERIES:
-                series.append(MarkSeries(name, rank))
+                series.append(MarkSeries(name, rank, is_eval=bool(is_eval)))
             else:
                 left_out += 1
         if not left_out:
-            series[-1].add(value)
+            series[-1].add(value, epoch)
     return series, left_out

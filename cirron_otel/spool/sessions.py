@@ -19,14 +19,17 @@ CREATE TABLE member (no INTEGER PRIMARY KEY, session INTEGER);
 """
 _CLOSED = """
 INSERT INTO session (key, state, pid, start_ns, end_ns)
-SELECT id, CASE WHEN max(error LIKE 'incomplete:%') THEN 'incomplete' ELSE 'closed' END, pid,
-    min(start_ns), max(end_ns)
+SELECT id, CASE
+        WHEN max(error LIKE 'incomplete:%' OR error LIKE 'killed:%') THEN 'killed'
+        WHEN max(error IS NOT NULL) THEN 'failed'
+        ELSE 'closed'
+    END, pid, min(start_ns), max(end_ns)
 FROM span
 WHERE parent IS NULL AND name = ? AND id IS NOT NULL GROUP BY id
 """
 _OPEN = """
 INSERT INTO session (key, state, pid, start_ns, end_ns)
-SELECT parent, 'open', pid, min(start_ns), NULL FROM span AS child
+SELECT parent, 'unfinished', pid, min(start_ns), NULL FROM span AS child
 WHERE name IN (?, ?) AND parent IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
 GROUP BY parent

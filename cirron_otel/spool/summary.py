@@ -10,11 +10,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ..errors import InputError
 from .index import SpoolIndex, id_of
+from .journal import read_journal
+from .owner import is_alive, owners
+from .paths import SpoolPaths
 from .reader import SpoolReader
 from .sessions import assign_sessions
 
-State = Literal["closed", "incomplete", "open", "none"]
+State = Literal["closed", "failed", "killed", "open", "unfinished", "none"]
 _MAX_LISTED = 1000
 
 
@@ -25,8 +29,9 @@ class SessionSummary:
     id: str | None
     """None for what stands in no session: then these are the leavings of one process."""
     state: State
-    """`closed` where the session's own span was recorded, `incomplete` where a recovery did so,
-    `open` where it was not (yet)."""
+    """`closed`: it ended. `failed`: it ended with an error. `killed`: a signal ended the process,
+    or it died without a trace. `open`: its process is alive. `unfinished`: its end was not
+    recorded, and whether its process is alive is not known. `none`: no session."""
     start_ns: int | None = None
     end_ns: int | None = None
     """Of the spans in it: where it is open, only so far."""
@@ -71,7 +76,7 @@ def summarise(reader: SpoolReader) -> SpoolSummary:
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
         marks = dict(index.rows(_MARKS))
-        sessions = sessions_of(index, marks)
+        sessions = with_processes(sessions_of(index, marks), reader.paths)
         first_ns, last_ns = next(index.rows("SELECT min(start_ns), max(end_ns) FROM span"))
         ranks = (row[0] for row in index.rows("SELECT DISTINCT rank FROM span ORDER BY rank"))
         return SpoolSummary(
@@ -137,7 +142,46 @@ def sessions_of(
             found[number].snapshots = count
     for each, session in found.items():
         session.marks = marks.get(each, 0)
-    return sorted(found.values(), key=lambda s: (s.id is None, s.start_ns or 0, s.id or ""))
+    return sorted(found.values(), key=_order)
+
+
+def with_processes(sessions: list[SessionSummary], paths: SpoolPaths) -> list[SessionSummary]:
+    """The sessions with what the writers' journals and locks add: which processes are alive.
+
+    A session of which no batch is sealed yet is added.
+    """
+    known = {each.id: each for each in sessions if each.id is not None}
+    added = []
+    for prefix in owners(paths)[:_MAX_LISTED]:
+        try:
+            journal = read_journal(paths, prefix)
+        except InputError:
+            continue
+        if journal is None:
+            continue
+        state = journal.state
+        session = known.get(state.session) or _of_process(sessions, state.pid)
+        if session is not None and session.id is None:
+            session.id, session.state = state.session, "unfinished"
+        if session is None:
+            start_ns = min((span.start_ns for span in state.open), default=None)
+            session = SessionSummary(state.session, "unfinished", start_ns, state.written_ns)
+            added.append(session)
+        if session.state == "unfinished":
+            session.state = "open" if is_alive(paths, prefix) else "killed"
+            session.pids = session.pids or [state.pid]
+            if not session.ranks:
+                _append(session.ranks, state.rank)
+    return sorted([*sessions, *added], key=_order)
+
+
+def _of_process(sessions: list[SessionSummary], pid: int) -> SessionSummary | None:
+    """What the process left in no session: the session's own span is not sealed yet."""
+    return next((each for each in sessions if each.id is None and each.pids == [pid]), None)
+
+
+def _order(session: SessionSummary) -> tuple[bool, int, str]:
+    return session.id is None, session.start_ns or 0, session.id or ""
 
 
 def _append(numbers: list[int], number: int | None) -> None:

@@ -14,15 +14,18 @@ def test_the_phases_of_the_steps(run: Run, spool: Path) -> None:
     result = run("report", "--slowest", "2")
     lines = result.stdout.splitlines()
     assert (result.returncode, result.stderr) == (0, "")
-    assert lines[0] == ".cirron: 173 spans of 1 rank"
-    assert lines[2] == (
-        "rank 0: 2026-11-20 18:02:13 UTC, 1.12 s, of which 24 steps took 237 ms (21.1 %)"
-    )
-    assert "backward            24    135 ms    57.2 %   95.7 µs" in lines
+    assert lines[0] == ".cirron: 173 spans of 1 rank, 2026-11-20 18:02:13 UTC"
+    assert "The wall time of rank 0:" in lines
+    assert any(line.startswith("steps ") and line.endswith(" %") for line in lines)
+    assert "total                           1.12 s  100.0 %" in lines
+    [backward] = [line for line in lines if line.startswith("backward")]
+    assert backward.split()[1:8] == ["24", "135", "ms", "57.2", "%", "95.7", "µs"]
     slowest = lines[lines.index("The slowest steps:") + 4]
     assert slowest.split()[:3] == ["0", "0", "4"]
-    assert slowest.endswith("backward, 48 ms   6028fd2e74322a126d5d19f8a720b03f")
-    assert "loss         0         24    1.40496    1.39413    1.35657    1.44825" in lines
+    assert slowest.endswith("6028fd2e74322a12")
+    loss = ["loss", "0", "24", "1.40496", "1.39413", "1.35657", "1.44825"]
+    assert loss in [line.split() for line in lines]
+    assert max(len(line) for line in lines) <= 80
 
 
 def test_it_is_the_same_whatever_form_the_run_has(run: Run, spool: Path, tmp_path: Path) -> None:
@@ -54,9 +57,9 @@ def test_ranks(run: Run) -> None:
     document = json.loads(result.stdout)
     assert [each["rank"] for each in document["ranks"]] == [-3, 0, 1, 2, 3, 5]
     assert sum(each["spans"] for each in document["ranks"]) == document["spans"] == 104
-    assert "rank 5: 2026-11-20 18:04:12 UTC, 61.1 ms; no steps" in (
-        run("report", SPOOLS / "07_ranks").stdout
-    )
+    lines = run("report", SPOOLS / "07_ranks").stdout.splitlines()
+    assert "The wall time of each rank:" in lines
+    assert max(len(line) for line in lines[1:]) <= 80
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_reported(run: Run) -> None:

@@ -101,7 +101,7 @@ def test_what_is_missing_is_told(run: Run, tmp_path: Path) -> None:
     text = " ".join(Page((tmp_path / "run.html").read_text()).texts)
     assert "What is missing" in text
     assert "never finished: its writer stopped halfway" in text
-    assert "1 session still open" in text
+    assert "1 session without an end: still running, or killed" in text
     assert "What is missing" not in text_of(SpoolReader(RECORDING))
 
 

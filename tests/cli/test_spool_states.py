@@ -31,7 +31,7 @@ def test_failed_and_incomplete_scopes_are_marked(run: Run, tmp_path: Path) -> No
     )
     assert done.returncode == -signal.SIGKILL
     assert run("spool", "recover", "run").returncode == 0
-    assert " incomplete " in run("spool", "ls", "run").stdout
+    assert " killed " in run("spool", "ls", "run").stdout
     shown = run("spool", "show", "run").stdout
     (backward,) = [line for line in shown.splitlines() if "backward" in line]
     (epoch,) = [line for line in shown.splitlines() if "epoch 7" in line]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cirron_otel.spool.reader import SpoolReader
 from cirron_otel.spool.run_report import RunReport, report_run, run_index
@@ -23,6 +27,15 @@ def span(name: str, ns: int, parent: str | None = None, **more: Any) -> dict[str
         "index": None, "start_ns": start, "end_ns": start + ns, "cpu_ns": None, "gpu_ns": None,
         "memory_peak_bytes": None, "thread_id": 1, "pid": 1, "rank": 0, "attrs": {}, "mark_ids": [],
         **more,
+    }  # fmt: skip
+
+
+def row(steps_ns: int, *durations: int) -> dict[str, Any]:
+    """The figures of scopes in steps that take so long together."""
+    return {
+        "times": len(durations), "total_ns": sum(durations), "share": sum(durations) / steps_ns,
+        "median_ns": round(statistics.median(durations)), "p95_ns": max(durations),
+        "max_ns": max(durations),
     }  # fmt: skip
 
 
@@ -66,15 +79,16 @@ def test_phases_and_what_they_leave_come_to_the_steps(tmp_path: Path) -> None:
         [span("step", 60, "epoch", id="b", index=5), span("epoch", 200, index=2)],
     )
     [rank] = found.ranks
-    assert rank.to_json() == {
+    said = rank.to_json()
+    assert {key: said[key] for key in ("rank", "spans", "first_ns", "last_ns", "run_ns")} == {
         "rank": 0, "spans": 6, "first_ns": _START, "last_ns": _START + 200, "run_ns": 200,
-        "steps": {"times": 2, "total_ns": 160, "share": 1.0, "median_ns": 80},
-        "phases": [
-            {"name": "forward", "times": 2, "total_ns": 90, "share": 90 / 160, "median_ns": 45},
-            {"name": "backward", "times": 1, "total_ns": 30, "share": 30 / 160, "median_ns": 30},
-        ],
-        "unattributed": {"times": 2, "total_ns": 40, "share": 0.25, "median_ns": 20},
     }  # fmt: skip
+    assert said["steps"] == row(160, 60, 100)
+    assert said["phases"] == [
+        {"name": "forward", **row(160, 40, 50)},
+        {"name": "backward", **row(160, 30)},
+    ]
+    assert said["unattributed"] == row(160, 30, 10)
     assert [(s.epoch, s.index, s.duration_ns, s.phases) for s in found.slowest_steps] == [
         ("2", "4", 100, {"forward": 40, "backward": 30}),
         ("2", "5", 60, {"forward": 50}),
@@ -144,6 +158,131 @@ def test_so_is_one_that_lies_deeper(tmp_path: Path) -> None:
 def test_a_step_that_is_its_own_parent_is_one(tmp_path: Path) -> None:
     [rank] = spool(tmp_path, [span("step", 9, "s", id="s")]).ranks
     assert (rank.steps.steps.durations, rank.steps.phases) == ([9], [])
+
+
+def test_phases_inside_an_optimizers_closure_count_by_themselves(tmp_path: Path) -> None:
+    """As with LBFGS, skorch and Lightning; so do those inside the user's own scopes."""
+    spans = [
+        span("forward", 30, "o", id="f"),
+        span("backward", 50, "o", id="b"),
+        span("attention", 20, "f", id="inside a forward"),
+        span("backward", 7, "f", id="penalty"),
+        span("optimizer_step", 100, "s", id="o"),
+        span("forward", 5, "mine", id="f2"),
+        span("forward", 3, "eval", id="f3"),
+        span("augment", 9, "s", id="mine"),
+        span("eval", 4, "s", id="eval"),
+        span("step", 120, id="s"),
+    ]
+    [rank] = spool(tmp_path, spans).ranks
+    assert {each.name: each.durations for each in rank.steps.phases} == {
+        "forward": [30, 5], "backward": [50], "optimizer_step": [20], "augment": [4], "eval": [4],
+    }  # fmt: skip
+    assert rank.steps.unattributed.durations == [7]
+
+
+def test_every_moment_of_the_wall_time_has_one_row(tmp_path: Path) -> None:
+    at = _START
+    spans = [
+        span("cirron.session", 1000, id="one", at=at),
+        span("epoch", 500, "one", id="e", at=at + 100),
+        span("step", 50, "e", id="s0", at=at + 100),
+        span("step", 50, "e", id="s1", at=at + 170),
+        span("eval", 100, "e", id="v", at=at + 210),
+        span("save_checkpoint", 30, "v", id="c", at=at + 290),
+        span("cirron.session", 200, id="two", at=at + 1300),
+        span("step", 100, "two", id="s2", at=at + 1400),
+    ]
+    [rank] = spool(tmp_path, spans).ranks
+    assert rank.time.rows == {
+        "set_up": 200, "warm_up": 0, "steps": 190, "evaluation": 80, "checkpoints": 30,
+        "between_steps": 20, "after_steps": 680, "pauses": 300,
+    }  # fmt: skip
+    assert rank.time.total_ns == rank.run_ns
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["step", "eval", "checkpoint_save", "cirron.session", "epoch"]),
+            st.integers(0, 300),
+            st.integers(-5, 300),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_the_rows_sum_to_the_wall_time_of_any_records(scopes: list[tuple[str, int, int]]) -> None:
+    spans = [
+        span(name, ns, id=str(number), at=_START + start)
+        for number, (name, start, ns) in enumerate(scopes)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        [rank] = spool(Path(folder), spans).ranks
+    assert rank.time.total_ns == max(rank.run_ns or 0, 0)
+    assert min(rank.time.rows.values()) >= 0
+
+
+def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str, Any]]:
+    """Steps of these phases, one after the other, `begun` ns after the session began."""
+    at, spans = _START + begun, []
+    for number, phases in enumerate(steps):
+        start = at
+        for name, ns in phases.items():
+            spans.append(span(name, ns, f"{rank}s{number}", id=f"{rank}{name[:5]}{number}", at=at,
+                              rank=rank))  # fmt: skip
+            at += ns
+        spans.append(span("step", at - start, f"{rank}", id=f"{rank}s{number}", at=start,
+                          rank=rank))  # fmt: skip
+    session = span("cirron.session", at - _START, id=f"{rank}", at=_START, rank=rank)
+    return [*spans, session]
+
+
+@pytest.mark.parametrize(
+    ("phases", "begun", "bound"),
+    [
+        ({"data_load": 60, "forward": 20, "backward": 20}, 100, "input"),
+        ({"data_load": 5, "forward": 30, "backward": 60}, 100, "backward"),
+        ({"forward": 60, "loss": 5, "backward": 50}, 100, "forward"),
+        ({"data_load": 5, "forward": 20, "optimizer_step": 60}, 100, "optimizer"),
+        ({"forward": 20, "checkpoint_save": 60}, 100, "checkpoints"),
+        ({"forward": 20, "backward": 30}, 5000, "start-up"),
+    ],
+)
+def test_the_verdict(tmp_path: Path, phases: dict[str, int], begun: int, bound: str) -> None:
+    found = spool(tmp_path, training(0, *[phases] * 20, begun=begun))
+    assert found.verdict is not None
+    assert found.verdict.bound == bound
+    assert found.verdict.suggestions
+    assert sum(found.verdict.shares.values()) == pytest.approx(1, abs=0.02)
+
+
+def test_warm_up_is_told_apart(tmp_path: Path) -> None:
+    slow, fast = {"forward": 900}, {"forward": 10}
+    [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
+    assert (rank.steps.warm_up, rank.steps.steady.max_ns, rank.time.rows["warm_up"]) == (
+        2,
+        10,
+        1800,
+    )
+    assert rank.steps_per_second == pytest.approx(1e8)
+
+
+def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
+    """The others wait for it in their backward, and all steps take the same time."""
+    fast = {"data_load": 5, "forward": 20, "backward": 75}
+    slow = {"data_load": 60, "forward": 20, "backward": 20}
+    found = spool(
+        tmp_path, training(0, *[fast] * 9), training(1, *[slow] * 9), training(2, *[fast] * 9)
+    )
+    assert found.straggler is not None
+    assert (found.straggler.rank, found.straggler.phase) == (1, "data_load")
+    assert found.verdict is not None
+    assert found.verdict.bound == "stragglers"
+    (tmp_path / "alike").mkdir()
+    alike = spool(tmp_path / "alike", training(0, *[fast] * 9), training(1, *[fast] * 9))
+    assert alike.straggler is None
 
 
 def test_the_epoch_may_be_further_up(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_points_of_marks(limit: int) -> None:
     with run_index([batch([span("step", 5, id="s", rank=3)], marks)]) as index:
         series = {(each.name, each.rank): each for each in report_run(index).marks}
         del series["other", 3]
-        found = list(mark_points(index, lambda name, rank: series.get((name, rank)), limit))
+        found = list(mark_points(index, lambda name, rank, _: series.get((name, rank)), limit))
     assert [each.name for each, _ in found] == ["loss", "note"]
     loss, note = (points for _, points in found)
     assert len(loss) == min(limit, 3)

@@ -12,7 +12,6 @@ from cirron_otel.errors import InputError
 from cirron_otel.spool.reader import SpoolReader
 from cirron_otel.spool.run_report import report_run, run_index
 from cirron_otel.spool.run_traces import StepTrace, fields_of, records_of, scopes_of, step_traces
-from cirron_otel.spool.sessions import assign_sessions
 from cirron_otel.spool.tree import Limits
 
 from .test_run_report import _id, span
@@ -38,7 +37,6 @@ def traces(
 ) -> tuple[list[StepTrace], dict[str, dict[str, Any]]]:
     with run_index(reader) as index:
         ranks = [each.rank for each in report_run(index).ranks]
-        assign_sessions(index)
         found = step_traces(index, ranks, asked, limits or Limits())
         ids = [node.id for each in found for _, node in scopes_of(each.step) if node.id]
         return found, records_of(index, reader, ids)

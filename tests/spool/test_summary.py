@@ -67,7 +67,7 @@ class TestRecorded:
     @pytest.mark.parametrize(
         ("name", "sessions", "states"),
         [("01_torch_basic", 1, {"closed"}), ("06_threads", 1, {"closed"}),
-         ("07_ranks", 8, {"closed"}), ("23_sigkill_plus_stray_tmp", 1, {"open"})],
+         ("07_ranks", 8, {"closed"}), ("23_sigkill_plus_stray_tmp", 1, {"unfinished"})],
     )  # fmt: skip
     def test_sessions(self, name: str, sessions: int, states: set[str]) -> None:
         found = summarise(SpoolReader(SPOOLS / name))
@@ -139,7 +139,7 @@ class TestSessions:
         batch = made(1, spans=spans, marks=marks, snapshots=[snapshot(1, 2)])
         found = summarise(spool_of(tmp_path, batch))
         session = self.only(found)
-        assert (session.id, session.state) == (span_id(1), "open")
+        assert (session.id, session.state) == (span_id(1), "unfinished")
         # 4 lies in a step that never ended; its process has one session.
         assert (session.spans, session.marks, session.snapshots) == (4, 1, 1)
         assert found.marks_unattached == 2

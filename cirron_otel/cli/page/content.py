@@ -12,8 +12,7 @@ from ...spool.reader import SpoolReader
 from ...spool.run_report import MarkSeries, RunReport
 from ...spool.run_series import Point, mark_points, step_points
 from ...spool.run_traces import StepTrace, records_of, scopes_of, step_traces
-from ...spool.sessions import assign_sessions
-from ...spool.summary import SessionSummary, sessions_of
+from ...spool.summary import SessionSummary, sessions_of, with_processes
 from ...spool.tree import Limits, TreeNode, build_tree
 
 DRAWN_RANKS = 32
@@ -74,7 +73,6 @@ def gather(
     Raises InputError where no scope has an id that was `asked` for, TargetError where the
     index has no room.
     """
-    assign_sessions(index)
     ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
     tops = _tops(index)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
@@ -84,6 +82,8 @@ def gather(
     trees = [*tops, *(trace.step for trace in traces)]
     ids = {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}
     sessions = sessions_of(index)
+    if isinstance(reader, SpoolReader):
+        sessions = with_processes(sessions, reader.paths)
     return RunContent(
         source,
         report,
@@ -109,13 +109,13 @@ def _courses(index: SpoolIndex, report: RunReport) -> list[tuple[int | None, lis
 
 def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries, list[Point]]]:
     drawn = {
-        (each.name, each.rank): each for each in report.marks if each.numbers and each.count > 1
+        (each.name, each.rank, each.is_eval): each for each in report.marks if each.numbers > 1
     }
     kept = dict(list(drawn.items())[:DRAWN_MARKS])
     if not kept:
         return []
     limit = min(_MOST_MARK_POINTS, _MARK_POINTS // len(kept))
-    return list(mark_points(index, lambda name, rank: kept.get((name, rank)), limit))
+    return list(mark_points(index, lambda *key: kept.get(key), limit))
 
 
 def _tops(index: SpoolIndex) -> list[TreeNode]:
@@ -127,8 +127,10 @@ def _tops(index: SpoolIndex) -> list[TreeNode]:
 
 def _states(sessions: list[SessionSummary]) -> list[str]:
     said = {
-        "open": "still open when this was read, or ended without a word",
-        "incomplete": "ended without a word, and closed by a recovery",
+        "open": "still running when this was read",
+        "unfinished": "without an end: still running, or killed",
+        "killed": "killed",
+        "failed": "failed",
     }
     counts = {state: sum(each.state == state for each in sessions) for state in said}
     return [

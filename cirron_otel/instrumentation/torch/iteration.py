@@ -11,6 +11,7 @@ from typing import Any
 from ...sdk.phase import Phase, Step
 from ...sdk.span_rows import UNATTRIBUTED
 from ...sdk.state import state
+from ...sdk.unwinding import Place, keep
 from .clock import span
 
 
@@ -161,8 +162,11 @@ class Iteration:
             self.micros -= 1
             self.was_backward = True  # that of the batch before
 
-    def close(self, begin: Any) -> None:
-        """The step is over: it ends with its last child."""
+    def close(self, begin: Any, left: Place | None = None) -> None:
+        """The step is over: it ends with its last child.
+
+        `left`: an exception may have left it there. Then it waits (`sdk.unwinding`).
+        """
         if self.was_backward and not self.was_stepped and self.kids and not self.micros:
             self.split(begin, [self.kids])
         if self.micro is not None:
@@ -173,7 +177,11 @@ class Iteration:
             self.memory.end(step)
         if self.is_held:
             self.release()
-        if step._stamps is None and not state.special:
+        if left is not None:
+            keep(step, left, step._until if step._stamps is None else None)
+        if step._stamps is None and left is not None:
+            pass
+        elif step._stamps is None and not state.special:
             step._end = step._until
         else:
             self.settle(step)

@@ -13,6 +13,7 @@ from ...sdk.clock import now
 from ...sdk.phase import Phase, Step, Whole, begin, make_current
 from ...sdk.scope import Scope
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
+from ...sdk.unwinding import Place, keep
 
 _OURS = (SPAN_KEY, SCOPE_KEY)
 
@@ -115,12 +116,18 @@ class Pass:
         for phase in held:
             self.settle(phase)
 
-    def close(self, at: int, ended: Callable[[Whole], None]) -> None:
-        """It is over, at `at` (monotonic ns) at the earliest; `ended` is told of an epoch."""
+    def close(self, at: int, ended: Callable[[Whole], None], left: Place | None = None) -> None:
+        """It is over, at `at` (monotonic ns) at the earliest; `ended` is told of an epoch.
+
+        `left`: an exception may have left it there. Then it waits (`sdk.unwinding`).
+        """
         scope = self.scope
         if scope is not None:
-            scope._until = max(at, self.reached, scope._start)
-            scope.finish()
+            until = scope._until = max(at, self.reached, scope._start)
+            if left is not None:
+                keep(scope, left, until)
+            else:
+                scope.finish()
             if self.is_training:
                 ended(scope)
         self.leave()

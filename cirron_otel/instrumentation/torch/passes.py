@@ -15,6 +15,7 @@ from ...sdk.clock import now
 from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step
 from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
+from ...sdk.unwinding import Place, keep, loop_left
 from .iteration import Iteration
 from .kinds import EPOCHS, LOAD
 from .one_pass import Pass, again, by_hand, carried, scope_of
@@ -298,14 +299,15 @@ class Passes:
                 self._end_training(at=now())
 
     def end_dead(self, dead: Any) -> None:
-        """An iterator is gone."""
+        """An iterator is gone: its loop was left, by `break` or by an exception."""
+        left = loop_left(2)
         own, others = self.training, self.evaluation
         if others is not None and others.iterator is dead:
-            self._end_evaluation()
+            self._end_evaluation(left=left)
         others = self.evaluation
         is_inside = others is not None and own is not None and others.lies_in(own)
         if own is not None and own.iterator is dead and not is_inside:
-            self._end_training()
+            self._end_training(left=left)
 
     def end_all(self) -> None:
         """The session ends."""
@@ -313,7 +315,7 @@ class Passes:
         self._end_training()
         self.settle_left()
 
-    def _end_evaluation(self, at: int = 0) -> None:
+    def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
         others, self.evaluation = self.evaluation, None
         if others is None:
             return
@@ -322,14 +324,14 @@ class Passes:
             self.numbers.evaluations -= 1
         else:
             others.decide()
-            others.close(at, self._tracker.shared.epoch_ended)
+            others.close(at, self._tracker.shared.epoch_ended, left)
             own = self.training
             if own is not None and others.lies_in(own):
                 own.reached = max(own.reached, others.reached, at)
                 if own.iterator() is None:
-                    self._end_training()
+                    self._end_training(left=left)
 
-    def _end_training(self, at: int = 0) -> None:
+    def _end_training(self, at: int = 0, left: Place | None = None) -> None:
         own, tracker = self.training, self._tracker
         if own is None:
             return
@@ -350,17 +352,21 @@ class Passes:
         if not own.is_decided:
             self._decide_training(own)
             if self.evaluation is own:
-                self._end_evaluation(at)
+                self._end_evaluation(at, left)
                 return
         self.training = None
         iteration = tracker.iteration
         if iteration is not None and iteration.accumulates and not iteration.is_by_hand:
             self.left = own, iteration, at
+            if left is not None:
+                keep(iteration.step, left)
+                if own.scope is not None:
+                    keep(own.scope, left)
             tracker.closed()
             own.leave(iteration.step)
             return
-        self.steps.close(own)
-        own.close(at, tracker.shared.epoch_ended)
+        self.steps.close(own, left)
+        own.close(at, tracker.shared.epoch_ended, left)
 
     def step_left(self, optimizer: Any) -> Step | None:
         """The step of a pass that is over, if `optimizer` steps in it."""

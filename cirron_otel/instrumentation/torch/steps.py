@@ -10,6 +10,7 @@ from ...sdk.clock import now
 from ...sdk.phase import Phase, Step, begin, make_current
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.traces import UNIT_DEPTH
+from ...sdk.unwinding import Place
 from .iteration import Iteration, new_step
 from .one_pass import Pass, scope_of, without_step
 
@@ -114,7 +115,7 @@ class Steps:
         tracker.opened(iteration, make_current(step, context))
         tracker.is_plain = own.is_decided and tracker.context is not None
 
-    def close(self, own: Pass) -> None:
+    def close(self, own: Pass, left: Place | None = None) -> None:
         """Close the step that is open, if there is one."""
         tracker = self._tracker
         iteration = tracker.iteration
@@ -125,7 +126,7 @@ class Steps:
             iteration.dissolve(iteration.step._above)
             own.by_hand = True
         else:
-            iteration.close(self.micro_of)
+            iteration.close(self.micro_of, left)
             own.reached = max(own.reached, iteration.step._until)
             if tracker.shared.attends:
                 tracker.shared.step_over()

@@ -1,0 +1,307 @@
+"""The report as text, for a terminal of 80 columns."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from . import output
+from .tables import breakdown_table, rows_table
+from .text import clock_time, count, duration, local_moment, printable, value_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..spool.failures import Failure
+    from ..spool.run_report import GpuTime, MarkSeries, RankReport, RunReport, SlowStep
+    from ..spool.run_time import Row
+    from ..spool.verdict import Verdict
+
+WIDTH = 80
+_MOST_RANKS = 16
+_MOST_FAILURES = 8
+_MOST_EPOCHS = 12
+_UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
+"""A figure and its unit, which stay on one line."""
+_SHORT_ID = 16
+"""Digits: OpenTelemetry's span id, which `--span` takes as well."""
+_ROWS: dict[Row, str] = {
+    "set_up": "set-up, before the first step",
+    "warm_up": "warm-up steps",
+    "steps": "steps",
+    "evaluation": "evaluation",
+    "checkpoints": "checkpoints",
+    "between_steps": "between steps",
+    "after_steps": "after the last step",
+    "pauses": "no session open",
+}
+_SHORT_ROWS: dict[Row, str] = {
+    "set_up": "set-up", "warm_up": "warm-up", "steps": "steps", "evaluation": "eval",
+    "checkpoints": "save", "between_steps": "between", "after_steps": "after", "pauses": "pause",
+}  # fmt: skip
+
+
+def show_report(source: str, report: RunReport) -> None:
+    """The complete report."""
+    output.result(_first_line(source, report))
+    for block in (conclusions(report), _time(report), _steps(report)):
+        lines = list(block)
+        if lines:
+            output.result("")
+        for line in lines:
+            if isinstance(line, str):
+                output.result(line)
+            else:
+                output.show(line)
+    if report.slowest_steps:
+        output.result("\nThe slowest steps:\n")
+        output.show(_slowest(report.slowest_steps))
+    if report.gpu:
+        output.result("\nOn the GPU:\n")
+        output.show(_gpu(report.gpu))
+    if report.marks:
+        output.result("\nMarks:\n")
+        output.show(_marks(report.marks))
+        for line in _by_epoch(report.marks):
+            output.result(line)
+    if report.marks_left_out:
+        output.result(f"and {report.marks_left_out:,} more series of marks")
+
+
+def _first_line(source: str, report: RunReport) -> str:
+    # A rank of None beside others is the process that ran them.
+    stated = sum(each.rank is not None for each in report.ranks)
+    ranks = count(stated or len(report.ranks), "rank")
+    starts = [each.first_ns for each in report.ranks if each.first_ns is not None]
+    began = f", {local_moment(min(starts))}" if starts else ""
+    return f"{printable(source)}: {count(report.spans, 'span')} of {ranks}{began}"
+
+
+def conclusions(report: RunReport) -> Iterator[str]:
+    """What failed, what bounds the run, and what was dropped."""
+    for each in report.failures[:_MOST_FAILURES]:
+        yield from _failure(each, report)
+    if len(report.failures) > _MOST_FAILURES:
+        more = len(report.failures) - _MOST_FAILURES
+        yield f"and {more:,} more sessions that failed or were killed"
+    if report.failures and report.verdict is not None:
+        yield ""
+    if report.verdict is not None:
+        yield from _verdict(report.verdict)
+    for drop in report.drops:
+        yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
+
+
+def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
+    error = printable(failure.error).removeprefix("killed: ").removeprefix("incomplete: ")
+    head = f"{failure.state.upper()}: {who(failure.rank)}: "
+    yield from _wrapped(error, head, "  ")
+    place = [
+        f"{name} {printable(index)}"
+        for name, index in (("epoch", failure.epoch), ("step", failure.step))
+        if index is not None
+    ]
+    if failure.scope not in (None, "step", "epoch"):
+        place.append(f"scope {printable(failure.scope or '')}")
+    facts = [f"in {', '.join(place)}"] if place else []
+    first = {each.rank: each.first_ns for each in report.ranks}.get(failure.rank)
+    if failure.time_ns is not None and first is not None:
+        facts.append(f"after {duration(failure.time_ns - first)}")
+    if failure.last_loss is not None:
+        facts.append(f"last {printable(failure.loss_name or 'loss')} {failure.last_loss:.6g}")
+    if failure.pid is not None:
+        facts.append(f"process {failure.pid}")
+    yield from _wrapped("; ".join(facts), "  ", "  ")
+    if failure.where is not None:
+        yield f"  {printable(failure.where)}"
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    from ..spool.verdict import what
+
+    text = f"{what(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
+    yield from _wrapped(text, f"Bound by {verdict.bound}: ", "  ")
+    yield from _wrapped(verdict.evidence, "  ", "  ")
+    for place, suggestion in enumerate(verdict.suggestions):
+        yield from _wrapped(suggestion, "  or: " if place else "  try: ", "    ")
+
+
+def _wrapped(text: str, head: str, indent: str) -> list[str]:
+    kept = _UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", text)
+    lines = textwrap.wrap(
+        kept, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def who(rank: int | None) -> str:
+    """What a rank is called."""
+    return "no rank" if rank is None else f"rank {rank}"
+
+
+def _trained(report: RunReport) -> list[RankReport]:
+    """The ranks that have steps; all of them if none has."""
+    trained = [each for each in report.ranks if each.steps.steps.durations]
+    return trained or list(report.ranks)
+
+
+def _time(report: RunReport) -> Iterator[str | Table]:
+    """The wall time by row: of one rank, or of each side by side."""
+    ranks = _trained(report)
+    if not ranks:
+        return
+    rows = [row for row in _ROWS if any(each.time.rows[row] for each in ranks)]
+    if len(ranks) == 1:
+        only = ranks[0]
+        yield f"The wall time of {who(only.rank)}:"
+        yield ""
+        lines: list[tuple[str, ...]] = [
+            (_ROWS[row], duration(only.time.rows[row]), _percent(only.time.share(row)))
+            for row in rows
+        ]
+        lines.append(("total", duration(only.time.total_ns), _percent(1.0)))
+        yield rows_table(("", "time", "share"), {"time", "share"}, lines)
+        return
+    yield "The wall time of each rank:"
+    yield ""
+    heads = ("rank", "wall time", *(_SHORT_ROWS[row] for row in rows))
+    yield rows_table(heads, set(heads), [
+        (_rank(each.rank), duration(each.time.total_ns),
+         *(_percent(each.time.share(row)) for row in rows))
+        for each in ranks[:_MOST_RANKS]
+    ])  # fmt: skip
+    if len(ranks) > _MOST_RANKS:
+        yield f"and {len(ranks) - _MOST_RANKS:,} more ranks: --json has them"
+
+
+def _steps(report: RunReport) -> Iterator[str | Table]:
+    """The steps of the ranks side by side, and their phases."""
+    from ..spool.breakdown import joined
+
+    ranks = [each for each in report.ranks if each.steps.steps.durations]
+    if not ranks:
+        return
+    if len(ranks) == 1:
+        yield from _wrapped(_steps_line(ranks[0]), f"The steps of {who(ranks[0].rank)}: ", "  ")
+        yield ""
+        yield breakdown_table(ranks[0].steps)
+        return
+    yield "The steps of each rank:"
+    yield ""
+    yield _side_by_side(ranks[:_MOST_RANKS], report)
+    yield ""
+    yield "The phases of all ranks together:"
+    yield ""
+    yield breakdown_table(joined(each.steps for each in ranks))
+
+
+def _steps_line(rank: RankReport) -> str:
+    steady, warm = rank.steps.steady, rank.steps.warm_up
+    speed = rank.steps_per_second
+    parts = [
+        f"{len(steady.durations):,}" + (f" after {warm} of warm-up" if warm else ""),
+        f"p50 {duration(steady.median_ns)}, p95 {duration(steady.p95_ns)},"
+        f" max {duration(steady.max_ns)}",
+    ]
+    return "; ".join([*parts, f"{speed:.3g} steps/s"] if speed is not None else parts)
+
+
+def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
+    """A row a rank; the slowest is marked, with the share of its longest phases."""
+    from ..spool.breakdown import joined
+
+    together = joined(each.steps for each in ranks)
+    phases = sorted(together.phases, key=lambda phase: -phase.total_ns)[:4]
+    slowest = report.straggler.rank if report.straggler is not None else None
+    heads = ("rank", "steps", "p50", "p95", "max", "per s", *(each.name for each in phases), "")
+    rows = []
+    for each in ranks:
+        steady = each.steps.steady
+        named = {phase.name: each.steps.share(phase) for phase in each.steps.phases}
+        speed = each.steps_per_second
+        rows.append((
+            _rank(each.rank), f"{len(steady.durations):,}", duration(steady.median_ns),
+            duration(steady.p95_ns), duration(steady.max_ns),
+            f"{speed:.3g}" if speed is not None else "-",
+            *(_percent(named.get(phase.name, 0.0)) for phase in phases),
+            "slowest" if report.straggler is not None and each.rank == slowest else "",
+        ))  # fmt: skip
+    return rows_table(heads, set(heads) - {""}, rows)
+
+
+def _rank(rank: int | None) -> str:
+    return "-" if rank is None else str(rank)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def _slowest(steps: list[SlowStep]) -> Table:
+    heads = ("rank", "epoch", "step", "start", "duration", "most of it in", "span")
+    return rows_table(heads, {"rank", "epoch", "step", "duration"}, [
+        (
+            _rank(each.rank),
+            each.epoch if each.epoch is not None else "-",
+            each.index if each.index is not None else "-",
+            clock_time(each.start_ns),
+            duration(each.duration_ns),
+            _most(each),
+            each.span_id[:_SHORT_ID] if each.span_id is not None else "-",
+        )
+        for each in steps
+    ])  # fmt: skip
+
+
+def _most(step: SlowStep) -> str:
+    rest = step.duration_ns - sum(step.phases.values())
+    name, ns = max([*step.phases.items(), ("unattributed", rest)], key=lambda part: part[1])
+    return f"{name}, {100 * ns / max(step.duration_ns, 1):.0f} %"
+
+
+def _gpu(times: list[GpuTime]) -> Table:
+    heads = ("scope", "rank", "times", "on the GPU", "on the host")
+    return rows_table(heads, set(heads[1:]), [
+        (
+            each.name,
+            _rank(each.rank),
+            f"{each.count:,}",
+            duration(each.gpu_ns),
+            duration(each.wall_ns),
+        )
+        for each in times
+    ])  # fmt: skip
+
+
+def _marks(marks: list[MarkSeries]) -> Table:
+    heads = ("mark", "rank", "times", "first", "last", "min", "max")
+    return rows_table(heads, set(heads[1:]), [
+        (
+            each.title,
+            _rank(each.rank),
+            f"{each.count:,}",
+            *(value_text(value) for value in (each.first, each.last)),
+            *("-" if value is None else f"{value:.6g}" for value in (each.min, each.max)),
+        )
+        for each in marks
+    ])  # fmt: skip
+
+
+def _by_epoch(marks: list[MarkSeries]) -> Iterator[str]:
+    """The mean of each epoch, of the series that go over several."""
+    shown = [each for each in marks if len(each.epochs) > 1]
+    if shown:
+        yield ""
+        yield "The mean of each epoch:"
+        yield ""
+    for each in shown[:_MOST_RANKS]:
+        means = [f"{epoch.mean:.4g}" for epoch in each.epochs]
+        if len(means) > _MOST_EPOCHS:
+            means = [*means[: _MOST_EPOCHS // 2], "…", *means[-_MOST_EPOCHS // 2 :]]
+        head = f"{printable(each.title)[:30]} (rank {_rank(each.rank)}): "
+        yield from _wrapped(" → ".join(means), f"  {head}", "    ")

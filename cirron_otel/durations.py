@@ -1,0 +1,25 @@
+"""Durations as people read them."""
+
+from __future__ import annotations
+
+_DURATIONS = ((1, "ns", 1_000), (1_000, "µs", 1_000_000), (1_000_000, "ms", 1_000_000_000))
+_SECOND = 1_000_000_000
+
+
+def duration(ns: int | None) -> str:
+    """Nanoseconds in the unit that suits them: `412 ms`, `1 h 02 min`; `?` where not known."""
+    if ns is None:
+        return "?"
+    if ns < 0:
+        return "-" + duration(-ns)
+    for scale, unit, below in _DURATIONS:
+        if round(ns / scale, 0 if ns >= 100 * scale else 2) * scale < below:
+            return f"{ns / scale:.3g} {unit}"
+    seconds = ns / _SECOND
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -1,0 +1,113 @@
+"""Scopes of loops that an exception may be leaving.
+
+An exception that leaves a `for` loop drops the loop's iterator first. That ends the loop's scopes,
+and no code can see at that moment which exception it is, or whether it will be caught. So these
+scopes wait for a short time before they may be sealed. `sdk.failures` marks them if the exception
+ends the program.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections import deque
+from inspect import CO_GENERATOR
+from time import monotonic
+from types import CodeType
+from typing import Any, NamedTuple
+
+from .state import state
+
+WAIT_S = 30.0
+"""For this long a scope waits: the program may save a checkpoint before it fails."""
+
+_MOST = 64
+_LEAVING = frozenset({"POP_TOP", "POP_ITER", "END_FOR", "SWAP", "DELETE_FAST", "STORE_FAST"})
+"""The instruction of a frame that leaves a loop by `break` or `return`, or drops its iterator."""
+_SUSPENDED = frozenset({"YIELD_VALUE", "RESUME", "RETURN_GENERATOR"})
+_RERAISED = frozenset({"RERAISE", "RAISE_VARARGS"})
+
+
+class Place(NamedTuple):
+    """The instruction at which a loop was left."""
+
+    code: CodeType
+    at: int | None
+    """Its offset. None if the exception is raised again there, having begun elsewhere."""
+
+    def is_in(self, error: BaseException) -> bool:
+        """Whether the exception passed this place."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is self.code and self.at in (None, trace.tb_lasti):
+                return True
+            trace = trace.tb_next
+        return False
+
+
+class _Waiting(NamedTuple):
+    scope: Any
+    place: Place
+    since: float
+    is_finished_here: bool
+
+
+_waiting: deque[_Waiting] = deque()
+
+
+def loop_left(depth: int = 1) -> Place | None:
+    """The place at which an exception may be leaving the caller's loop; None if none is.
+
+    `depth` is how many frames are not the loop's. Generators that are being closed are passed over.
+    """
+    try:
+        frame = sys._getframe(depth + 1)
+    except ValueError:  # the thread ends
+        return None
+    while frame is not None:
+        code, at = frame.f_code, frame.f_lasti
+        name = dis.opname[code.co_code[at]] if at >= 0 else "RESUME"
+        if not (code.co_flags & CO_GENERATOR and name in _SUSPENDED):
+            if name in _LEAVING:
+                return None
+            return Place(code, None if name in _RERAISED else at)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def keep(scope: Any, place: Place, until: int | None = None) -> None:
+    """Let a scope wait. With `until` it ended then, and is finished here after the wait."""
+    if until is not None:
+        scope._until = until
+    _waiting.append(_Waiting(scope, place, monotonic(), until is not None))
+    if len(_waiting) > _MOST:
+        _finish(_waiting.popleft())
+
+
+def passed_by(error: BaseException) -> list[Any]:
+    """The waiting scopes whose loops the exception left."""
+    return [each.scope for each in tuple(_waiting) if each.place.is_in(error)]
+
+
+def release(*, now: bool = False) -> None:
+    """Finish the scopes that have waited long enough, or all of them."""
+    oldest = monotonic() - WAIT_S
+    while _waiting and (now or _waiting[0].since < oldest):
+        try:
+            _finish(_waiting.popleft())
+        except IndexError:  # another thread took it
+            return
+
+
+def forget() -> None:
+    """In a forked child: the scopes are the parent's."""
+    _waiting.clear()
+
+
+def _finish(each: _Waiting) -> None:
+    scope = each.scope
+    if each.is_finished_here and not scope._end:
+        if state.special:
+            scope._tell_end(scope._until)
+        else:
+            scope._end = scope._until

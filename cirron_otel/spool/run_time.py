@@ -1,0 +1,115 @@
+"""The wall time of a rank, from its first start to its last end: each moment belongs to one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .index import SpoolIndex
+
+Row = Literal[
+    "set_up", "warm_up", "steps", "evaluation", "checkpoints", "between_steps", "after_steps",
+    "pauses",
+]  # fmt: skip
+ROWS: tuple[Row, ...] = (
+    "set_up", "warm_up", "steps", "evaluation", "checkpoints", "between_steps", "after_steps",
+    "pauses",
+)  # fmt: skip
+"""In the order in which they are shown."""
+
+_WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
+"""What takes a moment that several of them cover: the first of these."""
+_SESSION = len(_WORK)
+_INTERVALS = """
+SELECT start_ns, end_ns, 0 FROM span WHERE rank IS ?1 AND name LIKE '%checkpoint%'
+UNION ALL SELECT start_ns, end_ns, 1 FROM span WHERE rank IS ?1 AND name = 'eval'
+UNION ALL SELECT start_ns, start_ns + ns, CASE WHEN start_ns < ?2 THEN 2 ELSE 3 END
+    FROM step WHERE rank IS ?1
+UNION ALL SELECT start_ns, end_ns, 4 FROM span WHERE rank IS ?1 AND name = 'cirron.session'
+ORDER BY 1, 2
+"""
+_STEADY = "SELECT start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no LIMIT 1 OFFSET ?"
+
+
+@dataclass(slots=True)
+class WallTime:
+    """Where the wall time of a rank went; the rows sum to all of it."""
+
+    rows: dict[Row, int]
+    """Nanoseconds."""
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return sum(self.rows.values())
+
+    def share(self, row: Row) -> float:
+        """The part of a row, 0 to 1."""
+        return self.rows[row] / max(self.total_ns, 1)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The rows with their shares."""
+        return [{"name": row, "ns": self.rows[row], "share": self.share(row)} for row in ROWS]
+
+
+def wall_time(
+    index: SpoolIndex, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
+) -> WallTime:
+    """The rows of a rank; `warm_up` is how many of its first steps count as such."""
+    if first_ns is None or last_ns is None:
+        return WallTime(dict.fromkeys(ROWS, 0))
+    steady_ns = index.one(_STEADY, rank, warm_up) if warm_up else first_ns
+    sweep = _Sweep(first_ns, last_ns)
+    sweep.run(index.rows(_INTERVALS, rank, last_ns if steady_ns is None else steady_ns))
+    return WallTime(sweep.rows)
+
+
+class _Sweep:
+    """Goes through time once, with the end so far of every kind of interval."""
+
+    def __init__(self, first_ns: int, last_ns: int) -> None:
+        self.rows: dict[Row, int] = dict.fromkeys(ROWS, 0)
+        self._at, self._last = first_ns, last_ns
+        self._until = [first_ns] * (_SESSION + 1)
+        self._gap = 0
+        """Time in a session, outside of all work, since the last work in it."""
+        self._has_worked = False
+
+    def run(self, intervals: Iterable[tuple[Any, ...]]) -> None:
+        """Intervals as (start, end, kind), by start."""
+        has_sessions = False
+        for start, end, kind in intervals:
+            if start is None or end is None:
+                continue
+            if kind != _SESSION and not has_sessions:
+                # The session's own span was not recorded, or begins later.
+                self._until[_SESSION] = max(self._until[_SESSION], start)
+            has_sessions = has_sessions or kind == _SESSION
+            self._advance(min(start, self._last))
+            self._until[kind] = max(self._until[kind], end)
+        if not has_sessions:
+            self._until[_SESSION] = self._last
+        self._advance(self._last)
+        self._leave()
+
+    def _advance(self, to: int) -> None:
+        while self._at < to:
+            kind = next((k for k, until in enumerate(self._until) if until > self._at), None)
+            end = to if kind is None else min(to, self._until[kind])
+            took = end - self._at
+            self._at = end
+            if kind is None:
+                self._leave()
+                self.rows["pauses"] += took
+            elif kind == _SESSION:
+                self._gap += took
+            else:
+                self.rows["between_steps" if self._has_worked else "set_up"] += self._gap
+                self._gap, self._has_worked = 0, True
+                self.rows[_WORK[kind]] += took
+
+    def _leave(self) -> None:
+        """The session is over."""
+        self.rows["after_steps" if self._has_worked else "set_up"] += self._gap
+        self._gap, self._has_worked = 0, False

@@ -1,0 +1,263 @@
+"""The conclusion of a report: what bounds the run, the evidence, and what to try."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..durations import duration
+from .breakdown import Breakdown, is_checkpoint
+
+if TYPE_CHECKING:
+    from .run_report import RankReport
+    from .run_time import Row
+
+Bound = Literal[
+    "input", "forward", "backward", "optimizer", "evaluation", "checkpoints", "start-up",
+    "stragglers", "idle time", "unattributed time", "other phases",
+]  # fmt: skip
+
+_ENOUGH = 0.2
+"""From this part of the wall time on, a cost that a run can do without is what bounds it."""
+_STRAGGLES = 0.1
+"""By this part of a step a rank must work longer than the middle one to be a straggler."""
+_KINDS: dict[str, Bound] = {
+    "data_load": "input", "h2d": "input", "forward": "forward", "loss": "forward",
+    "backward": "backward", "recompute": "backward", "optimizer_step": "optimizer",
+    "zero_grad": "optimizer", "clip_grad": "optimizer", "scheduler_step": "optimizer",
+}  # fmt: skip
+_WAITING = frozenset({"backward", "optimizer_step"})
+"""Phases in which data-parallel ranks wait for one another."""
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
+                "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
+_AVOIDABLE: tuple[Bound, ...] = (
+    "stragglers", "input", "evaluation", "checkpoints", "start-up", "idle time",
+    "unattributed time",
+)  # fmt: skip
+_WHAT: dict[Bound, str] = {
+    "input": "loading and copying batches",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer",
+    "evaluation": "evaluation",
+    "checkpoints": "saving and loading checkpoints",
+    "start-up": "set-up and the slow first steps",
+    "stragglers": "waiting for the slowest rank",
+    "idle time": "the time outside of steps, after the first one",
+    "unattributed time": "the time in steps that no phase covers",
+    "other phases": "other phases",
+}
+_TRY: dict[Bound, tuple[str, ...]] = {
+    "input": (
+        "more workers: DataLoader(num_workers=..., persistent_workers=True, pin_memory=True)",
+        "less work per sample: decode, resize or tokenize once, ahead of the training",
+    ),
+    "forward": (
+        "mixed precision (torch.autocast) and torch.compile(model)",
+        "a larger batch, if the device has room",
+    ),
+    "backward": (
+        "mixed precision (torch.autocast) and torch.compile(model)",
+        "no activation checkpointing where memory allows; with DDP, fewer synchronizations"
+        " (no_sync while gradients accumulate)",
+    ),
+    "optimizer": (
+        "a fused optimizer (fused=True, or foreach=True)",
+        "a larger batch, so that there are fewer steps",
+    ),
+    "evaluation": (
+        "evaluate less often, or on fewer batches",
+        "torch.inference_mode() and a larger batch in evaluation",
+    ),
+    "checkpoints": (
+        "save less often",
+        "save asynchronously (torch.distributed.checkpoint.async_save)",
+    ),
+    "start-up": (
+        "judge the speed by a longer run: this one ended soon after it had started",
+        "keep compiled code (TORCHINDUCTOR_CACHE_DIR), and what the set-up computes",
+    ),
+    "stragglers": ("compare its phases with those of the other ranks in the table below",),
+    "idle time": (
+        "look at what runs between steps: logging, metrics, .item(), saving",
+        "name it with ci.scope(...), so that it has a row of its own",
+    ),
+    "unattributed time": (
+        "name what else a step does with ci.scope(...), so that it has a row of its own",
+        "avoid .item(), .cpu() and printing in every step",
+    ),
+    "other phases": ("look at the phases of the steps in the table below",),
+}
+
+
+@dataclass(slots=True)
+class Straggler:
+    """The rank that works longest in a step without waiting for others."""
+
+    rank: int | None
+    own_ns: int
+    """The time of its median step in which it does not wait for other ranks."""
+    others_ns: int
+    """The same of the middle one of all ranks."""
+    phase: str
+    """The phase in which it takes longer."""
+    wait_share: float
+    """The part of all steps' time that the other ranks wait."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What bounds a run."""
+
+    bound: Bound
+    share: float
+    """Of the wall time of all ranks, pauses between sessions excluded; 0 to 1."""
+    evidence: str
+    suggestions: list[str]
+    shares: dict[Bound, float]
+    """What was compared, the greatest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler | None]:
+    """The verdict on the ranks that trained, and the slowest of them if one is.
+
+    None where no rank has steps.
+    """
+    trained = [each for each in ranks if each.steps.steps.durations]
+    straggler = _straggler(trained)
+    wall = sum(each.time.total_ns - each.time.rows["pauses"] for each in trained)
+    if not trained or wall <= 0:
+        return None, straggler
+    costs = _costs(trained)
+    if straggler is not None:
+        steps = sum(each.steps.steps.total_ns for each in trained)
+        costs["stragglers"] = round(straggler.wait_share * steps)
+    shares = {bound: ns / wall for bound, ns in costs.most_common() if ns > 0}
+    if not shares:
+        return None, straggler
+    avoidable = [bound for bound in shares if bound in _AVOIDABLE and shares[bound] >= _ENOUGH]
+    bound = avoidable[0] if avoidable else next(iter(shares))
+    evidence = _evidence(bound, trained, straggler)
+    return Verdict(bound, shares[bound], evidence, list(_TRY[bound]), shares), straggler
+
+
+def what(bound: Bound) -> str:
+    """What a bound is, in words."""
+    return _WHAT[bound]
+
+
+def _costs(ranks: Sequence[RankReport]) -> Counter[Bound]:
+    """The time of each candidate, of all ranks together."""
+    costs: Counter[Bound] = Counter()
+    for each in ranks:
+        steps, rows = each.steps, each.time.rows
+        typical = steps.warm_up * steps.steady.median_ns
+        excess = max(rows["warm_up"] - typical, 0) if steps.warm_up else 0
+        costs["start-up"] += rows["set_up"] + excess
+        costs["evaluation"] += rows["evaluation"]
+        costs["checkpoints"] += rows["checkpoints"]
+        costs["idle time"] += rows["between_steps"] + rows["after_steps"]
+        warm = 1 - excess / max(steps.steps.total_ns, 1)
+        for phase in steps.phases:
+            if not is_checkpoint(phase.name):
+                kind = _KINDS.get(phase.name, "other phases")
+                costs[kind] += round(phase.total_ns * warm)
+        costs["unattributed time"] += round(max(steps.unattributed.total_ns, 0) * warm)
+    return costs
+
+
+def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | None) -> str:
+    """The figures behind a verdict, in a phrase."""
+    if bound == "stragglers" and straggler is not None:
+        return (
+            f"rank {straggler.rank} works {_ms(straggler.own_ns)} per step without the others,"
+            f" the middle rank {_ms(straggler.others_ns)}; the difference is in {straggler.phase}"
+        )
+    steps = [each.steps for each in ranks]
+    typical = _typical(steps)
+    phases = {name for name, kind in _KINDS.items() if kind == bound}
+    if bound in ("unattributed time", "other phases") or phases:
+        mean = _mean(bound, phases, steps)
+        return f"{_ms(mean)} of a step's {_ms(typical)} on average"
+    if bound == "start-up":
+        first = [each.time.rows["set_up"] for each in ranks]
+        warm = [each.time.rows["warm_up"] for each in ranks]
+        slow = f", {_ms(max(warm))} in slow first steps" if max(warm) else ""
+        return f"{_ms(max(first))} before the first step{slow}; a later step takes {_ms(typical)}"
+    named: dict[str, tuple[Row, ...]] = {
+        "evaluation": ("evaluation",),
+        "checkpoints": ("checkpoints",),
+    }
+    rows = named.get(bound, ("between_steps", "after_steps"))
+    taken = sum(each.time.rows[row] for each in ranks for row in rows)
+    done = sum(len(each.steps.durations) for each in steps)
+    return f"{_ms(taken // len(ranks))} per rank, {_ms(taken // max(done, 1))} for each step"
+
+
+def _typical(steps: Sequence[Breakdown]) -> int:
+    """The mean of the steps after the warm-up."""
+    steady = [each.steady for each in steps]
+    return sum(each.total_ns for each in steady) // max(sum(len(e.durations) for e in steady), 1)
+
+
+def _mean(bound: Bound, phases: set[str], steps: Sequence[Breakdown]) -> int:
+    total = done = 0
+    for each in steps:
+        done += len(each.steps.durations)
+        if bound == "unattributed time":
+            total += max(each.unattributed.total_ns, 0)
+        else:
+            total += sum(
+                phase.total_ns
+                for phase in each.phases
+                if (phase.name in phases) or (bound == "other phases" and phase.name not in _KINDS)
+            )
+    return total // max(done, 1)
+
+
+def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
+    """The rank that lets the others wait; None if no rank clearly does."""
+    if len(ranks) < 2:
+        return None
+    own = {each.rank: _own(each.steps) for each in ranks}
+    sums = {rank: sum(phases.values()) for rank, phases in own.items()}
+    slowest = max(sums, key=lambda rank: sums[rank])
+    others = [ns for rank, ns in sums.items() if rank != slowest]
+    middle = round(statistics.median(others))
+    step = statistics.median(each.steps.steps.median_ns for each in ranks)
+    if sums[slowest] - middle < _STRAGGLES * max(step, 1):
+        return None
+    names = {name for phases in own.values() for name in phases}
+
+    def excess(name: str) -> float:
+        rest = [phases.get(name, 0) for rank, phases in own.items() if rank != slowest]
+        return own[slowest].get(name, 0) - statistics.median(rest)
+
+    waits = sum(max(sums[slowest] - ns, 0) for ns in others)
+    mean = sum(each.steps.steps.total_ns for each in ranks) / max(
+        sum(len(each.steps.steps.durations) for each in ranks), 1
+    )
+    share = min(waits / len(ranks) / max(mean, 1), 1.0)
+    return Straggler(slowest, sums[slowest], middle, max(names, key=excess), share)
+
+
+def _own(steps: Breakdown) -> dict[str, int]:
+    """By phase, the mean time of a step in which the rank does not wait for other ranks."""
+    done = max(len(steps.steps.durations), 1)
+    own = {
+        phase.name: phase.total_ns // done
+        for phase in steps.phases
+        if phase.name not in _WAITING and not phase.name.startswith(_COLLECTIVES)
+    }
+    return own | {"unattributed": max(steps.unattributed.total_ns, 0) // done}
+
+
+def _ms(ns: float) -> str:
+    return duration(round(ns))
