@@ -112,6 +112,43 @@ def test_it_records_and_gives_the_spans_back(
     assert not (pytester.path / "elsewhere").exists()
 
 
+LOOP = """
+import torch
+
+def train():
+    model, criterion = torch.nn.Linear(8, 2), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
+    for epoch in range(2):
+        for inputs, labels in torch.utils.data.DataLoader(data, batch_size=16):
+            loss = criterion(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def check(run):
+    train()
+    assert [span.index for span in run.spans("epoch")] == [0, 1]
+    for name in ("step", "forward", "backward", "optimizer_step"):
+        assert len(run.spans(name)) == 8, run.tree()
+
+
+def test_a_loop_of_torch(cirron_run):
+    check(cirron_run)
+
+
+def test_the_next_test_records_its_own(cirron_run):
+    check(cirron_run)
+"""
+
+
+@pytest.mark.torch
+def test_it_records_loops_of_torch(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LOOP)
+    run(pytester).assert_outcomes(passed=2)
+
+
 def test_a_session_that_is_open_already_is_named(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import cirron_otel as ci\nci.profile(output_dir='outer')")
     pytester.makepyfile("def test_it(cirron_run): pass")
