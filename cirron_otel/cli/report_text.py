@@ -144,6 +144,11 @@ def who(rank: int | None) -> str:
     return "no rank" if rank is None else f"rank {rank}"
 
 
+def wall_time_names() -> dict[Row, str]:
+    """The names of the rows of the wall time, in their order."""
+    return _ROWS
+
+
 def _trained(report: RunReport) -> list[RankReport]:
     """The ranks that have steps; all of them if none has."""
     trained = [each for each in report.ranks if each.steps.steps.durations]

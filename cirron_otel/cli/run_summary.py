@@ -85,14 +85,20 @@ class RunBatches:
 
 def report_of(batches: RunBatches) -> RunReport:
     """What the program's processes spent their time on. Raises as reading a spool does."""
+    from ..spool.reader import SpoolReader
     from ..spool.run_report import report_run, run_index
 
     with run_index(batches) as index:
-        return report_run(index, 0)
+        return report_run(index, 0, SpoolReader(batches.paths.root))
 
 
 def show_report(found: RunReport) -> None:
-    """The steps of each rank by phase."""
+    """What failed, what bounds the run, and the steps of each rank by phase."""
+    from .report_text import conclusions
+
+    lines = list(conclusions(found))
+    if lines:
+        output.message_block("\n" + "\n".join(lines))
     ranks = [each for each in found.ranks if each.spans]
     shown = [each for each in ranks if each.steps.steps.durations]
     for each in shown[:_MOST_RANKS]:

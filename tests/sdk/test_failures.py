@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from cirron_otel.cli.main import run as cli
 from cirron_otel.spool.paths import find_spool
 from cirron_otel.spool.reader import SpoolReader
 from cirron_otel.spool.recovery import recover
 from cirron_otel.spool.run_report import RunReport, report_run, run_index
 from cirron_otel.spool.summary import summarise
 from cirron_otel.spool.tree import TreeNode, build_trees
+from tests.cli.html_page import Page
 
 from .processes import start
 
@@ -137,3 +139,70 @@ def test_a_session_is_open_while_its_process_lives(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert states(tmp_path) == ["killed"]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rank 1 fails; rank 0, which waits, is ended by SIGTERM, as a launcher would end it."""
+    folder = tmp_path_factory.mktemp("ranks")
+    pipe = subprocess.PIPE
+    ranks = [
+        start("failing", folder, way, "by hand", env={"RANK": str(rank), "WORLD_SIZE": "2"},
+              stdout=pipe, stderr=pipe)
+        for rank, way in enumerate(("waits", "body"))
+    ]  # fmt: skip
+    assert ranks[0].stdout is not None
+    assert ranks[0].stdout.readline() == "flushed\n"
+    ranks[1].communicate(timeout=120)
+    ranks[0].terminate()
+    ranks[0].communicate(timeout=120)
+    return folder
+
+
+def test_of_two_ranks_the_one_that_began_it_comes_first(
+    two_ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the terminal, in the JSON document, and on the page."""
+    page = tmp_path / "run.html"
+    assert cli(["report", str(two_ranks), "--html", str(page)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "FAILED: rank 1: ValueError: loss is nan"
+    assert lines[3].startswith("  in epoch 0, step 2; after ")
+    assert "; last loss 0.166667; process " in lines[3]
+    assert "failing.py:" in lines[4]
+    assert lines[5] == "KILLED: rank 0: the process was ended by SIGTERM"
+    assert "The wall time of each rank:" in lines
+    assert max(map(len, lines[1:4] + lines[5:])) <= 80
+    assert cli(["report", str(two_ranks), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(each["rank"], each["state"], each["step"]) for each in document["failures"]] == [
+        (1, "failed", "2"), (0, "killed", "2"),
+    ]  # fmt: skip
+    texts = Page(page.read_text()).texts
+    shown = texts[texts.index("What failed") :]
+    first = shown.index("rank 1 failed: ValueError: loss is nan")
+    assert first < shown.index("Where the time went")
+    assert cli(["spool", "ls", str(two_ranks), "--json"]) == 0
+    sessions = json.loads(capsys.readouterr().out)["sessions"]
+    assert {each["ranks"][0]: each["state"] for each in sessions} == {0: "killed", 1: "failed"}
+
+
+def test_drops_are_a_warning_a_finding_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = start("dropping", tmp_path, stderr=subprocess.PIPE)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "dropped while recording: " in error
+    page = tmp_path / "run.html"
+    assert cli(["report", str(tmp_path), "--json", "--html", str(page)]) == 1
+    out, error = capsys.readouterr()
+    document = json.loads(out)
+    [drop] = document["drops"]
+    assert (drop["reason"], drop["rank"]) == ("scopes_buffer_full", 0)
+    assert drop["count"] > 10_000
+    assert [finding["code"] for finding in document["findings"]] == ["dropped"]
+    assert f"warning: {drop['count']:,} scopes_buffer_full dropped while recording" in error
+    assert "What was dropped" in Page(page.read_text()).texts
+    assert cli(["report", str(tmp_path)]) == 1
+    assert f"Dropped: {drop['count']:,} scopes_buffer_full" in capsys.readouterr().out

@@ -6,9 +6,10 @@ What a chart shows stands in a table of the page as well, or in the titles of it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...durations import duration
 from ...spool.run_series import Point
 from .element import Content, Element
 
@@ -89,16 +90,20 @@ def course(
     told: Callable[[float], str],
     *,
     label: str,
+    epochs: Sequence[int] = (),
 ) -> Element:
-    """A series over its numbers 1, 2, …: the medians as a line in the band of all values.
+    """A series over time: the medians as a line in the band of all values.
 
-    `told` writes a value, `label` says what the whole shows.
+    `told` writes a value, `label` describes the chart. A line marks the beginning of each epoch,
+    unless there are many.
     """
-    total = points[-1].first + points[-1].count
+    total = _Axis(points)
     few = len(points) <= _DOTS
+    begun = [total.at(start) for start in epochs] if len(epochs) < _DOTS else []
     drawn = Element(
         "svg",
         [Element("line", class_="grid", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, 100, 200)],
+        [Element("line", class_="grid", x1=x, x2=x, y1=0, y2=HEIGHT) for x in begun if x > 0],
         Element("path", class_="band", d=_band(points, scale, total)),
         Element("path", class_="course", d=_line(points, scale, total)),
         Element("path", class_="dots", d=_dots(points, scale, total)) if few else None,
@@ -107,7 +112,7 @@ def course(
         viewBox=f"0 0 {WIDTH} {HEIGHT}", preserveAspectRatio="none", role="img", aria_label=label,
     )  # fmt: skip
     ys = [Element("span", told(value) if value else "0") for value in scale.ticks()]
-    xs = [Element("span", f"{each:,}") for each in sorted({1, total})]
+    xs = [Element("span", duration(each)) for each in sorted({0, total.length_ns})]
     return Element(
         "div",
         Element("div", ys, class_="ys", aria_hidden="true"),
@@ -117,15 +122,38 @@ def course(
     )
 
 
-def _x(place: float, total: int) -> int:
-    return round(WIDTH * place / total)
+class _Axis:
+    """Times as distances from the left; without times, the numbers of the records."""
+
+    def __init__(self, points: list[Point]) -> None:
+        self.count = points[-1].first + points[-1].count
+        starts = [point.begin_ns for point in points if point.begin_ns is not None]
+        ends = [point.end_ns for point in points if point.end_ns is not None]
+        self._first = min(starts, default=0)
+        self.length_ns = max(ends, default=0) - self._first
+
+    def at(self, time_ns: int) -> int:
+        """Of a time; negative if it is before the first."""
+        return round(WIDTH * (time_ns - self._first) / max(self.length_ns, 1))
+
+    def left(self, point: Point) -> int:
+        """Of a point's first record."""
+        if point.begin_ns is None or not self.length_ns:
+            return round(WIDTH * point.first / self.count)
+        return self.at(point.begin_ns)
+
+    def right(self, point: Point) -> int:
+        """Of its last record."""
+        if point.end_ns is None or not self.length_ns:
+            return round(WIDTH * (point.first + point.count) / self.count)
+        return self.at(point.end_ns)
 
 
-def _center(point: Point, total: int) -> int:
-    return _x(point.first + point.count / 2, total)
+def _center(point: Point, total: _Axis) -> int:
+    return (total.left(point) + total.right(point)) // 2
 
 
-def _line(points: list[Point], scale: Scale, total: int) -> str:
+def _line(points: list[Point], scale: Scale, total: _Axis) -> str:
     pieces: list[str] = []
     pen = "M"
     for point in points:
@@ -135,24 +163,25 @@ def _line(points: list[Point], scale: Scale, total: int) -> str:
     return "".join(pieces)
 
 
-def _dots(points: list[Point], scale: Scale, total: int) -> str:
+def _dots(points: list[Point], scale: Scale, total: _Axis) -> str:
     """A line of no length for each, whose round ends make it a dot."""
     return "".join(
         f"M{_center(point, total)} {scale.at(point.middle)}h0" for point in points if point.numbers
     )
 
 
-def _band(points: list[Point], scale: Scale, total: int) -> str:
+def _band(points: list[Point], scale: Scale, total: _Axis) -> str:
     pieces: list[str] = []
     for point in points:
         if point.numbers > 1 and point.high > point.low:
-            left, right = _x(point.first, total), _x(point.first + point.count, total)
+            left = total.left(point)
+            right = max(total.right(point), left + _LEAST)
             top, bottom = scale.at(point.high), scale.at(point.low)
             pieces.append(f"M{left} {top}H{right}V{bottom}H{left}z")
     return "".join(pieces)
 
 
-def _odd(points: list[Point], total: int) -> str:
+def _odd(points: list[Point], total: _Axis) -> str:
     """A mark at the top where something is no finite number."""
     return "".join(
         f"M{_center(point, total)} 0v{HEIGHT // 10}"
@@ -161,9 +190,10 @@ def _odd(points: list[Point], total: int) -> str:
     )
 
 
-def _strip(point: Point, total: int, told: Callable[[float], str]) -> Element:
+def _strip(point: Point, total: _Axis, told: Callable[[float], str]) -> Element:
     """An unseen strip that says what is there to whoever points at it."""
-    left, right = _x(point.first, total), _x(point.first + point.count, total)
+    left = total.left(point)
+    right = max(total.right(point), left + _LEAST)
     last = point.first + point.count
     place = f"{point.first + 1:,}" if point.count == 1 else f"{point.first + 1:,} to {last:,}"
     said = "no finite number"
@@ -171,7 +201,7 @@ def _strip(point: Point, total: int, told: Callable[[float], str]) -> Element:
         said = told(point.middle)
         if point.high > point.low:
             said += f" ({told(point.low)} to {told(point.high)})"
-    title = Element("title", f"{place} of {total:,}: {said}")
+    title = Element("title", f"{place} of {total.count:,}: {said}")
     return Element("rect", title, x=left, width=max(right - left, 1), height=HEIGHT)
 
 

@@ -10,7 +10,7 @@ from ...spool.findings import Finding
 from ...spool.index import SpoolIndex, id_of
 from ...spool.reader import SpoolReader
 from ...spool.run_report import MarkSeries, RunReport
-from ...spool.run_series import Point, mark_points, step_points
+from ...spool.run_series import Point, epoch_starts, mark_points, step_points
 from ...spool.run_traces import StepTrace, records_of, scopes_of, step_traces
 from ...spool.summary import SessionSummary, sessions_of, with_processes
 from ...spool.tree import Limits, TreeNode, build_tree
@@ -25,6 +25,8 @@ _STEP_POINTS, _MARK_POINTS = 1600, 1200
 _MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
 _SCOPES, _MOST_SCOPES = 1000, 150
 """Scopes of all steps that are shown, and of one."""
+_MOST_EPOCHS = 50
+"""Epochs whose beginning is drawn; of more none is."""
 _TOPS, _BELOW_TOP = 24, 24
 _MARKS = 12
 
@@ -47,6 +49,8 @@ class RunContent:
     versions: list[str]
     courses: list[tuple[int | None, list[Point]]]
     """Of the steps of each rank that has some."""
+    epochs: dict[int | None, list[int]]
+    """When the epochs of each rank began, Unix ns."""
     marks: list[tuple[MarkSeries, list[Point]]]
     """Of the series that have numbers."""
     tops: list[TreeNode]
@@ -90,6 +94,10 @@ def gather(
         sessions,
         sorted(index.sdk_versions),
         _courses(index, report),
+        {
+            each.rank: epoch_starts(index, each.rank, _MOST_EPOCHS)
+            for each in report.ranks[:DRAWN_RANKS]
+        },
         _mark_courses(index, report),
         tops,
         max(index.one(_COUNT_TOPS) - len(tops), 0),

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from importlib import metadata, resources
 
 from ...spool.summary import SessionSummary
-from ..text import count, duration, moment, numbers
-from . import sections
+from ..text import count, duration, local_moment, numbers
+from . import conclusions, sections
 from .content import TRACED_RANKS, RunContent
 from .element import Content, Element, Stylesheet
 from .parts import Palette, code, folded, note, number, section, short, table, took
@@ -16,6 +16,7 @@ from .waterfall import Details, facts_list, step_page, waterfall
 _MOST_SESSIONS = 50
 _MOST_FINDINGS = 20
 _TITLES = {
+    "verdict": "Conclusion",
     "time": "Where the time went",
     "course": "Over the run",
     "slowest": "Slowest steps",
@@ -54,6 +55,7 @@ def _body(content: RunContent) -> Element:
     }
     steps = _steps_section(content, palette, details, anchors)
     parts = [
+        conclusions.verdict_section(content),
         sections.time_section(content, palette) if content.report.spans else None,
         sections.course_section(content),
         sections.slowest_section(content, palette, anchors),
@@ -73,11 +75,11 @@ def _body(content: RunContent) -> Element:
         "body",
         _header(content),
         Element("nav", Element("ul", links), aria_label="Sections"),
-        Element("main", _warnings(content), found),
+        Element("main", conclusions.failures_section(content), _warnings(content), found),
         Element(
             "footer",
-            f"Written by cirron-otel {metadata.version('cirron-otel')}. Times are UTC. The figures"
-            " are those of ",
+            f"Written by cirron-otel {metadata.version('cirron-otel')}. Times have their zone. The"
+            " figures are those of ",
             code("report --json"),
             ".",
         ),
@@ -92,8 +94,8 @@ def _header(content: RunContent) -> Element:
     facts: list[tuple[str, Content]] = []
     if starts and ends:
         facts += [
-            ("began", f"{moment(min(starts))} UTC"),
-            ("ended", f"{moment(max(ends))} UTC"),
+            ("began", local_moment(min(starts))),
+            ("ended", local_moment(max(ends))),
             ("took", took(max(ends) - min(starts))),
         ]
     facts += [
@@ -148,11 +150,12 @@ def _run_section(content: RunContent, palette: Palette, details: Details) -> Ele
 def _sessions(sessions: list[SessionSummary]) -> list[Content]:
     rows = [
         (Element("code", short(each.id, 40)) if each.id is not None else "in no session",
-         each.state, short(numbers(each.ranks)), short(numbers(each.pids)), moment(each.start_ns),
+         each.state, short(numbers(each.ranks)), short(numbers(each.pids)),
+         local_moment(each.start_ns),
          _length(each), number(each.spans), number(each.marks), number(each.snapshots))
         for each in sessions[:_MOST_SESSIONS]
     ]  # fmt: skip
-    heads = ("session", "state", "rank", "process", "start (UTC)", "took", "spans", "marks",
+    heads = ("session", "state", "rank", "process", "start", "took", "spans", "marks",
              "snapshots")  # fmt: skip
     more = len(sessions) - len(rows)
     listed = table("The sessions of the run", heads, rows, right=heads[5:])

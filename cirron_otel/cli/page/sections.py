@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...spool.run_report import MarkSeries, RankReport, SlowStep
 from ...spool.run_series import Point
-from ..text import count, duration, moment, value_text
+from ..text import count, duration, local_moment, value_text
 from .charts import Part, Scale, course, durations_scale, stacked, values_scale
 from .content import DRAWN_RANKS, RunContent
 from .element import Content, Element
@@ -123,7 +123,7 @@ def course_section(content: RunContent) -> Element | None:
     if not content.courses:
         return None
     scale = durations_scale(point for _, points in content.courses for point in points)
-    figures = [_step_course(rank, points, scale) for rank, points in content.courses]
+    figures = [_step_course(content, rank, points, scale) for rank, points in content.courses]
     kind = " The scale is logarithmic." if scale.is_log else ""
     return section(
         "course",
@@ -136,7 +136,9 @@ def course_section(content: RunContent) -> Element | None:
     )
 
 
-def _step_course(rank: int | None, points: list[Point], scale: Scale) -> Element:
+def _step_course(
+    content: RunContent, rank: int | None, points: list[Point], scale: Scale
+) -> Element:
     steps = sum(point.count for point in points)
     low, high = (
         duration(round(pick(getattr(p, name) for p in points)))
@@ -146,6 +148,7 @@ def _step_course(rank: int | None, points: list[Point], scale: Scale) -> Element
     drawn = course(
         points, scale, lambda value: duration(round(value)),
         label=f"The time of the steps of {rank_name(rank)}: {said}",
+        epochs=content.epochs.get(rank, ()),
     )  # fmt: skip
     caption = Element("figcaption", Element("strong", rank_name(rank)), f" {said}")
     return Element("figure", caption, drawn)
@@ -166,12 +169,12 @@ def slowest_section(
             _slow_stack(each, palette, longest),
             "-" if each.rank is None else str(each.rank),
             short(each.epoch, 20),
-            moment(each.start_ns),
+            local_moment(each.start_ns),
             Element("code", short(each.span_id, 40)),
         )
         for each in steps[:_MOST_ROWS]
     ]
-    heads = ("step", "took", "by phase", "rank", "epoch", "start (UTC)", "span")
+    heads = ("step", "took", "by phase", "rank", "epoch", "start", "span")
     return section(
         "slowest",
         "The slowest steps",
@@ -219,7 +222,7 @@ def marks_section(content: RunContent) -> Element | None:
     if not marks:
         return None
     rows = [
-        (short(each.name), "-" if each.rank is None else str(each.rank), number(each.count),
+        (short(each.title), "-" if each.rank is None else str(each.rank), number(each.count),
          value_text(each.first), value_text(each.last),
          *("-" if value is None else f"{value:.6g}" for value in (each.min, each.max)))
         for each in marks[:_MOST_ROWS]
@@ -227,7 +230,7 @@ def marks_section(content: RunContent) -> Element | None:
     heads = ("mark", "rank", "times", "first", "last", "min", "max")
     listed = table("The marks of each name and rank", heads, rows, right=heads[1:])
     more = len(marks) + content.report.marks_left_out - len(rows)
-    figures = [_mark_course(*each) for each in content.marks]
+    figures = [_mark_course(content, *each) for each in content.marks]
     return section(
         "marks",
         "Marks",
@@ -237,16 +240,16 @@ def marks_section(content: RunContent) -> Element | None:
     )
 
 
-def _mark_course(series: MarkSeries, points: list[Point]) -> Element:
+def _mark_course(content: RunContent, series: MarkSeries, points: list[Point]) -> Element:
     who = f" {rank_name(series.rank)}, {series.count:,} times, last {value_text(series.last)}"
     odd = series.count - series.numbers
     drawn = course(
         points, values_scale(points), lambda value: f"{value:.4g}",
-        label=f"{short(series.name)},{who}",
+        label=f"{short(series.title)},{who}", epochs=content.epochs.get(series.rank, ()),
     )  # fmt: skip
     return Element(
         "figure",
-        Element("figcaption", Element("strong", short(series.name, 40)), who,
+        Element("figcaption", Element("strong", short(series.title, 40)), who,
                 f"; {odd:,} not finite or no number (red)" if odd else ""),
         drawn,
     )  # fmt: skip

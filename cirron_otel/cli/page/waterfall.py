@@ -9,7 +9,7 @@ from ... import exactjson
 from ...semconv import OVERHEAD_NS
 from ...spool.run_traces import StepTrace, fields_of, scopes_of
 from ...spool.tree import MarkNode, TreeNode
-from ..text import duration, moment, size, value_text
+from ..text import duration, local_moment, size, value_text
 from .charts import placed
 from .element import Content, Element, text_of
 from .parts import Palette, note, rank_name, short, table, took
@@ -155,7 +155,7 @@ def step_page(
     }.get(trace.why, f"asked for, {rank_name(step.rank)}")
     caption = f"{' › '.join(where)}: {why}"
     facts = [
-        ("started", f"{moment(step.start_ns)} UTC"),
+        ("started", local_moment(step.start_ns)),
         ("took", took(step.duration_ns)),
         ("span", Element("code", step.id or "-")),
         ("process, thread", f"{_known(step.pid)}, {_known(step.thread_id)}"),
