@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         inject,
         mark,
         profile,
+        runs,
         shutdown,
         trace,
         watch,
@@ -43,7 +44,8 @@ _MODULES = {"scope": (".sdk.scope", "Scope")}
 
 __all__ = [
     "Cirron", "CirronSpanProcessor", "Profiler", "batches", "epochs", "flush", "get_default",
-    "health", "inference", "inject", "mark", "profile", "scope", "shutdown", "trace", "watch",
+    "health", "inference", "inject", "mark", "profile", "runs", "scope", "shutdown", "trace",
+    "watch",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import click
 
 from ..errors import UsageError
 from . import output
-from .parameters import FORMATS, from_option, json_option, layout_option
+from .parameters import FORMATS, from_option, json_option, layout_option, run_option
 from .text import count, printable, size
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ STANDARD = "-"
     help="What DST becomes, whatever its suffix says.",
 )
 @layout_option
+@run_option
 @click.option(
     "--select",
     "expressions",
@@ -48,6 +49,7 @@ def convert(
     source_format: str | None,
     target_format: str | None,
     layout: str,
+    run: str | None,
     expressions: tuple[str, ...],
     jobs: int | None,
     as_json: bool,
@@ -59,7 +61,7 @@ def convert(
     to.
     """
     from ..pipeline.convert import Request
-    from ..pipeline.convert import convert as run
+    from ..pipeline.convert import convert as convert_request
     from ..pipeline.select import Selection
 
     if as_json and target == STANDARD:
@@ -73,10 +75,11 @@ def convert(
         target_format=target_format,
         layout=layout,
         select=Selection.parse(expressions) if expressions else None,
+        run=run,
         jobs=jobs,
     )
     with output.progress("converting") as progress:
-        report = run(request, progress=progress)
+        report = convert_request(request, progress=progress)
     if as_json:
         output.document(report.to_json())
     elif target == STANDARD:

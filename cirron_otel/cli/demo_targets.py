@@ -93,13 +93,24 @@ class Storing:
                     "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
                 })  # fmt: skip
             self._collector.finish()
-            _ask(stored, session)
+            _ask(stored, _stored_run(source, session))
         except (EmbeddedError, CirronOtelError, sqlite3.Error) as error:
             stored.reason, stored.has_failed = str(error), True
         if not stored.has_failed and stored.spans != spans:
             stored.reason = f"the database has {stored.spans} of {spans} spans"
             stored.has_failed = True
         return stored
+
+
+def _stored_run(source: Path, session: str | None) -> str | None:
+    """The `runId` of a session's rows: that of its resource, else the session's own id."""
+    from ..spool.reader import SpoolReader
+    from ..spool.run_batch import RUN_ID
+    from ..spool.runs import read_runs
+
+    runs = read_runs(SpoolReader(source)).runs
+    recorded = (run.resource.get(RUN_ID) for run in runs if session in run.sessions)
+    return next(filter(None, recorded), session)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ import click
 
 from ..errors import UsageError
 from . import output
-from .parameters import from_option, json_option
+from .parameters import DEFAULT_SPOOL, from_option, json_option
+from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 from .tables import rows_table
 from .text import count, duration, printable, value_text
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from ..spool.breakdown import Breakdown, Phase
     from ..spool.findings import Finding
     from ..spool.run_report import MarkSeries, RunReport
+    from ..spool.run_selection import ChosenRun
+
+
+_SIDES = 2
 
 
 class _Run(NamedTuple):
@@ -29,27 +34,47 @@ class _Run(NamedTuple):
     report: RunReport
     steps: Breakdown
     """Of all ranks."""
+    chosen: ChosenRun
     findings: list[Finding]
     code: int
 
 
 @click.command(short_help="Where two runs spent their time differently.")
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="[A]", default=DEFAULT_SPOOL)
+@click.argument("second", metavar="[B]", required=False)
 @from_option
+@click.option(
+    "--run",
+    "runs",
+    multiple=True,
+    metavar="NAME|ID|last|all",
+    help="Only this run of A and of B; given twice, the run of A and the run of B.",
+)
 @json_option
-def diff(first: str, second: str, source_format: str | None, as_json: bool) -> int:
+def diff(
+    first: str,
+    second: str | None,
+    source_format: str | None,
+    runs: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """The steps of A and of B by phase, all ranks together, and how their marks ended.
 
     A and B are whatever `convert` reads: spools, batches, OTLP files, storages' URLs. One may be
-    - for stdin: then --from is about that one.
+    - for stdin: then --from is about that one. A is .cirron by default, B is A.
     """
+    if len(runs) > _SIDES:
+        raise UsageError("--run is given twice at most: for A and for B")
+    if second is None:
+        if len(runs) < _SIDES:
+            raise UsageError("B is missing: name it, or name two runs of A with --run")
+        second = first
     if first == second == "-":
         raise UsageError("only one of A and B can be standard input")
     has_stdin = "-" in (first, second)
     a, b = (
-        _read(each, source_format if each == "-" or not has_stdin else None)
-        for each in (first, second)
+        _read(each, source_format if each == "-" or not has_stdin else None, run)
+        for each, run in zip((first, second), _of_sides(runs), strict=True)
     )
     phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
     if as_json:
@@ -64,24 +89,31 @@ def diff(first: str, second: str, source_format: str | None, as_json: bool) -> i
         for letter, source, run in (("A", first, a), ("B", second, b)):
             steps, ranks = run.steps.steps.durations, run.report.ranks
             told = f"{count(len(steps), 'step')} of {count(len(ranks), 'rank')}"
-            output.result(f"{letter}  {printable(shown_source(source))}: {told}")
+            name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
+            output.result(f"{letter}  {printable(shown_source(source))}{name}: {told}")
         _show(phases, marks)
         if left_out := max(each.report.marks_left_out for each in (a, b)):
             output.result(f"and up to {left_out:,} more series of marks")
     return max(a.code, b.code)
 
 
-def _read(source: str, source_format: str | None) -> _Run:
+def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """The run of A and the run of B."""
+    return (runs[0], runs[-1]) if runs else (None, None)
+
+
+def _read(source: str, source_format: str | None, run: str | None) -> _Run:
     from ..spool.breakdown import joined
     from ..spool.reader import SpoolReader
     from ..spool.run_report import report_run, run_index
 
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
+        chosen = chosen_run(reader, run)
         with run_index(reader) as index:
             report = report_run(index, 0)
     steps = joined(each.steps for each in report.ranks)
-    return _Run(report, steps, place.findings(reader), place.told(reader))
+    return _Run(report, steps, chosen, place.findings(reader), place.told(reader))
 
 
 def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None]]:
@@ -104,6 +136,7 @@ def _marks(a: RunReport, b: RunReport) -> list[tuple[MarkSeries, MarkSeries]]:
 def _side(source: str, run: _Run) -> dict[str, Any]:
     return {
         "source": shown_source(source),
+        "run": run_json(run.chosen),
         "ranks": [each.rank for each in run.report.ranks],
         "steps": len(run.steps.steps.durations),
         "findings": [finding.to_json() for finding in run.findings],

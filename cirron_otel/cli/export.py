@@ -12,7 +12,7 @@ import click
 
 from . import output, signals
 from .convert import counts
-from .parameters import from_option, json_option, layout_option
+from .parameters import from_option, json_option, layout_option, run_option
 from .text import added, count, size
 
 if TYPE_CHECKING:
@@ -26,22 +26,32 @@ _INTERRUPTED = 130
 @click.option("--follow", is_flag=True, help="Keep on as new batches arrive, until Ctrl-C.")
 @from_option
 @layout_option
+@run_option
 @json_option
-def export(source: str, follow: bool, source_format: str | None, layout: str, as_json: bool) -> int:
+def export(
+    source: str,
+    follow: bool,
+    source_format: str | None,
+    layout: str,
+    run: str | None,
+    as_json: bool,
+) -> int:
     """Push SRC, a spool or an OTLP file, to OTEL_EXPORTER_OTLP_ENDPOINT.
 
     Every OTEL_EXPORTER_OTLP_* variable and its _TRACES_ form is honoured. With --follow a cursor
     file beside the spool remembers what was accepted: after a stop or an outage it goes on there.
     """
     from ..pipeline.export import ExportRequest
-    from ..pipeline.export import export as run
+    from ..pipeline.export import export as export_request
 
     request = ExportRequest(
-        source=source, source_format=source_format, layout=layout, follow=follow
+        source=source, source_format=source_format, layout=layout, follow=follow, run=run
     )
     stop = threading.Event()
     with signals.stopping(stop), output.progress("exporting") as progress:
-        report = run(request, environ=os.environ, stop=stop, progress=progress, say=output.message)
+        report = export_request(
+            request, environ=os.environ, stop=stop, progress=progress, say=output.message
+        )
     if as_json:
         output.document(report.to_json())
     else:

@@ -24,6 +24,7 @@ from .doctor import doctor
 from .export import export
 from .report import report
 from .run import run as run_command
+from .runs import runs
 from .spool import spool
 
 PROGRAM = "cirron-otel"
@@ -43,7 +44,7 @@ def cli() -> None:
     """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
 
 
-for _command in (run_command, convert, export, report, diff, spool, demo, doctor, collector):
+for _command in (run_command, convert, export, report, diff, runs, spool, demo, doctor, collector):
     cli.add_command(_command)
 
 

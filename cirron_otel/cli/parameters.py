@@ -48,6 +48,12 @@ spool_argument: Callable[[F], F] = click.argument(
 json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Write one JSON document to stdout."
 )
+run_option: Callable[[F], F] = click.option(
+    "--run",
+    "run",
+    metavar="NAME|ID|last|all",
+    help="Only this run, by its name or the beginning of its id; see `runs ls`.",
+)
 from_option: Callable[[F], F] = click.option(
     "--from",
     "source_format",

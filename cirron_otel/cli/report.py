@@ -12,7 +12,8 @@ import click
 
 from ..errors import UsageError
 from . import output
-from .parameters import DEFAULT_SPOOL, from_option, json_option
+from .parameters import DEFAULT_SPOOL, from_option, json_option, run_option
+from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _MOST_ASKED = 20
 @click.command(short_help="What a run spent its time on.")
 @click.argument("source", metavar="[SRC]", default=DEFAULT_SPOOL)
 @from_option
+@run_option
 @click.option(
     "--slowest",
     type=click.IntRange(0, 1000),
@@ -61,6 +63,7 @@ _MOST_ASKED = 20
 def report(
     source: str,
     source_format: str | None,
+    run: str | None,
     slowest: int,
     trace_file: str | None,
     page_file: str | None,
@@ -68,10 +71,10 @@ def report(
     no_pager: bool,
     as_json: bool,
 ) -> int:
-    """The steps of each rank by phase, the slowest steps, and the marks, of all that SRC holds.
+    """The steps of each rank by phase, the slowest steps, and the marks, of one run.
 
     SRC is whatever `convert` reads: a spool (default: .cirron), a batch, an OTLP file, a
-    storage's URL, or - for stdin.
+    storage's URL, or - for stdin. Of several runs in it the last is taken, unless --run names one.
     """
     from ..spool.reader import SpoolReader
     from ..spool.run_report import report_run, run_index
@@ -83,6 +86,7 @@ def report(
         raise UsageError(f"--span: it goes with --html, {_MOST_ASKED} times at most")
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
+        chosen = chosen_run(reader, run)
         with run_index(reader) as index:
             found = report_run(index, slowest, reader)
             if trace_file is not None:
@@ -93,7 +97,12 @@ def report(
         findings = [
             each.to_json() for each in (*place.findings(reader), *map(_finding, found.drops))
         ]
-        output.document({"source": shown_source(source), **found.to_json(), "findings": findings})
+        output.document({
+            "source": shown_source(source),
+            "run": run_json(chosen),
+            **found.to_json(),
+            "findings": findings,
+        })  # fmt: skip
     else:
         with paged(is_wanted=not no_pager):
             show_report(shown_source(source), found)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..sdk.redaction import redacted
 from . import output, signals
 from .child import BY_SIGNAL, Child, NotStartedError, signals_held
-from .redaction import redacted
 from .text import count, duration, printable
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class _Options:
     has_hooks: bool
     has_arguments: bool
     is_quiet: bool
+    name: str | None
 
 
 @click.command(
@@ -58,17 +59,25 @@ class _Options:
     is_flag=True,
     help="Record process.command_args, too: the arguments one by one, secrets left out.",
 )
+@click.option(
+    "--name", metavar="NAME", help="The name of the run; by default the script and a short id."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
 def run(
-    directory: str | None, no_hooks: bool, command_args: bool, quiet: bool, command: tuple[str, ...]
+    directory: str | None,
+    no_hooks: bool,
+    command_args: bool,
+    name: str | None,
+    quiet: bool,
+    command: tuple[str, ...],
 ) -> int:
     """Run COMMAND with the hooks in every process that trains, in one trace; no code changes.
 
     The exit code, the streams and the signals are COMMAND's. What the run spent its time on is
     told at the end, on stderr.
     """
-    options = _Options(command, not no_hooks, command_args, quiet)
+    options = _Options(command, not no_hooks, command_args, quiet, name)
     with signals_held() as held:
         job = _opened(directory, options)
         environ = dict(os.environ)
@@ -93,10 +102,11 @@ def run(
     return code
 
 
-def _resolved(directory: str | None) -> Resolved:
+def _resolved(directory: str | None, name: str | None) -> Resolved:
     from ..config.resolve import resolve
 
-    found = resolve(None if directory is None else {"output_dir": directory})
+    given = {"output_dir": directory, "run_name": name}
+    found = resolve({key: value for key, value in given.items() if value is not None})
     for problem in found.problems:
         output.message(problem)
     return found
@@ -107,11 +117,11 @@ def _opened(directory: str | None, options: _Options) -> Job | None:
     from ..profiler.job import open_job
 
     try:
-        config = _resolved(directory).config
+        config = _resolved(directory, options.name).config
         if not config.enabled:
             output.message("tracing is switched off: the command runs untraced")
             return None
-        return open_job(config, os.environ, _attributes(options))
+        return open_job(config, os.environ, _attributes(options), options.command)
     except Exception as error:
         output.message(f"the command runs untraced: {error}")
         return None

@@ -12,7 +12,8 @@ import click
 
 from ..semconv import OVERHEAD_NS
 from . import output
-from .parameters import json_option, spool_argument
+from .parameters import json_option, run_option, spool_argument
+from .runs import chosen_run
 from .text import count, duration, moment, printable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _FOLDED_SPANS = 50_000
 
 @click.command(short_help="The tree of scopes, durations and marks.")
 @spool_argument
+@run_option
 @click.option("--session", metavar="ID", help="Only this session (`spool ls` lists them).")
 @click.option(
     "--depth", type=click.IntRange(1, 64), default=64, metavar="N", help="Only the top N levels."
@@ -46,8 +48,8 @@ _FOLDED_SPANS = 50_000
 )
 @json_option
 def show(
-    directory: str, session: str | None, depth: int, limit: int | None, is_folded: bool,
-    as_json: bool,
+    directory: str, run: str | None, session: str | None, depth: int, limit: int | None,
+    is_folded: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """The tree of scopes, with their durations and marks."""
     from ..spool.reader import SpoolReader
@@ -55,6 +57,8 @@ def show(
     from .folding import fold, folded_trees
 
     reader = SpoolReader(directory)
+    if run is not None:
+        chosen_run(reader, run)
     most = limit or (_FOLDED_SPANS if is_folded else _DEFAULT_SPANS)
     children = most if is_folded else min(most, _DEFAULT_SPANS)
     limits = Limits(spans=most, children=children, depth=depth)

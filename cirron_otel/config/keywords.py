@@ -13,6 +13,9 @@ from typing import Literal, TypeAlias, TypedDict
 
 Output: TypeAlias = Literal["spool", "log", "stdout", "none"]
 Exporter: TypeAlias = Literal["auto", "none", "otlp", "cirron"]
+RunDetail: TypeAlias = Literal[
+    "command", "git", "versions", "host", "devices", "launcher", "hyperparameters", "none"
+]
 Snapshots: TypeAlias = Literal["stats", "sampled", "full", "none", "off"]
 Size: TypeAlias = int | str
 """Bytes as a number, or a text such as `500MB`."""
@@ -23,6 +26,9 @@ class SharedOptions(TypedDict, total=False):
 
     exporters: Exporter | Sequence[Exporter] | None
     run_id: str | None
+    run_name: str | None
+    run_details: RunDetail | Sequence[RunDetail] | None
+    quiet: bool | None
     pipeline_id: str | None
     deployment_id: str | None
     model_id: str | None

@@ -29,6 +29,9 @@ from .parsing import (
     some_of,
 )
 
+RUN_DETAILS: Final = (
+    "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
+)  # fmt: skip
 # Waits longer than this overflow what threads can wait on some platforms, and help nobody.
 _DAY = 86_400
 
@@ -120,6 +123,25 @@ class Config:
         "`cirron.run.id` of the resource; the platform sets it, and it selects the event stream",
         in_project=False,
         in_user_file=False,
+    )
+    run_name: str | None = _option(
+        None,
+        TEXT,
+        "`cirron.run.name` of the resource; without it the script's name and the beginning of the"
+        " run's id. `name=` of `profile()` is the same",
+        in_project=False,
+        in_user_file=False,
+    )
+    run_details: tuple[str, ...] = _option(
+        RUN_DETAILS,
+        some_of(*RUN_DETAILS),
+        "the details of a run that its resource records, or `none`",
+    )
+    quiet: bool | None = _option(
+        None,
+        optional(BOOLEAN),
+        "whether the line on stderr at the end of a run is left out; None: if stderr is no"
+        " terminal",
     )
     pipeline_id: str | None = _option(None, TEXT, "`cirron.pipeline.id` of the resource")
     deployment_id: str | None = _option(None, TEXT, "`cirron.deployment.id` of the resource")

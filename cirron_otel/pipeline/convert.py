@@ -16,6 +16,7 @@ from ..otlp.files import Message
 from ..spool.canonical import batch_bytes
 from ..spool.findings import Finding
 from ..spool.reader import SpoolReader
+from ..spool.run_selection import ALL, choose_run
 from ..translator.decode import Decoded
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from ..translator.translate import FromOtlp
@@ -55,6 +56,8 @@ class Request:
     """`spool`, `batch`, `otlp-json` or `otlp-proto`; None goes by the path."""
     layout: str = SEGMENTED
     select: Selection | None = None
+    run: str | None = None
+    """The run to convert, as in `choose_run`; None converts all."""
     jobs: int | None = None
     """Worker processes; None takes every core."""
     service_name: str = field(default_factory=default_service_name)
@@ -70,8 +73,8 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         source = open_source(request.source, request.source_format, stack, before, progress)
         target = target_place(request.target, request.target_format, source)
         report = Report(target=target.path)
-        if source.is_otlp and request.select:
-            source = _as_spool(source, stack, before, request.limits)
+        if source.is_otlp and (request.select or request.run not in (None, ALL)):
+            source = otlp_as_spool(source, stack, before, request.limits)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
         if not source.is_otlp:
@@ -93,6 +96,8 @@ def _from_spool(
     source: Place, target: Place, request: Request, report: Report, progress: Progress | None
 ) -> None:
     reader = SpoolReader(source.path, on_finding=report.skip)
+    if request.run is not None:
+        choose_run(reader, request.run)
     output = CIRRON
     if target.is_otlp:
         output = OTLP_JSON if target.kind is Kind.OTLP_JSON else OTLP_PROTO
@@ -239,7 +244,12 @@ def _store(decoded: Decoded, batches: BatchTarget, report: Report) -> None:
     batches.write(decoded.name, batch_bytes(decoded.batch))
 
 
-def _as_spool(source: Place, stack: contextlib.ExitStack, before: Report, limits: Limits) -> Place:
+def otlp_as_spool(
+    source: Place,
+    stack: contextlib.ExitStack,
+    before: Report,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Place:
     """Store the batches of an OTLP source in a temporary spool, to select records from them."""
     folder = stack.enter_context(temporary_folder())
     place = Place(str(folder), Kind.SPOOL)

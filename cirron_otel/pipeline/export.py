@@ -18,11 +18,13 @@ from ..query.address import is_query_address
 from ..query.ingestion_slack import find_slack
 from ..spool.paths import parse_name
 from ..spool.reader import SpoolReader
+from ..spool.run_selection import ALL, choose_run
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
+from .convert import otlp_as_spool
 from .export_report import ExportReport
 from .follow import Follower
-from .formats import Kind, Place, source_place
+from .formats import Kind, source_place
 from .indexing import read_sessions, temporary_index
 from .sources import Progress, as_spool_if_batch, messages_of, open_source, parsed
 from .workers import MESSAGE, Job, default_jobs, encode_all
@@ -43,6 +45,8 @@ class ExportRequest:
     source_format: str | None = None
     layout: str = SEGMENTED
     follow: bool = False
+    run: str | None = None
+    """The run to send, as in `choose_run`; None sends all."""
 
 
 def export(
@@ -60,6 +64,8 @@ def export(
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     if request.follow:
+        if request.run is not None:
+            raise UsageError("--run does not go with --follow, which sends all that arrives")
         is_path = not is_query_address(request.source) and "://" not in request.source
         if not is_path or source_place(request.source, request.source_format).kind != Kind.SPOOL:
             raise UsageError(f"--follow needs a spool: {request.source} is none")
@@ -71,6 +77,8 @@ def export(
         return report
     with contextlib.ExitStack() as stack:
         source = open_source(request.source, request.source_format, stack, report, progress)
+        if source.is_otlp and request.run not in (None, ALL):
+            source = otlp_as_spool(source, stack, report)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
         pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
@@ -85,7 +93,10 @@ def export(
                 if stop.is_set():
                     break
         else:
-            _push_spool(source, options, sender, report, progress, stop)
+            reader = SpoolReader(source.path, on_finding=report.skip)
+            if request.run is not None:
+                choose_run(reader, request.run)
+            _push_spool(reader, options, sender, report, progress, stop)
         report.messages = sender.messages  # those that were sent, not those that were read
     report.hint = _hint(config, report)
     return report
@@ -157,19 +168,18 @@ class _Sender:
 
 
 def _push_spool(
-    source: Place,
+    reader: SpoolReader,
     options: Options,
     sender: _Sender,
     report: ExportReport,
     progress: Progress | None,
     stop: threading.Event,
 ) -> None:
-    reader = SpoolReader(source.path, on_finding=report.skip)
     with temporary_index() as index:
         total = read_sessions(reader, index, options.layout)
         report.skipped.clear()
         report.skipped_count = 0
-        job = Job(source.path, index.path, options, MESSAGE)
+        job = Job(str(reader.paths.spool), index.path, options, MESSAGE)
         names = reader.names()
         made = encode_all(job, reader.paths.spool, names, index, default_jobs(), total)
         with contextlib.closing(made):

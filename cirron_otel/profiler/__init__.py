@@ -8,6 +8,7 @@ from ..sdk.watching import watch
 from .cirron import Cirron, flush, get_default, health, profile, shutdown, trace
 from .handle import Profiler
 from .processor import CirronSpanProcessor
+from .run_list import runs
 
 __all__ = [
     "Cirron",
@@ -22,6 +23,7 @@ __all__ = [
     "inject",
     "mark",
     "profile",
+    "runs",
     "shutdown",
     "trace",
     "watch",

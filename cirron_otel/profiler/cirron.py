@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 from opentelemetry.sdk.trace import TracerProvider
 
-from ..config import NOT_GIVEN, Config
+from ..config import NOT_GIVEN, OPTIONS, Config
 from ..config.keywords import CirronOptions, Output, ProfileOptions, Size, Snapshots
 from ..config.options import NotGiven
 from ..config.resolve import Resolved, resolve
@@ -94,12 +94,15 @@ class Cirron:
         parent: object = None,
         link: object = None,
         provider: TracerProvider | None = None,
+        name: str | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
         **options: Unpack[ProfileOptions],
     ) -> Profiler:
         """Open the session; see the module's `profile`."""
         given = {
             "frameworks": frameworks, "snapshots": snapshots, "sample_rate": sample_rate,
-            "flush_interval": flush_interval, "enabled": enabled, "output": output, **options,
+            "flush_interval": flush_interval, "enabled": enabled, "output": output,
+            "run_name": name, **options,
         }  # fmt: skip
         with active.lock:
             if active.profiler is not None:
@@ -110,7 +113,9 @@ class Cirron:
             except Exception as error:
                 # What was asked for is not known: nothing is the safe reading.
                 resolved, problem = Resolved(Config(enabled=False), (), {}), error
-            profiler = open_profiler(self, resolved, Joining(parent, link, provider))
+            joining = Joining(parent, link, provider)
+            joining.hyperparameters = _hyperparameters(config, hyperparameters)
+            profiler = open_profiler(self, resolved, joining)
             if problem is not None:
                 swallowed("configuration", problem)
             active.profiler = profiler
@@ -165,6 +170,8 @@ def profile(
     parent: object = None,
     link: object = None,
     provider: TracerProvider | None = None,
+    name: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
     **options: Unpack[ProfileOptions],
 ) -> Profiler:
     """Open the session of this process and start what records it; called again, the same Profiler.
@@ -173,12 +180,28 @@ def profile(
     `snapshots=None` is off; not given is the default. `path` names a cirron.yaml. `parent=` or
     `link=` (a Span, SpanContext, Context or carrier) join another trace, `provider=` names a
     TracerProvider to work in: by default the application's where it has set one, else one is made
-    and set. Nothing is raised: what is wrong is logged, and `health()` counts it.
+    and set. `name` is the name of the run. Keys of `config` that are no option are recorded as
+    hyperparameters of the run, and so are all items of `hyperparameters`. Nothing is raised: what
+    is wrong is logged, and `health()` counts it.
     """
     return get_default().profile(
         config, frameworks, snapshots, sample_rate, flush_interval, enabled, path, output,
-        parent=parent, link=link, provider=provider, **options,
+        parent=parent, link=link, provider=provider, name=name, hyperparameters=hyperparameters,
+        **options,
     )  # fmt: skip
+
+
+def _hyperparameters(
+    config: Mapping[str, Any] | None, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The items of `config` that are no options, and those of `given`. Raises nothing."""
+    options = {option.name for option in OPTIONS}
+    try:
+        found = {key: value for key, value in (config or {}).items() if key not in options}
+        return found | dict(given or {})
+    except Exception as error:
+        swallowed("hyperparameters", error)
+        return {}
 
 
 def flush(timeout: float | None = None) -> bool:

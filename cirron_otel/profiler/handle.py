@@ -16,8 +16,10 @@ from ..sdk.errors import swallowed
 from ..sdk.exits import Exits
 from ..sdk.health import disabled_health, health_of
 from ..sdk.readback import Recent
+from ..sdk.run_identity import RunIdentity
 from ..sdk.runtime import Runtime
 from ..sdk.scope import Scope
+from .closing_line import show_closing_line
 
 if TYPE_CHECKING:
     from .cirron import Cirron
@@ -57,6 +59,11 @@ class Profiler:
     def session(self) -> Scope | None:
         """The session's root scope."""
         return self.runtime.origin.session if self.runtime is not None else None
+
+    @property
+    def run(self) -> RunIdentity | None:
+        """The run that the session belongs to: its id and name."""
+        return self.runtime.run if self.runtime is not None else None
 
     @property
     def provider(self) -> TracerProvider | None:
@@ -119,6 +126,7 @@ class Profiler:
                 self.exits.remove()
         except Exception as error:
             swallowed("exit", error)
+        show_closing_line(runtime)
         return done
 
     def fail(self, error: BaseException | None) -> None:

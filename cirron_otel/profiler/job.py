@@ -8,7 +8,7 @@ OpenTelemetry's tree: one run, one trace, no collective call.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ..config import Config
 from ..sdk.identity import Identity
+from ..sdk.run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
 from ..sdk.runtime import Joining, Runtime, start_runtime
 from ..sdk.scope import Scope
 from ..spool.paths import SpoolPaths, batch_names
@@ -28,6 +29,7 @@ EXIT_CODE: Final = "process.exit.code"
 BOOTSTRAP: Final = Path(__file__).parent / "bootstrap"
 """The directory on PYTHONPATH that has every Python process below wait for something to record."""
 
+_RUN_NAME = "CIRRON_RUN_NAME"
 _W3C = ("TRACEPARENT", "TRACESTATE")
 _PATH = "PYTHONPATH"
 _OUTPUT_DIR = "CIRRON_OUTPUT_DIR"
@@ -52,6 +54,11 @@ class Job:
         """What the options give its end, in seconds."""
 
     @property
+    def run(self) -> RunIdentity:
+        """The run that the job is."""
+        return self._runtime.run
+
+    @property
     def trace_id(self) -> str:
         """The id of the run's trace, 32 hexadecimal digits."""
         return f"{self._scope.get_span_context().trace_id:032x}"
@@ -71,6 +78,9 @@ class Job:
         _propagator.inject(carrier, set_span_in_context(self._scope))
         made |= {name.upper(): value for name, value in carrier.items()}
         made[_OUTPUT_DIR] = str(self._runtime.config.output_dir)
+        made[RUN_ID_VARIABLE] = self.run.id
+        if self._runtime.config.run_name is not None:
+            made[_RUN_NAME] = self._runtime.config.run_name
         return with_hooks(made) if hooks else made
 
     def end(self, code: int, attributes: Mapping[str, Any], timeout: float) -> bool:
@@ -88,8 +98,13 @@ class Job:
         return self._runtime.shutdown(timeout)
 
 
-def open_job(config: Config, environ: Mapping[str, str], attributes: Mapping[str, Any]) -> Job:
-    """Open the span of a job, with these attributes; it joins what `environ` carries.
+def open_job(
+    config: Config,
+    environ: Mapping[str, str],
+    attributes: Mapping[str, Any],
+    command: Sequence[str],
+) -> Job:
+    """Open the span of the job `command`, with these attributes; it joins what `environ` carries.
 
     Raises CirronOtelError where there is no place for a spool.
     """
@@ -100,7 +115,8 @@ def open_job(config: Config, environ: Mapping[str, str], attributes: Mapping[str
         metrics=False,
         output=(_SPOOL,) if _SPOOL in config.output else (_NONE,),
     )
-    runtime = start_runtime(own, environ, Joining(identity=Identity(rank=None)))
+    run = command_run(config, environ, command)
+    runtime = start_runtime(own, environ, Joining(identity=Identity(rank=None), run=run))
     scope = Scope(JOB)
     scope.__enter__()
     scope.set_attributes(dict(attributes))

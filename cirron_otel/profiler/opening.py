@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ def _worker_opening(profiler: Profiler) -> object:
     if runtime is None or profiler.session is None:
         return None
     context = profiler.session.get_span_context()
-    return WorkerOpening(profiler.config, context, runtime.inherited_identity)
+    return WorkerOpening(profiler.config, context, runtime.inherited_identity, runtime.run)
 
 
 def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> None:
@@ -128,6 +129,8 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
         link=context,
         identity=runtime.inherited_identity,
         environment_first=before.environment_first,
+        run=replace(runtime.run, is_inherited=True),
+        hyperparameters=before.hyperparameters,
     )
 
     def revive() -> None:

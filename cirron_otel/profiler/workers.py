@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanContext
 from ..config import Config
 from ..config.resolve import Resolved
 from ..sdk.identity import Identity
+from ..sdk.run_identity import RunIdentity
 from ..sdk.runtime import Joining
 from ..sdk.state import state
 from .cirron import get_default
@@ -32,6 +33,8 @@ class WorkerOpening:
     """Its session, which the worker's is linked to."""
     identity: Identity | None = None
     """Its place in the job, if that is not in the environment."""
+    run: RunIdentity | None = None
+    """The run that the parent's session belongs to."""
 
     def __call__(self, worker: int) -> Callable[[], object]:
         """Open the session of the worker with this id; returns what ends it. Raises nothing."""
@@ -51,5 +54,6 @@ class WorkerOpening:
             self.config, frameworks=("none",), snapshots=None, handle_signals=False,
             exit_timeout=min(self.config.exit_timeout, END_S),
         )  # fmt: skip
-        joining = Joining(link=self.parent, identity=self.identity)
+        run = self.run and dataclasses.replace(self.run, is_inherited=True)
+        joining = Joining(link=self.parent, identity=self.identity, run=run)
         return open_profiler(get_default(), Resolved(config, (), {}), joining)

@@ -27,6 +27,7 @@ from .scope import NOWHERE, Scope
 from .scope_rows import span_order
 from .snapshots import Snapshots
 from .span_rows import recorded_above, span_row
+from .step_places import StepPlaces, is_step
 from .taking import Change, Taken, Taking
 from .traces import UNIT_DEPTH, Segments, Trace
 
@@ -121,6 +122,7 @@ class Collector:
         self._announced: set[Scope] = set()
         self._journalled: set[str] = set()
         self._scopes = 0
+        self._places = StepPlaces()
         self.spans = self.marks = self.snapshots = 0
         """Records put into batches so far."""
         self.spans_lost = 0
@@ -197,6 +199,7 @@ class Collector:
             {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
             self._announced, [], self._scopes, self.spans, self.marks, self.snapshots,
             self.spans_lost, self.marks_lost, self.snapshots_lost, self.overhead_ns,
+            self._places.copy(),
         )  # fmt: skip
 
     def _note(self, found: Collected) -> None:
@@ -215,6 +218,7 @@ class Collector:
         self.spans, self.marks, self.snapshots = change.spans, change.marks, change.snapshots
         self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
         self.snapshots_lost = change.snapshots_lost
+        self._places = change.places
         self._taking.clear()
         self._taken, self._attempts = None, 0
         found.is_noted = True
@@ -389,6 +393,8 @@ class Collector:
                 swallowed("record", error)
                 continue
             # What has ended, and only waits (for a device, or for what its step is), says so.
+            if is_step(scope):
+                row.attrs = {**self._change.places.copy().place(scope), **row.attrs}
             until = getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             found.open.append(row)

@@ -156,6 +156,13 @@ def _is_in_step(environ: Mapping[str, str]) -> bool:
     return bool(_STEP.fullmatch(step)) and int(step) < _FIRST_SPECIAL_STEP
 
 
+def slurm_step(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The job and the step of srun that a process is a task of; None outside of a step."""
+    job = environ.get("SLURM_JOB_ID", "").strip()
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    return (job, step) if job and _slurm(environ) is not None else None
+
+
 def _kubernetes(environ: Mapping[str, str]) -> _Found | None:
     rank = _number(environ, "JOB_COMPLETION_INDEX")
     if rank is None:

@@ -35,6 +35,7 @@ from .errors import errors, logger, reported, swallowed
 from .health import drops_of
 from .measures import Key, Measures, bounded
 from .plain import text_of
+from .run_details import without_details
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -234,9 +235,14 @@ class MetricsPush:
         )
         self._interval = _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
         self._timeout_ms = _milliseconds(environ, "OTEL_METRIC_EXPORT_TIMEOUT", _TIMEOUT_MS)
-        self._reader = Reader(self._exporter, self.measures, lambda: runtime.resource)
+        self._reader = Reader(
+            self._exporter, self.measures, lambda: without_details(runtime.resource)
+        )
         self._provider = MeterProvider(
-            [self._reader], runtime.resource, AlwaysOffExemplarFilter(), shutdown_on_exit=False
+            [self._reader],
+            without_details(runtime.resource),
+            AlwaysOffExemplarFilter(),
+            shutdown_on_exit=False,
         )
         meter = self._provider.get_meter(sc.SCOPE_NAME, __version__)
         self._instruments = Instruments(meter, self.measures, runtime)

@@ -21,9 +21,10 @@ from .. import semconv as sc
 from ..config import Config
 from .detector import CirronDetector
 from .identity import Identity
+from .run_details import RUN_ID, is_wanted, run_attributes
+from .run_identity import RunIdentity
 
 WORKSPACE_ID: Final = "cirron.workspace.id"
-RUN_ID: Final = "cirron.run.id"
 PIPELINE_ID: Final = "cirron.pipeline.id"
 DEPLOYMENT_ID: Final = "cirron.deployment.id"
 MODEL_ID: Final = "cirron.model.id"
@@ -41,16 +42,28 @@ _RECORDED: Final = frozenset({sc.PROCESS_PID, sc.RANK, sc.SESSION_ID})
 _MAX_INT: Final = 2**63
 
 
-def resource_of(config: Config, identity: Identity, session_id: str | None = None) -> Resource:
+def resource_of(
+    config: Config,
+    identity: Identity,
+    session_id: str | None = None,
+    run: RunIdentity | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+) -> Resource:
     """The resource of a provider that we make.
 
     Reads the process's own environment, as OTel Python's detectors do. `session_id` is
-    `cirron.session.id` for exporters of others on our provider.
+    `cirron.session.id` for exporters of others on our provider. Unless the environment names the
+    service, it has the name of the run's script.
     """
-    said = Resource.create(_cirron(config, identity, session_id))
-    merged = CirronDetector().detect().merge(Resource(_process())).merge(said)
+    own = _cirron(config, identity, session_id)
+    if run is not None:
+        own |= run_attributes(run, config, hyperparameters)
+    surroundings = {**CirronDetector().detect().attributes, **_process()}
+    wanted = {key: value for key, value in surroundings.items() if is_wanted(key, config)}
+    merged = Resource(wanted).merge(Resource.create(own))
     if str(merged.attributes.get(sc.SERVICE_NAME, "")).startswith(_UNKNOWN_SERVICE):
-        merged = merged.merge(Resource({sc.SERVICE_NAME: DEFAULT_SERVICE_NAME}))
+        service = DEFAULT_SERVICE_NAME if run is None else run.script
+        merged = merged.merge(Resource({sc.SERVICE_NAME: service}))
     return merged
 
 
@@ -81,7 +94,7 @@ def _host_name() -> str:
         return os.environ.get("HOSTNAME", "")
 
 
-def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[str, str | int]:
+def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[str, Any]:
     said: dict[str, str | int | None] = {
         WORKSPACE_ID: config.workspace_id,
         RUN_ID: config.run_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ from .provider import applications_provider, make_provider, sampler_of
 from .readback import Recent
 from .replacement import listener, processor_added, publish, take_over, unwatch, watch
 from .resource import batch_attributes, rank_attributes, resource_of
+from .run_details import LateDetails
+from .run_identity import RunIdentity, run_identity
 from .scope import NOWHERE, Scope
 from .sealer import Names, Sealer, Unwritten
 from .sending import deliveries_of, exports_of_session, recover_left, start_metrics
@@ -41,6 +44,7 @@ from .sinks import sinks_of
 from .snapshots import Snapshots, snapshots_of
 from .span_processor import ForeignSpanProcessor, Observers, processor_of
 from .state import state
+from .step_places import StepPlaces, is_step
 from .thinning import Thinner, note_references
 from .traces import Segments
 
@@ -69,6 +73,10 @@ class Joining:
     """When the session began, by `clock.now`; None: now."""
     environment_first: bool = False
     """Whether the trace that the environment names goes before the span that is current."""
+    run: RunIdentity | None = None
+    """The run that the session belongs to; None: `run_identity` finds out."""
+    hyperparameters: Mapping[str, Any] | None = None
+    """Values of the user's that describe the run."""
 
 
 def _nothing() -> None:
@@ -99,6 +107,8 @@ class Runtime:
     origin: Origin
     joined: Joined
     snapshots: Snapshots | None
+    run: RunIdentity
+    details: LateDetails
     started: float = field(default_factory=time.monotonic)
     dropped_before: tuple[int, int, int] = field(default_factory=dropped)
     """What sessions before this one dropped: the counts are the process's."""
@@ -109,13 +119,26 @@ class Runtime:
     """The identity of child processes; None: the one in the variables, which they inherit."""
     look_after: Callable[[], None] = _nothing
     """Called once a flush, on its thread, for the hooks into frameworks."""
+    places: StepPlaces = field(default_factory=StepPlaces)
+    """Of the steps that other processors are told of."""
+    describing: Any = field(default_factory=threading.Lock)
 
     def before_flush(self) -> None:
         """What the flush thread looks after, once a flush."""
         self.observe()
         self.origin.segments.look_again()
         unwinding.release()
+        self.describe(self.details.found(is_last=self.is_over))
         self.look_after()
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes to the resource of all batches from here on."""
+        if not attributes:
+            return
+        with self.describing:
+            self.resource = self.resource.merge(Resource(attributes))
+            state.resource = self.resource
+            self.origin.resource = batch_attributes(self.resource)
 
     def observe(self) -> None:
         """Tell other processors of scopes from here on, if there are any."""
@@ -163,9 +186,7 @@ class Runtime:
             return
         self.identity = replace(identity, rank=rank, world_size=world_size, source=source)
         self.collector.set_rank(rank)
-        self.resource = self.resource.merge(Resource(rank_attributes(self.identity)))
-        state.resource = self.resource
-        self.origin.resource = batch_attributes(self.resource)
+        self.describe(rank_attributes(self.identity))
         self.inherited_identity = self.identity
 
     def on_end(self, scope: Any, end: int) -> None:
@@ -175,6 +196,9 @@ class Runtime:
             note_references(scope)
         if not scope._end:
             scope._end = end
+        if is_step(scope):
+            for name, value in self.places.place(scope).items():
+                scope.attrs.setdefault(name, value)
         self.observers.end(scope)
 
     def flush(self, timeout: float) -> bool:
@@ -275,7 +299,8 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     """Open a session and start what belongs to it. Raises TargetError where there is no place."""
     identity = joining.identity or Identity.from_environment(environ)
     buf.limits.set(config.scope_capacity, config.mark_capacity)
-    session, joined, resource, provider, is_own = _begin(config, environ, identity, joining)
+    run = joining.run or run_identity(config, environ, identity)
+    session, joined, resource, provider, is_own = _begin(config, environ, identity, joining, run)
     segments = _segments(config, identity, session, is_shared=joined.parent is not None)
     origin = Origin(os.getpid(), identity.rank, session, segments, batch_attributes(resource))
     foreign = ForeignSpans()
@@ -307,7 +332,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     runtime = Runtime(
         config, environ, identity, resource, provider, is_own, processor,
         Observers(provider, processor), collector, sealer, pipeline, owner, paths, writer,
-        recent, entered, thinner, origin, joined, snapshots,
+        recent, entered, thinner, origin, joined, snapshots, run, LateDetails(config, identity),
     )  # fmt: skip
     try:
         _attach(runtime, joining)
@@ -331,7 +356,11 @@ class _Begun(NamedTuple):
 
 
 def _begin(
-    config: Config, environ: Mapping[str, str], identity: Identity, joining: Joining
+    config: Config,
+    environ: Mapping[str, str],
+    identity: Identity,
+    joining: Joining,
+    run: RunIdentity,
 ) -> _Begun:
     """Open the session; where the application has no provider, make one."""
     provider = _given(joining.provider) or applications_provider()
@@ -345,7 +374,7 @@ def _begin(
     )  # fmt: skip
     session = open_session(joined, sampler_of(provider) if provider is not None else None)
     session._start = joining.begun or session._start
-    resource = resource_of(config, identity, session.id)
+    resource = resource_of(config, identity, session.id, run, joining.hyperparameters)
     if provider is None and is_own:
         provider = make_provider(resource, environ)
         provider._is_cirrons = True  # type: ignore[attr-defined]
@@ -362,9 +391,14 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
     pipeline.exporters = deliveries_of(exports, runtime)
     pipeline.metrics = start_metrics(runtime)
     if is_spooled:
-        pipeline.before_first = lambda: recover_left(runtime.paths, pipeline.exporters)
+        pipeline.before_first = lambda: _prepare_spool(runtime)
     pipeline.before_each = runtime.before_flush
     pipeline.start()
+
+
+def _prepare_spool(runtime: Runtime) -> None:
+    runtime.describe(runtime.details.begin())
+    recover_left(runtime.paths, runtime.pipeline.exporters)
 
 
 def _given(provider: object) -> TracerProvider | None:

@@ -17,7 +17,7 @@ from .batching import unpacked
 from .clock import ANCHOR
 from .errors import swallowed
 from .mark import SUMMARY
-from .phase import Phase
+from .phase import STEPS, Phase
 from .plain import NONE, plain_attributes
 from .rows import MarkRow, SpanRow
 from .scope import Scope
@@ -45,7 +45,7 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
     `common` is process, rank, and every how many scopes the overhead becomes a mark (0: none).
     """
     pid, rank, every = common
-    known = change.mark_ids
+    known, places = change.mark_ids, change.places
     trace: Trace | None = None
     low, otel = "", UNSET  # type: Any, Any
     rows: list[SpanRow] = []
@@ -101,6 +101,9 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
             else:
                 row = span_row(scope, pid, rank, default, own or _NO_MARKS)
                 own_id = row.id
+            if index is not None and type(index) is int and type(name) is str and name in STEPS:
+                place = places.place(scope)
+                row.attrs = {**place, **row.attrs} if row.attrs else place
             put(row)
             if end == last_end:
                 is_tied = True

@@ -17,6 +17,7 @@ from .buffers import MarkEntry
 from .enclosing import Enclosing
 from .foreign import Ended
 from .scope import Scope
+from .step_places import StepPlaces
 
 PORTION = 16_384
 """Scopes that are taken at once where many wait: what is made of them stands in memory."""
@@ -57,6 +58,7 @@ class Change:
     marks_lost: int = 0
     snapshots_lost: int = 0
     overhead_ns: int = 0
+    places: StepPlaces = field(default_factory=StepPlaces)
 
 
 class Taking:

@@ -45,8 +45,11 @@ class SpoolReader:
         *,
         on_finding: Callable[[Finding], None] | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
+        only: frozenset[str] | None = None,
     ) -> None:
         """Find the spool at `path`. Raises InputError where there is none."""
+        self.only = only
+        """The names of the batches to read; None: all."""
         self.paths: SpoolPaths = find_spool(path)
         self.findings: list[Finding] = []
         self.skipped = 0
@@ -69,7 +72,8 @@ class SpoolReader:
         last: str | None = None
         while True:
             page = self._page_after(last)
-            yield from page
+            only = self.only
+            yield from page if only is None else (name for name in page if name in only)
             if len(page) < _PAGE:
                 return
             last = page[-1]

@@ -309,7 +309,8 @@ def report_run(
     assign_sessions(index)
     sessions = sessions_of(index)
     if reader is not None:
-        sessions = with_processes(sessions, reader.paths)
+        # A process without a batch may belong to another run than the one that is read.
+        sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
     for function in (is_phase, holds_phases):
         index.function(function)
     index.script(_STEPS)

@@ -145,10 +145,12 @@ def sessions_of(
     return sorted(found.values(), key=_order)
 
 
-def with_processes(sessions: list[SessionSummary], paths: SpoolPaths) -> list[SessionSummary]:
+def with_processes(
+    sessions: list[SessionSummary], paths: SpoolPaths, *, adds: bool = True
+) -> list[SessionSummary]:
     """The sessions with what the writers' journals and locks add: which processes are alive.
 
-    A session of which no batch is sealed yet is added.
+    A session of which no batch is sealed yet is added, unless `adds` is false.
     """
     known = {each.id: each for each in sessions if each.id is not None}
     added = []
@@ -163,6 +165,8 @@ def with_processes(sessions: list[SessionSummary], paths: SpoolPaths) -> list[Se
         session = known.get(state.session) or _of_process(sessions, state.pid)
         if session is not None and session.id is None:
             session.id, session.state = state.session, "unfinished"
+        if session is None and not adds:
+            continue
         if session is None:
             start_ns = min((span.start_ns for span in state.open), default=None)
             session = SessionSummary(state.session, "unfinished", start_ns, state.written_ns)

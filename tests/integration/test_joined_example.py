@@ -214,9 +214,13 @@ def check_sql(rows: Any, finished: Finished) -> None:
     assert {(row[3], row[4]) for row in found} == truth
     assert len(found) == EPOCHS
     [session] = finished.named("cirron.session")
-    lower = finished.trace_id[16:]
+    [own_id] = [
+        each["value"]["stringValue"]
+        for each in session["resource"]["attributes"]
+        if each["key"] == "cirron.run.id"
+    ]
     for took, run_id, rank, _, _, lasted in found:
-        assert (run_id, rank) == (session["spanId"] + lower, 0)
+        assert (run_id, rank) == (own_id, 0)
         assert lasted >= took >= 600
     most = [tuple(row) for row in rows(waited)]
     assert len(most) == 10

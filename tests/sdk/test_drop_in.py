@@ -28,6 +28,8 @@ EXIT_STATUS = {"leaving": 3}
 DIRECTORY = {"configured": "elsewhere"}
 """Where a program has its spool, if not in `.cirron`."""
 
+PLACE = {"epoch", "global_step"}
+"""Attributes that steps have here alone."""
 MEASURED = {
     "time_to_first_token_ms", "request_duration_ms", "tokens_per_second", "gpu_memory_peak",
 }  # fmt: skip
@@ -68,6 +70,7 @@ def alike(node: Node, session: Node | None) -> Any:
 
 
 def attributes(attrs: dict[str, Any]) -> dict[str, Any]:
+    attrs = {key: value for key, value in attrs.items() if key not in PLACE}
     known = attrs.get("request_id")
     return attrs | {"request_id": f"{len(known)} digits"} if isinstance(known, str) else attrs
 

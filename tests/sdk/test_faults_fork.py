@@ -27,6 +27,8 @@ def test_children_that_record(tmp_path: Path, how: str) -> None:
     assert list((tmp_path / "state").iterdir()) == []
     found = whole(tmp_path)
     assert sorted(s["pid"] for s in found.sessions) == sorted([said["pid"], *said["children"]])
+    runs = {each["otel"]["resource"]["attributes"]["cirron.run.id"] for each in found.batches}
+    assert len(runs) == 1
     parent = found.of(said["pid"])
     assert parent.numbers() == list(range(3 * STEPS))
     (session,) = parent.sessions

@@ -53,6 +53,8 @@ def test_spawned_processes_have_their_ranks(tmp_path: Path, moment: str) -> None
         check(session, TREE)
     assert {span["rank"] for span in spool.spans if span["pid"] == pid_of(trained, 1)} == {1}
     resources = [batch["otel"]["resource"]["attributes"] for batch in spool.batches]
+    assert len({each["cirron.run.id"] for each in resources}) == 1
+    assert {each["cirron.run.script"] for each in resources} == {PROGRAM[-1]}
     assert {each["cirron.world_size"] for each in resources if "cirron.world_size" in each} >= {2}
 
 

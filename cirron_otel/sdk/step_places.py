@@ -1,0 +1,95 @@
+"""The epoch and the global step of each step, as attributes of its record.
+
+A query then needs no structure: neither a step's parent nor the steps ahead of it. Both are found
+when the record is made, on the flush thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from .phase import STEPS
+from .scope import MAX_DEPTH, NOWHERE
+
+EPOCH_ATTRIBUTE: Final = "epoch"
+GLOBAL_STEP: Final = "global_step"
+_EPOCH = "epoch"
+_INT64 = 2**63
+
+
+class StepPlaces:
+    """Counts the steps of a session, in the order in which they ended.
+
+    A step's number within its epoch tells how many steps came before it, also if some of them were
+    dropped. Numbers that go on from one epoch to the next are kept as they are.
+    """
+
+    __slots__ = ("_above", "_epoch", "_first", "_index", "_is_inner", "_last")
+
+    def __init__(self) -> None:
+        """No step has ended yet."""
+        self._above: Any = None
+        self._epoch: int | None = None
+        self._is_inner = False
+        self._first = self._index = self._last = -1
+
+    def copy(self) -> StepPlaces:
+        """The same count, to go on with separately."""
+        made = StepPlaces()
+        for name in self.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    def place(self, scope: Any) -> dict[str, Any]:
+        """The attributes of a step that has ended; its index is a number.
+
+        A step within a step is part of that one, and is not counted.
+        """
+        above = scope._above
+        if above is self._above and scope._index == self._index + 1 and not self._is_inner:
+            self._index += 1  # mostly: the next step of the same epoch
+            self._last = number = self._last + 1
+            if self._epoch is None:
+                return {GLOBAL_STEP: number}
+            return {EPOCH_ATTRIBUTE: self._epoch, GLOBAL_STEP: number}
+        if above is not self._above:
+            self._above = above
+            self._epoch, self._is_inner = _surroundings(above)
+        place = {} if self._epoch is None else {EPOCH_ATTRIBUTE: self._epoch}
+        if not self._is_inner:
+            number = self._next(scope._index)
+            if -_INT64 <= number < _INT64:
+                place[GLOBAL_STEP] = number
+        return place
+
+    def _next(self, index: int) -> int:
+        if self._index < 0:
+            self._first = min(max(index, 0), 1)
+            number = index
+        elif index > self._index:
+            number = self._last + index - self._index
+        else:
+            number = self._last + max(index - self._first, 0) + 1
+        self._index, self._last = max(index, 0), number
+        return number
+
+
+def is_step(scope: Any) -> bool:
+    """Whether a scope is a step that has a number."""
+    return type(scope._index) is int and type(scope._name) is str and scope._name in STEPS
+
+
+def _surroundings(above: Any) -> tuple[int | None, bool]:
+    """The number of the epoch around, and whether a step is around."""
+    epoch = None
+    is_inner = False
+    for _ in range(MAX_DEPTH):
+        if above is NOWHERE or above is None:
+            break
+        name, index = above._name, above._index
+        if type(name) is str:
+            is_inner = is_inner or name in STEPS
+            if epoch is None and name == _EPOCH and type(index) is int and abs(index) < _INT64:
+                epoch = index
+        above = getattr(above, "_above", None)
+    return epoch, is_inner

@@ -1,0 +1,34 @@
+"""Runs as tables of a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+HEADS = ("run", "name", "status", "start (UTC)", "duration", "ranks", "steps", "script")
+_NS = 1_000_000_000
+
+
+def moment(time_ns: int | None) -> str:
+    """Wall-clock nanoseconds as UTC to the second; empty if they are not known."""
+    if time_ns is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(time_ns // _NS, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return str(time_ns)
+
+
+def seconds(duration_ns: int | None) -> str:
+    """Nanoseconds as seconds; empty if they are not known."""
+    return "" if duration_ns is None else f"{duration_ns / _NS:.3f} s"
+
+
+def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """An HTML table of texts."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

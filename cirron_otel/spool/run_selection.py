@@ -1,0 +1,69 @@
+"""The choice of a run by `--run NAME|ID|last|all`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from .reader import SpoolReader
+from .runs import Run, SpoolRuns, read_runs
+
+LAST, ALL = "last", "all"
+_MOST_LISTED = 10
+_LIST = "`cirron-otel runs ls` lists them"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRun:
+    """A run of a spool, and how many there are."""
+
+    run: Run | None
+    """None: the spool has no run, or all of it was asked for."""
+    count: int
+
+    @property
+    def name(self) -> str | None:
+        """The name of the chosen run, if the spool has others."""
+        return self.run.name if self.run is not None and self.count > 1 else None
+
+
+def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
+    """Limit `reader` to the batches of the wanted run. `None` takes the last of several.
+
+    Recordings of cirron-sdk do not contain which sessions are one run. If there are no others,
+    `None` takes all of them.
+
+    Raises UsageError if no run matches, or several do.
+    """
+    if wanted == ALL:
+        return ChosenRun(None, 0)
+    spool = read_runs(reader)
+    if wanted is None and len(spool.runs) <= 1:
+        return ChosenRun(spool.runs[0] if spool.runs else None, len(spool.runs))
+    if wanted is None and not any(run.is_recorded for run in spool.runs):
+        return ChosenRun(None, len(spool.runs))
+    run = _last(spool) if wanted in (None, LAST) else find_run(spool.runs, str(wanted))
+    reader.only = run.batches
+    return ChosenRun(run, len(spool.runs))
+
+
+def find_run(runs: Sequence[Run], wanted: str) -> Run:
+    """The run with this id or name, or whose id begins so. Raises UsageError."""
+    by_id = [run for run in runs if run.id == wanted]
+    by_name = [run for run in runs if run.name == wanted]
+    by_prefix = [run for run in runs if wanted and run.id.startswith(wanted)]
+    matches = by_id or by_name or by_prefix
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise UsageError(f"no run has the name or id {wanted!a}: {_LIST}")
+    listed = ", ".join(ascii(run.id)[1:-1] for run in matches[:_MOST_LISTED])
+    more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
+    raise UsageError(f"{wanted!a} matches {len(matches)} runs: {listed}{more}; {_LIST}")
+
+
+def _last(spool: SpoolRuns) -> Run:
+    if not spool.runs:
+        raise UsageError("the spool has no run")
+    return spool.runs[-1]
