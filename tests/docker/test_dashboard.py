@@ -41,6 +41,11 @@ QUERIES = [target["query"] for target in TARGETS if "query" in target]
 EXPRESSIONS = [target["expr"] for target in TARGETS if "expr" in target]
 """PromQL."""
 PROMETHEUS = services()["prometheus"].config()
+VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
+ALERTS = yaml.safe_load((DOCKER / "grafana" / "alerting.yaml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+UNITS = {"s": "_seconds", "By": "_bytes"}
+"""What Prometheus adds to the names of metrics of a unit."""
 RECIPE = DOCKER.parent / "docs" / "recipes" / "tempo.md"
 OF_TORCH = {"h2d", "loss", "recompute"}
 """Phases that the hooks of torch record, and the job has not."""
@@ -94,7 +99,8 @@ class MetricsSink(ThreadingHTTPServer):
                 common = {"job"} | {key for key in values(group.resource) if key in promoted}
                 for metric in itertools.chain(*(scope.metrics for scope in group.scope_metrics)):
                     kind = metric.WhichOneof("data")
-                    suffix = "_total" if kind == "sum" and metric.sum.is_monotonic else ""
+                    suffix = UNITS.get(metric.unit, "")
+                    suffix += "_total" if kind == "sum" and metric.sum.is_monotonic else ""
                     for point in getattr(metric, kind).data_points:
                         labels = {label.replace(".", "_") for label in common | {*values(point)}}
                         yield metric.name.replace(".", "_") + suffix, labels
@@ -179,11 +185,22 @@ class TestTheJob:
         there: dict[str, set[str]] = {}
         for name, labels in metrics.series():
             there.setdefault(name, set()).update(labels)
-        asked = set(re.findall(r"\bcirron_\w+_total\b", " ".join(EXPRESSIONS)))
+        rules = [rule["data"][0]["model"]["expr"] for rule in RULES]
+        variables = [VARIABLES[name]["query"]["query"] for name in ("rank", "mark")]
+        texts = " ".join([*EXPRESSIONS, *rules, *variables])
+        asked = set(re.findall(r"(?<![\w\"])((?:cirron|process)_\w+)(?=[{\[]|$)", texts))
+        asked = {name.removesuffix("_count") for name in asked}
         own = {name for name in asked if not name.startswith("cirron_collector_")}
-        assert {"cirron_drops_total", "cirron_errors_total"} == own
-        assert {"job", "cirron_rank", "cirron_reason"} <= there["cirron_drops_total"]
-        assert {"job", "cirron_rank", "cirron_mark_name"} <= there["cirron_mark_loss"]
+        assert own == {
+            "cirron_drops_total",
+            "cirron_errors_total",
+            "cirron_step_duration_seconds",
+            "process_memory_usage_bytes",
+        }
+        for name in own - {"cirron_errors_total"}:  # the job has no errors
+            assert {"cirron_run_name", "cirron_rank"} <= there[name], name
+        assert "cirron_reason" in there["cirron_drops_total"]
+        assert {"cirron_run_name", "cirron_rank", "cirron_mark_name"} <= there["cirron_mark_loss"]
         documented = (DOCKER.parent / "docs" / "collector.md").read_text()
         for name in asked - own:
             assert f"| `{name}` | counter |" in documented
@@ -215,7 +232,7 @@ def in_the_recipe() -> list[str]:
 
 def filled(query: str) -> str:
     """With the variables of the dashboard, and times that the quick job of a test reaches."""
-    return query.replace("$service", "train.*").replace("$slow", "1us").replace("200ms", "1us")
+    return query.replace("$run", "demo").replace("$slow", "1us").replace("200ms", "1us")
 
 
 @dataclass(frozen=True)
@@ -303,13 +320,52 @@ def values(message: Any) -> dict[str, Any]:
 
 
 class TestTheDashboard:
-    def test_panels_ask_a_source_that_is_provisioned(self) -> None:
+    def test_sources_are_variables_so_that_it_can_be_imported(self) -> None:
         sources = yaml.safe_load((DOCKER / "grafana" / "datasources.yaml").read_text())
         types = {source["uid"]: source["type"] for source in sources["datasources"]}
         assert types == {each: each for each in ("tempo", "jaeger", "prometheus")}
+        chosen = {
+            f"${{{v['name']}}}": v["query"] for v in VARIABLES.values() if v["type"] == "datasource"
+        }
+        assert set(chosen.values()) <= set(types.values())
         for panel in BOARD["panels"]:
             for asked in (panel, *panel["targets"]):
-                assert types[asked["datasource"]["uid"]] == asked["datasource"]["type"]
+                assert chosen[asked["datasource"]["uid"]] == asked["datasource"]["type"]
+        for name in ("run", "rank", "mark"):
+            source = VARIABLES[name]["datasource"]
+            assert chosen[source["uid"]] == source["type"]
+        assert "id" not in BOARD  # of one installation
+
+    def test_each_mark_has_a_panel_of_its_own(self) -> None:
+        [panel] = [panel for panel in BOARD["panels"] if "repeat" in panel]
+        assert panel["repeat"] == "mark"
+        assert 'cirron_mark_name=~"$mark"' in panel["targets"][0]["expr"]
+
+    def test_every_panel_shows_the_chosen_run(self) -> None:
+        for query in QUERIES:
+            assert 'resource.cirron.run.name =~ "$run"' in query
+        for expression in EXPRESSIONS:
+            if "cirron_collector_" not in expression:
+                assert 'cirron_run_name=~"$run", cirron_rank=~"$rank"' in expression
+
+    def test_the_run_is_chosen_among_those_in_tempo(self) -> None:
+        asked = VARIABLES["run"]["query"]
+        assert (asked["type"], asked["label"]) == (1, "cirron.run.name")  # 1: the values of a label
+
+    def test_rules_ask_a_source_that_is_provisioned(self) -> None:
+        sources = yaml.safe_load((DOCKER / "grafana" / "datasources.yaml").read_text())
+        uids = {source["uid"] for source in sources["datasources"]} | {"__expr__"}
+        assert len({rule["uid"] for rule in RULES}) == len(RULES) == 2
+        for rule in RULES:
+            ids = [each["refId"] for each in rule["data"]]
+            assert rule["condition"] == ids[-1] == rule["data"][-1]["model"]["refId"]
+            assert rule["data"][-1]["model"]["expression"] in ids
+            for each in rule["data"]:
+                assert each["datasourceUid"] in uids
+                assert each["refId"] == each["model"]["refId"]
+            labels = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+            [by] = re.findall(r"sum by \(([^)]+)\)", rule["data"][0]["model"]["expr"])
+            assert labels <= set(by.split(", "))
 
     def test_panels_have_ids_of_their_own_and_do_not_overlap(self) -> None:
         ids = [panel["id"] for panel in BOARD["panels"]]
@@ -321,12 +377,8 @@ class TestTheDashboard:
             assert beside or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
 
     def test_variables_are_declared_and_used(self) -> None:
-        declared = {variable["name"] for variable in BOARD["templating"]["list"]}
-        assert declared == {
-            name
-            for query in [*QUERIES, *EXPRESSIONS]
-            for name in re.findall(r"\$(?!__)(\w+)", query)
-        }
+        texts = json.dumps([BOARD["panels"], [VARIABLES[name] for name in ("run", "rank", "mark")]])
+        assert set(VARIABLES) == set(re.findall(r"\$\{?(?!__)(\w+)", texts)) - {"$__all"}
 
     def test_grafana_finds_it_where_it_is_mounted(self) -> None:
         [provider] = yaml.safe_load((DOCKER / "grafana" / "dashboards.yaml").read_text())[
@@ -336,4 +388,4 @@ class TestTheDashboard:
         assert GRAFANA.binds[board].name == "training.json"
         assert Path(board).parent == Path(provider["options"]["path"])
         provisioned = {path.rsplit("/", 2)[1] for path in GRAFANA.binds if "/provisioning/" in path}
-        assert provisioned == {"datasources", "dashboards"}
+        assert provisioned == {"datasources", "dashboards", "alerting"}
