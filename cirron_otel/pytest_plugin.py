@@ -143,7 +143,13 @@ def cirron_run(
         monkeypatch.delenv(name, raising=False)
     for name, value in (("OUTPUT_DIR", str(directory)), ("EXPORTERS", "none"), ("METRICS", "0")):
         monkeypatch.setenv(f"CIRRON_{name}", value)
-    options: dict[str, Any] = {"join": "none", "handle_signals": False}
+    options: dict[str, Any] = {
+        "join": "none",
+        "handle_signals": False,
+        "run_name": request.node.name,
+        "run_details": "none",
+        "quiet": True,
+    }
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         options |= marker.kwargs
     run = RecordedRun(directory, profile(output_dir=directory, **options))

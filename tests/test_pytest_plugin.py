@@ -53,6 +53,8 @@ def test_each_test_has_a_run_of_its_own(cirron_run, tmp_path):
     train(1)
     assert cirron_run.directory.parent == tmp_path
     assert len(cirron_run.spans("epoch")) == 1
+    [run] = ci.runs(cirron_run.directory)
+    assert run.name == "test_each_test_has_a_run_of_its_own"
 
 
 def test_failure(cirron_run):

@@ -23,7 +23,7 @@ def show(span: Span) -> None:
     span.set_attribute("a", 1)
 
 
-profiler = ci.profile(output_dir="run", snapshots=None, exporters=["otlp"], join="link")
+profiler = ci.profile(output_dir="run", snapshots=None, exporters=["otlp"], join="link", name="a")
 assert_type(profiler, ci.Profiler)
 with ci.scope("validate", index=1, dataset="imagenet") as scope:
     assert_type(scope, ci.scope)
