@@ -13,13 +13,13 @@ from ..config import NOT_GIVEN, OPTIONS, Config
 from ..config.keywords import CirronOptions, Output, ProfileOptions, Size, Snapshots
 from ..config.options import NotGiven
 from ..config.resolve import Resolved, resolve
+from ..sdk.beginning import Joining
 from ..sdk.errors import swallowed
 from ..sdk.health import disabled_health
 from ..sdk.inference import inference
 from ..sdk.joining import inject
 from ..sdk.loops import batches, epochs
 from ..sdk.mark import mark
-from ..sdk.runtime import Joining
 from ..sdk.scope import Scope
 from ..sdk.watching import watch
 from .handle import Profiler, active

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from ..config.resolve import Resolved
 from ..instrumentation.installing import Instrumentation
 from ..sdk import forks
+from ..sdk.beginning import Joining
 from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
 from ..sdk.identity import TORCH_DISTRIBUTED
-from ..sdk.runtime import Joining, Runtime, start_runtime
+from ..sdk.runtime import Runtime, start_runtime
 from ..sdk.state import state
 from .handle import Profiler, active, seal_late
 

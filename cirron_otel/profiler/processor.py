@@ -8,9 +8,9 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span
 
 from ..config.resolve import resolve
+from ..sdk.beginning import Joining
 from ..sdk.errors import swallowed
 from ..sdk.foreign import ForeignSpans
-from ..sdk.runtime import Joining
 from ..sdk.span_processor import ForeignSpanProcessor
 from .cirron import get_default
 from .handle import Profiler, active

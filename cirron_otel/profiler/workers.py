@@ -9,9 +9,9 @@ from opentelemetry.trace import SpanContext
 
 from ..config import Config
 from ..config.resolve import Resolved
+from ..sdk.beginning import Joining
 from ..sdk.identity import Identity
 from ..sdk.run_identity import RunIdentity
-from ..sdk.runtime import Joining
 from ..sdk.state import state
 from .cirron import get_default
 from .handle import Profiler, active

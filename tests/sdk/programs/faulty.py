@@ -52,7 +52,7 @@ ENTRIES = {
 GUARDS = {
     "cirron_otel.sdk.inference:_tell", "cirron_otel.sdk.inference:_told",
     "cirron_otel.sdk.inference:_result", "cirron_otel.sdk.loops:_leave",
-    "cirron_otel.sdk.runtime:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
+    "cirron_otel.sdk.beginning:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
     "cirron_otel.sdk.scope:Scope.suspend", "cirron_otel.sdk.scope:Scope.resume",
     "cirron_otel.sdk.rare_parts:More.__init__", "cirron_otel.exporter.delivery:Delivery._run",
 }  # fmt: skip
