@@ -5,27 +5,59 @@ from __future__ import annotations
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
-VARIABLE = "_CIRRON_OTEL_COMPLETE"
-"""The shell sets it to `bash_source` for its script, and to `bash_complete` for a Tab."""
+from ..errors import CirronOtelError
+from .parameters import DEFAULT_SPOOL
+
 _FILES = frozenset({"SRC", "[SRC]", "DST", "DIR", "[DIR]", "FILE", "A", "B"})
 """The metavars of parameters whose values are paths."""
+_SOURCES = ("source", "directory", "first")
+"""The parameters that name the spool whose runs `--run` completes."""
 
 
 def complete(cli: click.Group, program: str, arguments: list[str]) -> NoReturn:
     """Answer the shell, and exit."""
-    _complete_files(cli)
+    _prepare(cli)
     cli.main(arguments, prog_name=program)
     raise SystemExit(0)
 
 
-def _complete_files(command: click.Command) -> None:
-    """Let the shell complete file names for the parameters that are paths.
+def _prepare(command: click.Command) -> None:
+    """Let the shell complete file names for the parameters that are paths, and the names of runs.
 
     Their type is text in a real call, because some of them take addresses, too.
     """
     for parameter in command.params:
         if parameter.metavar in _FILES:
             parameter.type = click.Path()
+        elif "--run" in parameter.opts:
+            parameter.type = _RunName()
     for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _complete_files(below)
+        _prepare(below)
+
+
+class _RunName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a run in the spool that the command line names."""
+
+    name = "run"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click passes it
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """List the runs of the spool, the latest first, with `last` and `all`."""
+        from ..spool.reader import SpoolReader  # noqa: PLC0415 - only for this option
+        from ..spool.runs import read_runs  # noqa: PLC0415 - the same
+
+        # `--run` without its value ends the parsing: what is before it is not assigned yet.
+        given = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
+        place = next((each for each in given if isinstance(each, str)), DEFAULT_SPOOL)
+        try:
+            names = [run.name for run in reversed(read_runs(SpoolReader(place)).runs)]
+        except (CirronOtelError, OSError):
+            names = []
+        texts = dict.fromkeys([*names, "last", "all"])
+        return [CompletionItem(text) for text in texts if text.startswith(incomplete)]

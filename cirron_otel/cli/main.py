@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from ..errors import CirronOtelError, TargetError, UsageError
-from . import completion, output, signals
+from . import output, signals
 from .collector import collector
 from .convert import convert
 from .demo import demo
@@ -29,6 +29,8 @@ from .spool import spool
 
 PROGRAM = "cirron-otel"
 INTERRUPTED = 130
+_COMPLETE = "_CIRRON_OTEL_COMPLETE"
+"""The shell sets it to `bash_source` for its script, and to `bash_complete` for a Tab."""
 _DEBUG = "CIRRON_OTEL_DEBUG"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
@@ -84,7 +86,9 @@ def _invoke(arguments: list[str]) -> int:
 
     Not through click's own `main`, which would print an empty line on Ctrl-C.
     """
-    if completion.VARIABLE in os.environ:
+    if _COMPLETE in os.environ:
+        from . import completion  # noqa: PLC0415 - only a shell that completes needs it
+
         completion.complete(cli, PROGRAM, arguments)
     try:
         with cli.make_context(PROGRAM, arguments) as context:

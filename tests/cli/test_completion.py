@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,11 @@ done
 """
 
 
-def completed(*lines: str) -> list[str]:
+def completed(*lines: str, directory: Path | None = None) -> list[str]:
     """What bash offers for each line, as text."""
     done = subprocess.run(
         ["bash", "-c", SCRIPT, "bash", *lines],
+        cwd=directory,
         env=environment(),
         capture_output=True,
         text=True,
@@ -59,6 +61,20 @@ def test_bash_completes_commands_options_values_and_files() -> None:
     assert value == "segmented session"
     assert source == "default; "
     assert file == "default; "
+
+
+def test_bash_completes_the_runs_of_the_spool(tmp_path: Path) -> None:
+    program = "import cirron_otel as ci\nci.profile(frameworks=[], quiet=True)\nci.shutdown()"
+    for name, place in (("first", ".cirron"), ("second", ".cirron"), ("third", "other")):
+        variables = environment(CIRRON_RUN_NAME=name, CIRRON_OUTPUT_DIR=place)
+        subprocess.run([sys.executable, "-c", program], env=variables, cwd=tmp_path, check=True)
+    assert completed(
+        "cirron-otel report --run ",
+        "cirron-otel report --run s",
+        "cirron-otel report other --run ",
+        "cirron-otel spool show missing --run ",
+        directory=tmp_path,
+    ) == ["second first last all", "second", "third last all", "last all"]
 
 
 @pytest.mark.parametrize(
