@@ -11,7 +11,7 @@ import click
 from . import output
 from .parameters import json_option, spool_argument
 from .tables import rows_table
-from .text import count, duration, moment, numbers, printable
+from .text import count, duration, local_moment, numbers, printable
 
 if TYPE_CHECKING:
     from ..spool.reader import SpoolReader
@@ -78,7 +78,7 @@ def ls(directory: str, as_json: bool) -> int:
     return 1 if reader.skipped else 0
 
 
-_HEADS = ("run", "name", "status", "start (UTC)", "duration", "ranks", "steps", "script")
+_HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 _RIGHT = {"duration", "steps"}
 
 
@@ -87,7 +87,7 @@ def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:
         printable(_short(run, shown)),
         printable(run.name),
         run.status,
-        moment(run.start_ns),
+        local_moment(run.start_ns),
         "?" if run.duration_ns is None else duration(run.duration_ns),
         numbers(run.ranks),
         f"{run.steps:,}",

@@ -85,7 +85,7 @@ def test_the_runs_of_a_spool(run: Run, three: Path, runs: list[SpoolRun]) -> Non
     assert (result.returncode, result.stderr) == (0, "")
     head, _, *lines = result.stdout.splitlines()
     assert head.split() == [
-        "run", "name", "status", "start", "(UTC)", "duration", "ranks", "steps", "script",
+        "run", "name", "status", "start", "duration", "ranks", "steps", "script",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines] == [each.id[:8] for each in runs]
     assert [line.split()[1:3] for line in lines] == [

@@ -25,10 +25,13 @@ def write(directory: Path, name: str, text: str) -> Path:
 def test_a_scope_alone_opens_the_session(tmp_path: Path) -> None:
     """No `profile()`: it is one of the run's all the same, in the run's trace."""
     program = "import cirron_otel as ci\nwith ci.scope('work'): ci.mark('a', 1)"
-    done = run(tmp_path, "--", PYTHON, "-c", program)
+    done = run(tmp_path, "--name", "mine", "--", PYTHON, "-c", program)
     assert done.returncode == 0
     spool = spool_of(tmp_path)
     (session,) = others(spool)
+    resources = [each["otel"]["resource"]["attributes"] for each in spool.batches]
+    assert len({each["cirron.run.id"] for each in resources}) == 1
+    assert {each["cirron.run.name"] for each in resources} == {"mine"}
     assert [each.name for each in session.children] == ["work"]
     job = job_of(spool).record
     assert session.record["otel"]["parent_span_id"] == job["id"][:16]

@@ -58,6 +58,9 @@ def test_torchrun_gives_one_trace(tmp_path: Path, server: OtlpServer) -> None:
     ranks = others(spool)
     assert sorted(each.record["rank"] for each in ranks) == [0, 1]
     assert job.record["attrs"]["world_size"] == 2
+    resources = [each["otel"]["resource"]["attributes"] for each in spool.batches]
+    assert len({each["cirron.run.id"] for each in resources}) == 1
+    assert {each["cirron.run.script"] for each in resources} == {"training"}
     for each in ranks:
         check(each)
         assert each.record["otel"]["parent_span_id"] == job.record["id"][:16]
