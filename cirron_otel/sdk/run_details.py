@@ -89,10 +89,10 @@ class LateDetails:
     `begin` and `found` are called on the flush thread.
     """
 
-    def __init__(self, config: Config, identity: Identity) -> None:
-        """Nothing is looked at yet."""
+    def __init__(self, config: Config, identity: Identity, run: RunIdentity) -> None:
+        """Nothing is looked at yet. Only the first process of a run asks for the tree."""
         self._has_git = GIT in config.run_details
-        self._asks_tree = self._has_git and not identity.rank
+        self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
         self._has_versions = VERSIONS in config.run_details
         self._tree: TreeState | None = None
 

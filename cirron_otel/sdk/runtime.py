@@ -308,7 +308,8 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     runtime = Runtime(
         config, environ, identity, resource, provider, is_own, processor,
         Observers(provider, processor), collector, sealer, pipeline, owner, paths, writer,
-        recent, entered, thinner, origin, joined, snapshots, run, LateDetails(config, identity),
+        recent, entered, thinner, origin, joined, snapshots, run,
+        LateDetails(config, identity, run),
     )  # fmt: skip
     try:
         _attach(runtime, joining)
