@@ -197,3 +197,23 @@ def test_a_session_that_ends_in_a_phase_ends_the_step_with_it(name: str, folder:
     assert left.name == name
     assert left.record["end_ns"] <= step.record["end_ns"]
     assert step.record["attrs"]["unattributed_ns"] >= 0
+
+
+def test_an_evaluation_between_the_fetch_and_the_use_of_a_batch(folder: Path) -> None:
+    model, held_out = Net(), DataLoader(torch.rand(2, 2), 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, x in enumerate(DataLoader(torch.rand(4, 2), 1)):
+        if number % 2 == 0:
+            with torch.no_grad():
+                for y in held_out:
+                    model(y)
+        model(x).sum().backward()
+        optimizer.step()
+    root = session(folder)
+    assert [child.name for child in root.children] == ["data_load", "eval", "epoch"]
+    (epoch,) = root.find("epoch")
+    names = [child.name for child in epoch.children]
+    assert names == ["step", "step", "data_load", "eval", "step", "step"]
+    for step in epoch.find("step"):
+        found = [child.name for child in step.children if child.name != "data_load"]
+        assert found == ["forward", "backward", "optimizer_step"]

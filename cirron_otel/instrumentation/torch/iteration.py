@@ -25,8 +25,8 @@ def new_step() -> Step:
 class Iteration:
     """A step, its children, and what happened in it."""
 
-    __slots__ = ("called", "covered", "is_held", "is_odd", "kids", "memory", "micro", "micros",
-                 "optimizers", "settle", "step", "until", "was_backward",
+    __slots__ = ("called", "covered", "held_from", "is_held", "is_odd", "kids", "memory", "micro",
+                 "micros", "optimizers", "settle", "step", "until", "waits", "was_backward",
                  "was_stepped")  # fmt: skip
 
     def __init__(self, step: Step, settle: Any, memory: Any = None) -> None:
@@ -42,6 +42,10 @@ class Iteration:
         """Whether there is more in it than phases on the host, one after the other."""
         self.is_held = True
         """Whether they wait until it is known what the step is."""
+        self.held_from = 0
+        """The first of them that does."""
+        self.waits = False
+        """Whether they wait until the next fetch, whatever happens before."""
         self.micro: Step | None = None
         """The micro step that is open."""
         self.micros = 0
@@ -87,7 +91,7 @@ class Iteration:
         self.optimizers = (*self.optimizers, id(optimizer))
         if self.micro is not None:
             self._close_micro()
-        if self.is_held:
+        if self.is_held and not self.waits:
             self.release()
 
     @property
@@ -140,12 +144,32 @@ class Iteration:
         self.step.inside.append((micro._start, micro._until))
         self.settle(micro)
 
+    def wait(self) -> None:
+        """Hold the phases from here on until `go_on`, or until the step is closed."""
+        if not self.is_held:
+            self.is_held, self.held_from = True, len(self.kids)
+            self.step._is_known = None
+        self.waits = self.is_odd = True
+
+    def go_on(self) -> None:
+        """Stop waiting for the next fetch."""
+        self.waits = False
+        if self.is_held and self.was_stepped:
+            self.release()
+
+    def cut(self, at: int) -> list[Phase]:
+        """Take the phases from `at` on away: they belong elsewhere."""
+        kids, self.kids = self.kids, self.kids[:at]
+        return kids[at:]
+
     def release(self) -> None:
         """What was held is what it is."""
-        self.is_held = False
+        self.is_held = self.waits = False
         self.step._is_known = True
         is_special = state.special
-        for phase in self.kids:
+        kids = self.kids[self.held_from :] if self.held_from else self.kids
+        self.held_from = 0
+        for phase in kids:
             if phase._stamps is None and not is_special:
                 phase._end = phase._until
             else:

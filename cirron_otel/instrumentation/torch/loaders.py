@@ -95,6 +95,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
         fail(tracker, iterator, load, error)
         raise
     tracker.exit(load, LOAD)
+    tracker.fetched(load, batch)
     return batch
 
 

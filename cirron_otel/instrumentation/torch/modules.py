@@ -122,7 +122,7 @@ class Modules:
             elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
                 return call(self, *args, **kwargs)
             else:
-                entered = enter(tracker, self)
+                entered = enter(tracker, self, (args, kwargs))
                 if entered is None:
                     return call(self, *args, **kwargs)
                 phase, kind = entered
@@ -157,7 +157,7 @@ class Modules:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def enter(self, tracker: Tracker, module: Any) -> tuple[Any, int] | None:
+    def enter(self, tracker: Tracker, module: Any, arguments: Any = None) -> tuple[Any, int] | None:
         """Open the scope of a module's outermost call; None where it is nothing.
 
         Without a phase it is what a scope by hand says, or a part of a model that was met while it
@@ -187,7 +187,7 @@ class Modules:
                 if not known.is_usual and self._shared.is_grad_enabled() and module.training:
                     known.is_usual = True
                     self._shared.trained.add(module)
-                tracker.passes.called(module)
+                tracker.passes.called(module, arguments)
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             swallowed("torch", error)
@@ -238,7 +238,7 @@ class _Models(dict[int, "Known"]):
 class _Elsewhere:
     """What a class that was pickled by value finds in another process instead of Modules."""
 
-    def enter(self, _tracker: Tracker, _module: Any) -> None:
+    def enter(self, _tracker: Tracker, _module: Any, _arguments: Any) -> None:
         """Nothing is recorded there."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context.context import Context
 
@@ -15,8 +15,14 @@ from ...sdk.scope import Scope
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.unwinding import Place, keep
 
+if TYPE_CHECKING:
+    from .ahead import Pending
+    from .iteration import Iteration
+
 _OURS = (SPAN_KEY, SCOPE_KEY)
 
+_GENERATOR = 0x20
+_SKIPPED = ("cirron_otel.", "torch.utils.data", "torchdata.")
 _KEPT = 3
 """References to an iterator that its loader keeps: the loader's, and two for looking."""
 _get = CONTEXT.get
@@ -26,10 +32,12 @@ _set = CONTEXT.set
 class Pass:
     """One pass over a loader, from its iterator's first fetch."""
 
-    __slots__ = ("base", "by_hand", "dataset", "driver", "fetches", "held", "inner", "is_decided",
-                 "is_firm", "is_simple", "is_training", "iterator", "met", "reached", "restarts",
-                 "scope", "settle", "stepped", "steps", "version", "was_forward", "was_trainable",
-                 "within")  # fmt: skip
+    __slots__ = ("base", "by_hand", "driver", "drivers", "fetches", "held", "inner", "is_crossing",
+                 "is_decided",
+                 "is_firm", "is_simple", "is_training", "iterator", "known_data", "lone", "met",
+                 "over", "pending", "reached",
+                 "restarted", "restarts", "scope", "settle", "stepped", "steps", "version",
+                 "was_forward", "was_trainable", "within", "yields")  # fmt: skip
 
     def __init__(
         self,
@@ -43,7 +51,6 @@ class Pass:
         """`gone` is called with `iterator`'s weak reference; `settle` finishes a phase."""
         self.settle = settle
         self.iterator = weakref.ref(iterator, gone)
-        self.dataset = id(getattr(iterator, "_dataset", iterator))
         self.base = self.within = base
         """The context around it, and the one inside."""
         self.is_training = is_training
@@ -54,10 +61,24 @@ class Pass:
         """Its epoch or evaluation; None where the epoch is somebody else's."""
         self.driver: Any = self.iterator
         """Whose fetches begin steps: its own iterator, or one that turns inside."""
-        self.met: Any = None
-        """Another iterator that was fetched since the driver was."""
-        self.inner: set[int] = set()
-        """Ids of other iterators that are fetched inside."""
+        self.met: Meeting | None = None
+        """Another iterator that was fetched from since the driver was."""
+        self.lone: Lone | None = None
+        """Its first batch, while it is not known whether that is one of the epoch."""
+        self.pending: Pending | None = None
+        """Batches that were not used yet, where they are followed."""
+        self.over = 0
+        """When its iterator was exhausted, where batches were still to be used."""
+        self.inner: list[Any] = []
+        """Weak references to other iterators that are fetched from inside."""
+        self.drivers: list[Any] = []
+        """Weak references to those of them whose fetches began steps."""
+        self.known_data: list[Any] = []
+        """Weak references to data that is trained on within this pass."""
+        self.restarted: Any = None
+        """A weak reference to the data of a loader inside that is exhausted."""
+        self.yields = False
+        """Whether its batches go through a generator."""
         self.fetches = self.steps = 0
         self.reached = 0
         """The end of what is known to be in it."""
@@ -67,6 +88,8 @@ class Pass:
         """Of a trained parameter, when it was last looked at."""
         self.stepped = 0
         """Optimizer steps of the thread before it."""
+        self.is_crossing = False
+        """Whether its last step goes on in the next pass."""
         self.is_simple = False
         """Whether only its own iterator, which never begins anew, makes its steps."""
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
@@ -78,17 +101,42 @@ class Pass:
 
     def is_same_loader(self, iterator: Any) -> bool:
         """Whether another iterator comes from the same loader, or one of the same data."""
-        return self.dataset == id(getattr(iterator, "_dataset", iterator))
+        own = self.iterator()
+        return own is not None and data_of(own) is data_of(iterator)
 
     def is_around(self, iterator: Any) -> bool:
         """Whether `iterator` is one beside, or inside, this pass, which is open."""
         if self.iterator() is None or is_idle(self):
             return False
-        if id(iterator) not in self.inner:
-            if self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward):
-                return False
-            self.inner.add(id(iterator))
-        return True
+        if self.knows(iterator) or (self.met is not None and self.met.iterator() is iterator):
+            return True
+        return not (self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward))
+
+    def knows(self, iterator: Any) -> bool:
+        """Whether another iterator is known to be fetched from inside."""
+        return any(each() is iterator for each in self.inner)
+
+    def was_driven_by(self, iterator: Any) -> bool:
+        """Whether another iterator's fetches began steps."""
+        return any(each() is iterator for each in self.drivers)
+
+    def remember(self, reference: Any) -> None:
+        """Another iterator is fetched from inside."""
+        if reference() is not None and not self.knows(reference()):
+            self.inner = [*(each for each in self.inner if each() is not None), reference]
+
+    def adopt(self, iterator: Any, gone: Any) -> None:
+        """Let another iterator be the pass's own."""
+        self.iterator = self.driver = weakref.ref(iterator, gone)
+        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        self.is_simple = not self.restarts
+        self.fetches = max(self.fetches, 2)
+        self.met = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one batch, which was not trained on, and its iterator lives on."""
+        return self.fetches == 1 and not self.is_decided and self.iterator() is not None
 
     def lies_in(self, own: Pass) -> bool:
         """Whether this evaluation hangs on the epoch of another pass."""
@@ -111,7 +159,7 @@ class Pass:
 
     def decide(self) -> None:
         """It is an evaluation: what waits may be finished."""
-        self.is_decided = True
+        self.is_decided, self.pending = True, None
         held, self.held = self.held, []
         for phase in held:
             self.settle(phase)
@@ -153,9 +201,85 @@ class Pass:
             _set(carried(context, self.base))
 
 
+class Meeting:
+    """Another iterator was fetched from in a step; the next fetches show why."""
+
+    __slots__ = ("at", "had_stepped", "is_between", "iterator", "stepped", "was_backward",
+                 "was_forward", "was_trainable")  # fmt: skip
+
+    def __init__(self, iterator: Any, stepped: int) -> None:
+        self.iterator = weakref.ref(iterator)
+        self.stepped = stepped
+        """Optimizer steps of the thread before it."""
+        self.at: int | None = None
+        """Phases of the step before it; None where the step cannot be divided there."""
+        self.had_stepped = False
+        """Whether an optimizer had stepped in the step before it."""
+        self.is_between = False
+        """Whether no step was open before it."""
+        self.was_forward = self.was_trainable = self.was_backward = False
+        """Whether since then a model was called, one with gradients on, and a backward ran."""
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether its batch was evaluated."""
+        return self.was_forward and not self.was_trainable and not self.was_backward
+
+
+class Lone:
+    """The first batch of a pass, which another iterator follows that makes steps.
+
+    It is the first of an outer loop, or it was looked at before the loop and its iterator lives on.
+    """
+
+    __slots__ = ("count", "iteration", "over")
+
+    def __init__(self, iteration: Iteration, count: int) -> None:
+        self.iteration = iteration
+        """The first step; it has ended, and is not sealed."""
+        self.count = count
+        """Its phases that came before the other iterator's first fetch."""
+        self.over = 0
+        """When the other iterator was exhausted."""
+
+
+def reader() -> Any:
+    """The frame that fetches, if it is a generator's or an iterator's: no loop's own."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_SKIPPED):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    code = frame.f_code
+    return frame if code.co_flags & _GENERATOR or code.co_name == "__next__" else None
+
+
+def data_of(iterator: Any) -> Any:
+    """The data that an iterator goes over."""
+    return getattr(iterator, "_dataset", iterator)
+
+
+def reference_to(thing: Any) -> Any:
+    """A weak reference; to nothing where there can be none."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
 def again(some: Pass, iterator: Any) -> bool:
     """Whether an iterator that is known begins anew, as those with persistent workers do."""
-    return some.restarts and some.fetches > 0 and getattr(iterator, "_num_yielded", 1) == 0
+    is_known = some.restarts and some.fetches > 0 and not some.is_crossing
+    return is_known and is_anew(iterator)
+
+
+def is_anew(iterator: Any) -> bool:
+    """Whether an iterator is at its begin."""
+    return bool(getattr(iterator, "_num_yielded", 1) == 0)
 
 
 def is_idle(some: Pass) -> bool:

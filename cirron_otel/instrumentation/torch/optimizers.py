@@ -127,7 +127,7 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
     """The scope of a step, in the right place."""
     if attrs is None:
         attrs = {"optimizer": type(optimizer).__name__}
-    left = tracker.passes.step_left(optimizer)
+    left = tracker.passes.tails.step(optimizer)
     if left is not None:
         return tracker.enter(OPTIMIZER, attrs, left)
     if not tracker.inside & BACKWARD:

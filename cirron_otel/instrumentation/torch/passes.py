@@ -16,10 +16,13 @@ from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step
 from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ...sdk.unwinding import Place, keep, loop_left
-from .iteration import Iteration
+from .ahead import Pending, Uses
+from .beside import Beside
+from .deciding import decide_training, turn_into_training
 from .kinds import EPOCHS, LOAD
 from .one_pass import Pass, again, by_hand, carried, scope_of
 from .steps import Steps
+from .tails import Tail, Tails
 
 if TYPE_CHECKING:
     from .tracker import Tracker
@@ -45,11 +48,12 @@ class Passes:
     def __init__(self, tracker: Tracker, numbers: Numbers) -> None:
         self._tracker = tracker
         self.steps = Steps(tracker, self)
+        self.beside = Beside(tracker, self)
+        self.uses = Uses(tracker, self)
         self._thread = threading.get_ident()
         self.training: Pass | None = None
         self.evaluation: Pass | None = None
-        self.left: tuple[Pass, Iteration, int] | None = None
-        """A training pass that is over while gradients wait for an optimizer's step."""
+        self.tails = Tails(tracker, self)
         self.numbers = numbers
         self._busy = False
 
@@ -67,8 +71,9 @@ class Passes:
             if not tracker.shared.has_tasks and running_loop() is not None:
                 tracker.shared.divide()
             context = _get()
-            if self.left is not None:
-                self.settle_left()
+            if self.tails.tail is not None:
+                self.tails.fetch(iterator)
+                context = _get()
             tracker.batch = batch = context.get(LOOP_KEY)
             if batch is None and tracker.shared.owns_step:
                 current: Any = context.get(SCOPE_KEY) or state.session
@@ -85,13 +90,21 @@ class Passes:
         """Have the right scope open for a fetch of `iterator`."""
         own, others = self.training, self.evaluation
         if own is not None and own.iterator() is iterator and again(own, iterator):
-            self._end_training()
+            self.end_training()
+            own = None
+        elif own is not None and own.lone is not None and self.beside.is_left(own, iterator):
+            self.beside.end_lone(own)
+            own = None
+        elif own is not None and own.over and own.iterator() is not iterator:
+            self.end_training()
             own = None
         if others is not None and others.iterator() is iterator and again(others, iterator):
             self._end_evaluation()
             others = None
         if others is not None and others.iterator() is iterator:
             others.fetches += 1
+            if others.pending is not None:
+                others.pending.is_expected = True
             if others.was_forward or others.fetches > _AHEAD:
                 others.decide()
             if self.evaluation is others:
@@ -99,60 +112,68 @@ class Passes:
             own = self.training  # it turned out to be a training pass
         if own is not None and own.iterator() is iterator:
             self._end_evaluation()
-            own.driver, own.met, own.is_simple = own.iterator, None, not own.restarts
+            self.beside.goes_on(own)
+            self.beside.returns(own)
+            own.driver, own.is_simple = own.iterator, not own.restarts
             own.fetches += 1
-            self._boundary(own, context, current)
+            self.boundary(own, context, current)
             return
         if own is not None and own.driver() is iterator:
-            self._boundary(own, context, current)
+            self.beside.goes_on(own)
+            self.boundary(own, context, current)
+            return
+        if own is not None and self.beside.evaluates(own, iterator):
             return
         shared = self._tracker.shared
         if not shared.is_grad_enabled() or shared.is_evaluating():
             if others is None or not others.is_around(iterator):
-                self._begin_evaluation(iterator)
+                self.begin_evaluation(iterator)
         elif own is not None and own.is_around(iterator):
-            if own.met is not None and own.met() is iterator and self._has_stepped():
-                own.driver, own.is_simple = own.met, False  # it turns
-                self._boundary(own, context, current)
-            else:
-                own.met, own.is_simple = weakref.ref(iterator), False
+            self.beside.fetch(own, iterator, context, current)
         else:
-            self._begin_training(iterator)
-
-    def _has_stepped(self) -> bool:
-        iteration = self._tracker.iteration
-        return iteration is not None and iteration.was_stepped
+            self.begin_training(iterator)
 
     # --- beginning ------------------------------------------------------------------------------
 
-    def _begin_training(self, iterator: Any) -> None:
+    def begin_training(self, iterator: Any) -> None:
+        """Begin a training pass, and its first step."""
         self._end_evaluation()  # it may lie in the epoch
-        self._end_training()
+        if self.training is not None and self.training.is_single:
+            self.beside.drop_single(self.training)
+        self.end_training()
         self._tracker.bare.close()
         context = _get()
-        own = Pass(iterator, self._gone(), context, self._tracker.settle, is_training=True)
+        own = Pass(iterator, self.gone(), context, self._tracker.settle, is_training=True)
         own.stepped = self._tracker.stepped
+        self.beside.began(own, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
         if self._tracker.shared.owns_epoch and not by_hand(current, EPOCHS):
             own.open("epoch", self.numbers.epochs, current)
             self.numbers.epochs += 1
         self.training = own
         own.fetches = 1
+        own.pending = Pending()
         self._tracker.shared.look_for_rank()
         self.steps.open(own, own.within, own.scope or current)
 
-    def _begin_evaluation(self, iterator: Any) -> None:
+    def begin_evaluation(self, iterator: Any) -> None:
+        """Begin an evaluation."""
         self._end_evaluation()
         tracker = self._tracker
         own = self.training
-        if own is not None and own.iterator() is None:
-            self._end_training()
+        if own is not None and own.is_single:
+            self.beside.set_aside(own)
+        elif own is not None and own.iterator() is None and own.lone is None:
+            self.end_training()
         elif own is not None:
-            self.steps.close(own)
+            self.beside.settle(own)
+            if not self.uses.waits(own):
+                self.steps.close(own)
         tracker.bare.close()
         context = _get()
-        others = Pass(iterator, self._gone(), context, tracker.settle, is_training=False)
+        others = Pass(iterator, self.gone(), context, tracker.settle, is_training=False)
         others.is_firm = others.is_decided = not tracker.shared.is_grad_enabled()
+        others.pending = None if others.is_firm else Pending()
         current = context.get(SCOPE_KEY) or state.session
         others.open("eval", self.numbers.evaluations, current)
         self.numbers.evaluations += 1
@@ -160,7 +181,7 @@ class Passes:
         self.evaluation = others
         tracker.shared.look_for_rank()
 
-    def _gone(self) -> Any:
+    def gone(self) -> Any:
         """Called when an iterator is gone: by `break`, mostly."""
         reference = weakref.ref(self)
 
@@ -182,12 +203,16 @@ class Passes:
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def _boundary(self, own: Pass, context: Any, current: Any) -> None:
+    def boundary(self, own: Pass, context: Any, current: Any) -> None:
         """A fetch of the iterator that makes the steps."""
         tracker = self._tracker
         iteration = tracker.iteration
+        if own.is_crossing and self.tails.is_crossed(own, iteration):
+            return
+        if own.pending is not None and self.uses.stays(own, own.pending):
+            return
         if not own.is_decided:
-            self._decide_training(own)
+            decide_training(self, own)
             if self.training is not own:
                 return
         if iteration is not None and iteration.accumulates and self.steps.is_changed(own):
@@ -207,76 +232,47 @@ class Passes:
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def called(self, module: Any) -> None:
-        """A model is called: that may say what the pass is."""
-        if self.left is not None:
-            self.settle_left()
+    def called(self, module: Any, arguments: Any = None) -> None:
+        """A model is called with these arguments: that may show what the pass is."""
+        if self.tails.tail is not None:
+            self.tails.settle()
         some = self.evaluation or self.training
-        if some is not None and not (some.is_decided and some.is_training):
+        if some is None and self.beside.aside is not None and self._is_trainable(module):
+            self.beside.take_up()
+            some = self.training
+        if some is None:
+            return
+        if some.is_training and (some.met is not None or some.lone is not None):
+            self.beside.called(some, is_trainable=self._is_trainable(module))
+        if some.pending is not None:
+            is_trainable = self._is_trainable(module)
+            self.uses.use(some, some.pending, arguments, is_trainable=is_trainable)
+        if not (some.is_decided and some.is_training):
             some.was_forward = True
-            if self._tracker.shared.is_grad_enabled() and getattr(module, "training", True):
-                some.was_trainable = True
+            some.was_trainable = some.was_trainable or self._is_trainable(module)
+
+    def _is_trainable(self, module: Any) -> bool:
+        shared = self._tracker.shared
+        return bool(shared.is_grad_enabled() and getattr(module, "training", True))
 
     def trains(self) -> None:
         """A backward or an optimizer step begins: the pass is one of training."""
-        if self.left is not None:
-            self.settle_left()
+        if self.tails.tail is not None:
+            self.tails.settle()
         others = self.evaluation
         if others is not None:
             if not others.is_firm:
-                self._turn_into_training(others)
-        elif self.training is not None and not self.training.is_decided:
+                turn_into_training(self, others)
+            return
+        if self.training is not None and (self.training.met or self.training.lone):
+            self.beside.trains(self.training)
+        if self.training is not None and self.training.pending is not None:
+            self.uses.trains(self.training, self.training.pending)
+        if self.training is not None and not self.training.is_decided:
             self.training.version = self._tracker.shared.version()
             self.training.was_forward = self.training.is_decided = True
-            self._tracker.is_plain = self._tracker.context is not None
-
-    def _turn_into_training(self, others: Pass) -> None:
-        """What was taken for an evaluation is an epoch, and this is its first step."""
-        self.evaluation = None
-        held, others.held = others.held, []
-        own = self.training
-        if own is not None or others.scope is None or others.is_decided:
-            # It goes on as what it is called: some of it may be sealed.
-            for phase in held:
-                self._tracker.settle(phase)
-            others.is_firm = others.is_decided = True
-            self.evaluation = others
-            return
-        scope = others.scope
-        self.numbers.evaluations -= 1
-        others.is_training = others.is_decided = True
-        if self._tracker.shared.owns_epoch and not by_hand(scope._above, EPOCHS):
-            scope._name, scope._index = "epoch", self.numbers.epochs
-            self.numbers.epochs += 1
-        self.training = others
-        self.steps.open(others, others.within, scope)
-        iteration = self._tracker.iteration
-        if iteration is None:
-            return
-        for phase in held:
-            iteration.step._start = min(iteration.step._start, phase._start)
-            phase.move(iteration.step)
-            iteration.add(phase)
-
-    def _decide_training(self, own: Pass) -> None:
-        """The first batch of what was taken for training is over, and nothing was trained."""
-        own.is_decided = True
-        if not own.was_forward or own.was_trainable or own.scope is None:
-            return
-        tracker = self._tracker
-        iteration = tracker.iteration
-        tracker.closed()
-        self.training = None
-        self.numbers.epochs -= 1
-        own.scope._name, own.scope._index = "eval", self.numbers.evaluations
-        self.numbers.evaluations += 1
-        if iteration is not None:
-            own.reached = max([phase._until for phase in iteration.kids], default=0)
-            iteration.dissolve(own.scope)
-        own.is_training = False
-        own.is_firm = True
-        self.evaluation = own
-        _set(own.within)
+            is_usual = self.training.met is None and self.training.pending is None
+            self._tracker.is_plain = is_usual and self._tracker.context is not None
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -294,9 +290,15 @@ class Passes:
             if own.fetches <= 1:
                 self.training = None
                 own.undo()
-                self.numbers.epochs -= own.scope is not None
-            else:
-                self._end_training(at=now())
+                self.uncount_epoch(own)
+            elif not self.uses.exhausted(own, at := now()):
+                self.end_training(at)
+        elif own is not None:
+            self.beside.exhausted(own, iterator, now())
+
+    def uncount_epoch(self, own: Pass) -> None:
+        """A pass turned out to be none: the next has its number."""
+        self.numbers.epochs -= own.scope is not None
 
     def end_dead(self, dead: Any) -> None:
         """An iterator is gone: its loop was left, by `break` or by an exception."""
@@ -305,15 +307,18 @@ class Passes:
         if others is not None and others.iterator is dead:
             self._end_evaluation(left=left)
         others = self.evaluation
-        is_inside = others is not None and own is not None and others.lies_in(own)
-        if own is not None and own.iterator is dead and not is_inside:
-            self._end_training(left=left)
+        if own is None or own.iterator is not dead:
+            return
+        if own.lone is not None and own.driver() is not None and not own.lone.over:
+            self.beside.keep(own)
+        elif (others is None or not others.lies_in(own)) and not self.uses.is_awaited(own):
+            self.end_training(left=left)
 
     def end_all(self) -> None:
         """The session ends."""
         self._end_evaluation()
-        self._end_training()
-        self.settle_left()
+        self.end_training()
+        self.tails.settle()
 
     def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
         others, self.evaluation = self.evaluation, None
@@ -329,17 +334,24 @@ class Passes:
             if own is not None and others.lies_in(own):
                 own.reached = max(own.reached, others.reached, at)
                 if own.iterator() is None:
-                    self._end_training(left=left)
+                    self.end_training(left=left)
 
-    def _end_training(self, at: int = 0, left: Place | None = None) -> None:
+    def end_training(self, at: int = 0, left: Place | None = None) -> None:
+        """End the training pass, if there is one, at `at` (monotonic ns) at the earliest."""
         own, tracker = self.training, self._tracker
         if own is None:
             return
+        if own.lone is not None:
+            at = own.lone.over or at
+            self.beside.keep(own)
+        if own.met is not None:
+            self.beside.settle(own)
+        at = own.over or at
         iteration = tracker.iteration
         if (
             not own.is_decided
             and own.fetches <= 1
-            and not own.was_forward
+            and not own.was_trainable
             and iteration is not None
         ):
             # One batch was looked at, and nothing done with it.
@@ -347,17 +359,22 @@ class Passes:
             tracker.closed()
             iteration.dissolve(iteration.step._above)
             own.undo()
-            self.numbers.epochs -= own.scope is not None
+            self.uncount_epoch(own)
             return
         if not own.is_decided:
-            self._decide_training(own)
+            decide_training(self, own)
             if self.evaluation is own:
                 self._end_evaluation(at, left)
                 return
-        self.training = None
+        if own.pending is not None and not own.pending.was_used:
+            self.uses.give_up(own)  # its batches were fetched, and that is all
         iteration = tracker.iteration
+        if iteration is not None and iteration.accumulates and self.steps.is_changed(own):
+            iteration.stepped(None)
+            tracker.into(None)
+        self.training = None
         if iteration is not None and iteration.accumulates and not iteration.is_by_hand:
-            self.left = own, iteration, at
+            self.tails.tail = Tail(own, iteration, at)
             if left is not None:
                 keep(iteration.step, left)
                 if own.scope is not None:
@@ -367,29 +384,3 @@ class Passes:
             return
         self.steps.close(own, left)
         own.close(at, tracker.shared.epoch_ended, left)
-
-    def step_left(self, optimizer: Any) -> Step | None:
-        """The step of a pass that is over, if `optimizer` steps in it."""
-        if self.left is None:
-            return None
-        iteration = self.left[1]
-        iteration.stepped(optimizer)
-        return iteration.step
-
-    def takes(self, phase: Phase) -> bool:
-        """Whether a phase that is over lies in the step of a pass that was over before."""
-        if self.left is None or phase._above is not self.left[1].step:
-            return False
-        self.left[1].add(phase)
-        return True
-
-    def settle_left(self) -> None:
-        """What comes now belongs to no pass before."""
-        left, self.left = self.left, None
-        if left is not None:
-            own, iteration, at = left
-            iteration.close(self.steps.micro_of)
-            own.reached = max(own.reached, iteration.step._until)
-            if self._tracker.shared.attends:
-                self._tracker.shared.step_over()
-            own.close(at, self._tracker.shared.epoch_ended)

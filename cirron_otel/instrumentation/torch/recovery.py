@@ -38,12 +38,15 @@ def start_over(tracker: Tracker) -> None:
 def _open(tracker: Tracker) -> Iterator[Phase]:
     """What may be open, inner ones first, each with what is around it."""
     passes, bare = tracker.passes, tracker.bare
-    iterations = [tracker.iteration, bare.iteration, passes.left[1] if passes.left else None]
+    tail = passes.tails.tail
+    iterations = [tracker.iteration, bare.iteration, tail.iteration if tail else None]
+    if passes.training is not None and passes.training.lone is not None:
+        iterations.append(passes.training.lone.iteration)
     inner: list[Any] = [CONTEXT.get().get(SCOPE_KEY), tracker.open, tracker.step, tracker.backward]
     for iteration in filter(None, iterations):
         inner += [*iteration.kids, iteration.micro, iteration.step]
     inner += [phase for phase, _ in bare._waiting]
-    for some in (passes.evaluation, passes.training, passes.left[0] if passes.left else None):
+    for some in (passes.evaluation, passes.training, tail.own if tail else None):
         if some is not None:
             inner += [*some.held, some.scope]
     for each in inner:

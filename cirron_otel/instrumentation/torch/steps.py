@@ -113,7 +113,8 @@ class Steps:
             tracker.steps_begun += 1
         iteration = Iteration(step, tracker.settle, tracker.shared.memory)
         tracker.opened(iteration, make_current(step, context))
-        tracker.is_plain = own.is_decided and tracker.context is not None
+        is_usual = own.is_decided and own.pending is None
+        tracker.is_plain = is_usual and tracker.context is not None
 
     def close(self, own: Pass, left: Place | None = None) -> None:
         """Close the step that is open, if there is one."""
@@ -140,7 +141,7 @@ class Steps:
         iteration = tracker.iteration
         if own is None or iteration is None:
             return
-        if iteration.micro is not None and load._above is iteration.micro:
+        if iteration.micro is not None and load._above is iteration.micro and not iteration.kids:
             iteration.undo_micro()
             tracker.into(None)
         elif load._above is iteration.step and not iteration.kids and not iteration.was_stepped:

@@ -314,7 +314,7 @@ class Tracker:
             self.batch.add(phase)
         elif bare is not None and above is bare.step:
             bare.add(phase)
-        elif self.passes.takes(phase):
+        elif self.passes.tails.takes(phase):
             pass  # it belongs to a step that was over but for this
         elif not self.bare.takes(phase, kind):
             if type(above) is Enclosing:
@@ -385,6 +385,13 @@ class Tracker:
             or (own is not None and scope is own.scope)
             or (others is not None and scope is others.scope)
         )
+
+    def fetched(self, load: Phase, batch: Any) -> None:
+        """A fetch has given a batch."""
+        try:
+            self.passes.uses.fetched(load, batch)
+        except Exception as error:
+            self.failed(error)
 
     def trains(self) -> None:
         """A backward or an optimizer's step begins."""

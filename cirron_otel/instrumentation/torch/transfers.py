@@ -83,6 +83,9 @@ class Transfers:
                 copies.copied(error)
                 raise
             copies.copied()
+            own = tracker.passes.training
+            if own is not None and own.pending is not None:
+                own.pending.moved(self, result)
             return result
 
         return copy

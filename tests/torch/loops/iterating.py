@@ -161,18 +161,22 @@ def itertools_cycle(ci: Any) -> Any:
 cirron.session
   epoch[0]
     step[0]
-      data_load
-    step[1-2]
+      data_load x2
+      forward
+      loss
+      backward
+      optimizer_step
+    step[1]
       data_load
       forward
       loss
       backward
       optimizer_step
-  step[0]
-    forward
-    loss
-    backward
-    optimizer_step
+    step[2]
+      forward
+      loss
+      backward
+      optimizer_step
 """)
 def prefetcher(ci: Any) -> Any:
     """A prefetcher by hand, which fetches the next batch before it hands out one."""

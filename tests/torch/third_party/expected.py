@@ -11,6 +11,17 @@ PLAIN = """
       backward
       optimizer_step
 """
+FETCHED_FIRST = """
+    step[0-2]
+      micro_step[0]
+        data_load x2
+        forward
+        backward
+      micro_step[1]
+        forward
+        backward
+      optimizer_step
+"""
 ACCUMULATING = """
     step[0-2]
       micro_step[0-1]
@@ -64,10 +75,8 @@ PROGRAMS = [
     Program(
         "hf_trainer",
         "--accumulate=2",
-        "The same, two batches to a step",
-        "",
-        "It fetches the batches of a step before it computes with the first: one fetch more is a"
-        " step without a forward, and the other step has no `micro_step`",
+        "The same, two batches to a step, which it fetches before it computes with the first",
+        _tree(FETCHED_FIRST, is_inside=True),
     ),
     Program(
         "lightning_fit",
