@@ -126,7 +126,17 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     text = f"{what(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
     yield from _wrapped(text, f"Bound by {verdict.bound}: ", "  ")
     yield from _wrapped(verdict.evidence, "  ", "  ")
-    for place, suggestion in enumerate(verdict.suggestions):
+    yield from _suggestions(verdict.suggestions)
+    steps = verdict.in_steps
+    if steps is not None:
+        text = f"{what(steps.bound)} took {100 * steps.share:.0f} % of their time"
+        yield from _wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")
+        yield from _wrapped(steps.evidence, "  ", "  ")
+        yield from _suggestions(steps.suggestions)
+
+
+def _suggestions(suggestions: list[str]) -> Iterator[str]:
+    for place, suggestion in enumerate(suggestions):
         yield from _wrapped(suggestion, "  or: " if place else "  try: ", "    ")
 
 

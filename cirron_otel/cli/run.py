@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,7 +89,7 @@ def run(
         try:
             code = Child(command, environ, held).wait()
         except NotStartedError as error:
-            code, problem = error.code, str(error)
+            code, problem = error.code, str(error) + _hint(command)
     if problem is not None:
         output.error(problem)
     took_ns = time.monotonic_ns() - begun
@@ -100,6 +101,14 @@ def run(
         except Exception as error:  # the exit code is the command's, whatever becomes of the rest
             output.message(f"the run cannot be summed up: {error}")
     return code
+
+
+def _hint(command: tuple[str, ...]) -> str:
+    """How to run a script that is no command."""
+    script = command[0]
+    if not script.endswith(".py") or not Path(script).is_file():
+        return ""
+    return f"; to run a script: cirron-otel run -- python {shlex.join(command)}"
 
 
 def _resolved(directory: str | None, name: str | None) -> Resolved:

@@ -37,6 +37,9 @@ _AVOIDABLE: tuple[Bound, ...] = (
     "stragglers", "input", "evaluation", "checkpoints", "start-up", "idle time",
     "unattributed time",
 )  # fmt: skip
+_OUTSIDE: frozenset[Bound] = frozenset(
+    {"evaluation", "checkpoints", "start-up", "stragglers", "idle time"}
+)
 _WHAT: dict[Bound, str] = {
     "input": "loading and copying batches",
     "forward": "the forward pass",
@@ -109,6 +112,17 @@ class Straggler:
 
 
 @dataclass(slots=True)
+class StepsVerdict:
+    """What bounds the steps of a run whose bound is outside of them."""
+
+    bound: Bound
+    share: float
+    """Of the time of all steps; 0 to 1."""
+    evidence: str
+    suggestions: list[str]
+
+
+@dataclass(slots=True)
 class Verdict:
     """What bounds a run."""
 
@@ -119,6 +133,8 @@ class Verdict:
     suggestions: list[str]
     shares: dict[Bound, float]
     """What was compared, the greatest first."""
+    in_steps: StepsVerdict | None = None
+    """None if `bound` is a part of the steps."""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -145,7 +161,19 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
     avoidable = [bound for bound in shares if bound in _AVOIDABLE and shares[bound] >= _ENOUGH]
     bound = avoidable[0] if avoidable else next(iter(shares))
     evidence = _evidence(bound, trained, straggler)
-    return Verdict(bound, shares[bound], evidence, list(_TRY[bound]), shares), straggler
+    verdict = Verdict(bound, shares[bound], evidence, list(_TRY[bound]), shares)
+    if bound in _OUTSIDE:
+        verdict.in_steps = _in_steps(shares, trained)
+    return verdict, straggler
+
+
+def _in_steps(shares: dict[Bound, float], ranks: Sequence[RankReport]) -> StepsVerdict | None:
+    inside = {bound: share for bound, share in shares.items() if bound not in _OUTSIDE}
+    if not inside:
+        return None
+    bound = next(iter(inside))
+    share = inside[bound] / sum(inside.values())
+    return StepsVerdict(bound, share, _evidence(bound, ranks, None), list(_TRY[bound]))
 
 
 def what(bound: Bound) -> str:

@@ -230,3 +230,13 @@ def test_signals_that_were_ignored_or_held_are_so_below(tmp_path: Path) -> None:
     assert int(masks["SigBlk"], 16) == 0
     # Above those with names: glibc's own two, which posix_spawn leaves ignored.
     assert int(masks["SigIgn"], 16) & 0x7FFFFFFF == 1 << (signal.SIGHUP - 1)
+
+
+def test_a_script_is_no_command_and_the_message_has_the_one_to_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = run(tmp_path, "--", "train.py", "--lr", "1")
+    assert done.returncode == 127
+    assert done.stderr == (
+        "cirron-otel: error: train.py: no such command;"
+        " to run a script: cirron-otel run -- python train.py --lr 1\n"
+    )

@@ -255,6 +255,9 @@ def test_the_verdict(tmp_path: Path, phases: dict[str, int], begun: int, bound: 
     assert found.verdict is not None
     assert found.verdict.bound == bound
     assert found.verdict.suggestions
+    inside = found.verdict.in_steps
+    expected = {"checkpoints": "forward", "start-up": "backward"}.get(bound)
+    assert (inside.bound if inside is not None else None) == expected
     assert sum(found.verdict.shares.values()) == pytest.approx(1, abs=0.02)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...spool.failures import Failure
-from ...spool.verdict import what
+from ...spool.verdict import Verdict, what
 from ..report_text import wall_time_names
 from ..text import duration, local_moment
 from .content import RunContent
@@ -68,8 +68,20 @@ def verdict_section(content: RunContent) -> Element | None:
             f" {verdict.evidence}.",
         ),
         Element("ul", [Element("li", each) for each in verdict.suggestions]),
+        *_steps(verdict),
         *_wall_time(content),
     )
+
+
+def _steps(verdict: Verdict) -> Iterator[Content]:
+    steps = verdict.in_steps
+    if steps is not None:
+        yield Element(
+            "p",
+            f"Its steps are bound by {steps.bound}: {what(steps.bound)} took {share(steps.share)}"
+            f" of their time: {steps.evidence}.",
+        )
+        yield Element("ul", [Element("li", each) for each in steps.suggestions])
 
 
 def _wall_time(content: RunContent) -> Iterator[Content]:
