@@ -27,6 +27,7 @@ _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
 _UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
 """A figure and its unit, which stay on one line."""
+_PHASE_WIDTH = 9
 _SHORT_ID = 16
 """Digits: OpenTelemetry's span id, which `--span` takes as well."""
 _ROWS: dict[Row, str] = {
@@ -209,6 +210,16 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
     yield "The steps of each rank:"
     yield ""
     yield _side_by_side(ranks[:_MOST_RANKS], report)
+    slowest = report.straggler
+    if slowest is not None:
+        yield ""
+        yield from _wrapped(
+            f"{who(slowest.rank)}: {duration(slowest.own_ns)} of a step without waiting for others,"
+            f" the middle of the other ranks {duration(slowest.others_ns)}; the difference is in"
+            f" {printable(slowest.phase)}",
+            "* the slowest is ",
+            "  ",
+        )
     yield ""
     yield "The phases of all ranks together:"
     yield ""
@@ -227,26 +238,26 @@ def _steps_line(rank: RankReport) -> str:
 
 
 def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
-    """A row a rank; the slowest is marked, with the share of its longest phases."""
+    """A row for each rank, with the share of the longest phases; a star marks the slowest."""
     from ..spool.breakdown import joined
 
     together = joined(each.steps for each in ranks)
-    phases = sorted(together.phases, key=lambda phase: -phase.total_ns)[:4]
-    slowest = report.straggler.rank if report.straggler is not None else None
-    heads = ("rank", "steps", "p50", "p95", "max", "per s", *(each.name for each in phases), "")
+    phases = sorted(together.phases, key=lambda phase: -phase.total_ns)[:3]
+    names = [printable(each.name)[:_PHASE_WIDTH] for each in phases]
+    heads = ("rank", "steps", "p50", "p95", "max", "per s", *names)
     rows = []
     for each in ranks:
         steady = each.steps.steady
         named = {phase.name: each.steps.share(phase) for phase in each.steps.phases}
         speed = each.steps_per_second
+        is_slowest = report.straggler is not None and each.rank == report.straggler.rank
         rows.append((
-            _rank(each.rank), f"{len(steady.durations):,}", duration(steady.median_ns),
-            duration(steady.p95_ns), duration(steady.max_ns),
+            ("*" if is_slowest else "") + _rank(each.rank), f"{len(steady.durations):,}",
+            duration(steady.median_ns), duration(steady.p95_ns), duration(steady.max_ns),
             f"{speed:.3g}" if speed is not None else "-",
             *(_percent(named.get(phase.name, 0.0)) for phase in phases),
-            "slowest" if report.straggler is not None and each.rank == slowest else "",
         ))  # fmt: skip
-    return rows_table(heads, set(heads) - {""}, rows)
+    return rows_table(heads, set(heads), rows)
 
 
 def _rank(rank: int | None) -> str:

@@ -37,9 +37,7 @@ _AVOIDABLE: tuple[Bound, ...] = (
     "stragglers", "input", "evaluation", "checkpoints", "start-up", "idle time",
     "unattributed time",
 )  # fmt: skip
-_OUTSIDE: frozenset[Bound] = frozenset(
-    {"evaluation", "checkpoints", "start-up", "stragglers", "idle time"}
-)
+_OUTSIDE: frozenset[Bound] = frozenset({"evaluation", "checkpoints", "start-up", "idle time"})
 _WHAT: dict[Bound, str] = {
     "input": "loading and copying batches",
     "forward": "the forward pass",
@@ -158,22 +156,36 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
     shares = {bound: ns / wall for bound, ns in costs.most_common() if ns > 0}
     if not shares:
         return None, straggler
-    avoidable = [bound for bound in shares if bound in _AVOIDABLE and shares[bound] >= _ENOUGH]
-    bound = avoidable[0] if avoidable else next(iter(shares))
+    bound = _choose(shares)
     evidence = _evidence(bound, trained, straggler)
     verdict = Verdict(bound, shares[bound], evidence, list(_TRY[bound]), shares)
     if bound in _OUTSIDE:
-        verdict.in_steps = _in_steps(shares, trained)
+        verdict.in_steps = _in_steps(shares, trained, straggler)
     return verdict, straggler
 
 
-def _in_steps(shares: dict[Bound, float], ranks: Sequence[RankReport]) -> StepsVerdict | None:
+def _choose(shares: dict[Bound, float]) -> Bound:
+    """The largest share that a run can do without, if it is large enough; else the largest.
+
+    If one rank is slow in a phase, the other ranks need not change: stragglers go ahead of phases.
+    """
+    avoidable = [bound for bound in shares if bound in _AVOIDABLE and shares[bound] >= _ENOUGH]
+    bound = avoidable[0] if avoidable else next(iter(shares))
+    return "stragglers" if bound not in _OUTSIDE and "stragglers" in avoidable else bound
+
+
+def _in_steps(
+    shares: dict[Bound, float], ranks: Sequence[RankReport], straggler: Straggler | None
+) -> StepsVerdict | None:
     inside = {bound: share for bound, share in shares.items() if bound not in _OUTSIDE}
-    if not inside:
+    # What ranks wait for a straggler is a part of their phases.
+    total = sum(share for bound, share in inside.items() if bound != "stragglers")
+    if not total:
         return None
-    bound = next(iter(inside))
-    share = inside[bound] / sum(inside.values())
-    return StepsVerdict(bound, share, _evidence(bound, ranks, None), list(_TRY[bound]))
+    of_steps = {bound: share / total for bound, share in inside.items()}
+    bound = _choose(of_steps)
+    evidence = _evidence(bound, ranks, straggler)
+    return StepsVerdict(bound, of_steps[bound], evidence, list(_TRY[bound]))
 
 
 def what(bound: Bound) -> str:
