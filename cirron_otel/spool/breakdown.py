@@ -18,7 +18,7 @@ _FEW = 4
 _MOST_WARM_UP = 50
 _PHASES = frozenset({
     "data_load", "h2d", "forward", "loss", "backward", "optimizer_step", "zero_grad", "clip_grad",
-    "scheduler_step",
+    "scheduler_step", "collective",
 })  # fmt: skip
 _CLOSED = (_PHASES - {"optimizer_step"}) | {"recompute", "eval", "epoch", STEP, MICRO_STEP}
 

@@ -169,6 +169,7 @@ def test_phases_inside_an_optimizers_closure_count_by_themselves(tmp_path: Path)
         span("backward", 7, "f", id="penalty"),
         span("optimizer_step", 100, "s", id="o"),
         span("forward", 5, "mine", id="f2"),
+        span("collective", 1, "mine", id="c"),
         span("forward", 3, "eval", id="f3"),
         span("augment", 9, "s", id="mine"),
         span("eval", 4, "s", id="eval"),
@@ -176,7 +177,8 @@ def test_phases_inside_an_optimizers_closure_count_by_themselves(tmp_path: Path)
     ]
     [rank] = spool(tmp_path, spans).ranks
     assert {each.name: each.durations for each in rank.steps.phases} == {
-        "forward": [30, 5], "backward": [50], "optimizer_step": [20], "augment": [4], "eval": [4],
+        "forward": [30, 5], "backward": [50], "optimizer_step": [20], "augment": [3], "eval": [4],
+        "collective": [1],
     }  # fmt: skip
     assert rank.steps.unattributed.durations == [7]
 
