@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from ..sdk.errors import swallowed
@@ -19,6 +20,8 @@ class Patches:
         self._gone: dict[int, Any] = {}
         """Originals by the ids of what stood in their place; `_kept` keeps the ids from others."""
         self._kept: list[Any] = []
+        self._functions: dict[int, Any] = {}
+        """What stands for functions whose copies are to be replaced, by the originals' ids."""
         self._lock = threading.RLock()
         """Models are met on several threads; re-entrant, for a signal handler may end it all."""
 
@@ -33,6 +36,30 @@ class Patches:
             setattr(owner, name, made)
             self._done.append((owner, name, own, made))
             return seen
+
+    def replace_function(self, owners: Iterable[Any], name: str, made: Any) -> None:
+        """Let `name` be `made` in each owner, and in the end in modules that imported it by name.
+
+        Raises AttributeError as `replace`.
+        """
+        for owner in owners:
+            original = self.replace(owner, name, made)
+            self._functions[id(original)] = made
+
+    def replace_copies(self) -> None:
+        """Replace functions in modules that imported them by name before: `from x import y`.
+
+        One pass over all modules, after the last `replace_function`. Raises nothing.
+        """
+        functions, self._functions = self._functions, {}
+        for module in list(sys.modules.values()) if functions else ():
+            try:
+                names = vars(module)
+                copies = [name for name, value in list(names.items()) if id(value) in functions]
+                for name in copies:
+                    self.replace(module, name, functions[id(names[name])])
+            except Exception as error:
+                swallowed("hooks", error)
 
     def mend(self, module: Any) -> None:
         """Put the originals where `module` copied ours while it was imported. Raises nothing."""

@@ -24,6 +24,7 @@ def shape(fold: dict[str, Any]) -> Any:
 
 
 PHASES = ["data_load", "forward", "loss", "backward"]
+WITH_ZERO_GRAD = ["data_load", "zero_grad", "forward", "loss", "backward"]
 
 
 def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
@@ -38,11 +39,13 @@ def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
     assert (set_up["name"], set_up["children"]) == ("set_up", [])
     assert (early["indexes"], last["indexes"]) == ("0-1", "2")
     step, evaluation = early["children"]
-    assert [each["name"] for each in step["children"]] == [*PHASES, "optimizer_step"]
+    assert [each["name"] for each in step["children"]] == [*WITH_ZERO_GRAD, "optimizer_step"]
     assert [each["name"] for each in evaluation["children"]] == ["data_load", "forward"]
-    micro_step, optimizer_step = last["children"][0]["children"]
-    assert (micro_step["indexes"], optimizer_step["name"]) == ("0-1", "optimizer_step")
-    assert [each["name"] for each in micro_step["children"]] == PHASES
+    first, second, optimizer_step = last["children"][0]["children"]
+    assert (first["indexes"], second["indexes"]) == ("0", "1")
+    assert optimizer_step["name"] == "optimizer_step"
+    assert [each["name"] for each in first["children"]] == WITH_ZERO_GRAD
+    assert [each["name"] for each in second["children"]] == PHASES
     assert (early["snapshots"], last["snapshots"]) == (24, 12)
     assert float(last["marks"]["accuracy"]) > 0.8
     assert document["breakdown"]["unattributed"]["total_ns"] >= 0

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "joining.md").read_text()
 EXAMPLE = ROOT / "docs" / "examples" / "joined"
 STEPS, EPOCHS = 20, 2
-PHASES = ("data_load", "forward", "loss", "backward", "optimizer_step")
+PHASES = ("data_load", "zero_grad", "forward", "loss", "backward", "optimizer_step")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(r"^epoch \d  loss (\S+)$", re.MULTILINE)
 

@@ -13,7 +13,7 @@ from tests.run.running import BIN, job_of, others, program, run, spool_of, start
 from tests.sdk.spool_trees import Node
 
 pytestmark = pytest.mark.torch
-PHASES = ["data_load", "forward", "backward", "optimizer_step"]
+PHASES = ["data_load", "zero_grad", "forward", "backward", "optimizer_step"]
 SYNTHETIC = {"cirron.batch", "cirron.running"}
 INSTRUMENT = str(BIN / "opentelemetry-instrument")
 

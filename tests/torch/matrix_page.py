@@ -25,8 +25,9 @@ torch {torch} on a CPU.
 ## How it was judged
 
 **cirron-otel {ours}** is right if, in every rank, the tree is the expected one (names, numbers,
-order, status, and the attributes that it names), no scope reaches over its parent or its
-neighbours, the children of every step and its `unattributed_ns` come to its duration to the
+order, status, and the attributes that it names; the trees leave out the work between the phases,
+such as `zero_grad`, which `tests/torch/test_upkeep.py` covers), no scope reaches over its parent
+or its neighbours, the children of every step and its `unattributed_ns` come to its duration to the
 nanosecond, no mark is lost, the loop computes the same as without tracing, and nothing was logged,
 swallowed or dropped. `tests/torch/test_conformance.py` asks the same of every row: {right} of
 {count} are right.

@@ -13,7 +13,7 @@ from tests.conftest import leave_out
 from tests.sdk.processes import ROOT, environment
 
 WHOLE = {"cirron.session": 1, "epoch": 2, "step": 6, "data_load": 6, "forward": 12, "loss": 6,
-         "backward": 6, "recompute": 12, "optimizer_step": 6}  # fmt: skip
+         "backward": 6, "recompute": 12, "zero_grad": 6, "optimizer_step": 6}  # fmt: skip
 """Six of the forwards are a compiled function's."""
 NO_COMPILE = {"forward": 6}
 NO_CHECKPOINT = {"recompute": 0}

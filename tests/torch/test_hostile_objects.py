@@ -15,10 +15,10 @@ from tests.sdk.processes import ROOT, environment
 from .programs.hostile_objects import CASES
 
 WHOLE = {"cirron.session": 1, "epoch": 2, "step": 8, "data_load": 8, "forward": 8, "loss": 8,
-         "backward": 8, "optimizer_step": 8}  # fmt: skip
+         "backward": 8, "zero_grad": 8, "optimizer_step": 8}  # fmt: skip
 DIFFERS: dict[str, dict[str, int]] = {
     "NoWeakReference": {"epoch": 0, "data_load": 0},
-    "Duck": {"optimizer_step": 0},
+    "Duck": {"optimizer_step": 0, "zero_grad": 0},
 }
 """What is in no place to be seen."""
 COUNTED = {"NoParameters", "NoHash", "NoMode"}

@@ -58,5 +58,5 @@ def test_it_trains_the_same_and_gives_its_tree(program: Program, tmp_path: Path)
         assert trees.difference(trees.parse(program.tree), recorded.root) == ""
     else:
         assert program.note
-        found = [node.label for node in recorded.root.children]
+        found = [node.label for node in trees.without_upkeep(recorded.root).children]
         assert found == ["epoch[0]", "epoch[1]"], "the epochs are right in any case"

@@ -22,7 +22,7 @@ from cirron_otel.sdk.clock import now, wall
 from tests.sdk.spool_trees import Node, read_spool
 
 SLEEP_NS = 50_000_000
-PHASES = ("data_load", "forward", "loss", "backward", "optimizer_step")
+PHASES = ("data_load", "zero_grad", "forward", "loss", "backward", "optimizer_step")
 STEPS = 3
 
 

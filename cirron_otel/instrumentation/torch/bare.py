@@ -8,7 +8,7 @@ from ...sdk.clock import now
 from ...sdk.phase import STEPS, Phase, begin
 from ...sdk.state import CONTEXT
 from .iteration import Iteration, new_step
-from .kinds import BACKWARD, FORWARD, LOSS, NAMES, OPTIMIZER, TRANSFER
+from .kinds import BACKWARD, FORWARD, LOSS, NAMES, OPTIMIZER, TRANSFER, UPKEEP, ZERO_GRAD
 from .one_pass import scope_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MOST = 4_096
 """Phases that wait for an optimizer's step; of more, the oldest belong to none."""
-_KINDS = FORWARD | LOSS | BACKWARD | TRANSFER
+_KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
 
@@ -30,6 +30,8 @@ class Bare:
         """The step that was made last; a further optimizer may step in it."""
         self._above: Any = None
         self._steps = 0
+        self._is_fresh = False
+        """Whether nothing ran since an optimizer stepped."""
 
     def takes(self, phase: Phase, kind: int) -> bool:
         """Whether a phase that is over waits for an optimizer's step."""
@@ -44,6 +46,20 @@ class Bare:
         ):
             return False
         waiting = self._waiting
+        if kind & UPKEEP and not waiting:
+            if self._is_followed(phase, kind):
+                return True
+            if kind != ZERO_GRAD:
+                return False
+        self._is_fresh = False
+        if (
+            not kind & (UPKEEP | BACKWARD)
+            and waiting
+            and not tracker.shared.is_grad_enabled()
+            and all(each & UPKEEP for _, each in waiting)
+        ):
+            self.release()  # a forward without gradients is in no step
+            return False
         if kind != BACKWARD and not waiting and not tracker.shared.is_grad_enabled():
             return False
         if waiting and waiting[-1][0]._above is not phase._above:
@@ -51,6 +67,23 @@ class Bare:
         elif len(waiting) >= _MOST:
             tracker.settle(waiting.pop(0)[0])
         waiting.append((phase, kind))
+        return True
+
+    def _is_followed(self, phase: Phase, kind: int) -> bool:
+        """Whether upkeep right after an optimizer's step belongs to that step.
+
+        A `zero_grad` begins the next step if that one has begun with its own.
+        """
+        last = self.iteration
+        if (
+            last is None
+            or not self._is_fresh
+            or last.step._above is not phase._above
+            or (kind == ZERO_GRAD and NAMES[ZERO_GRAD] in (each._name for each in last.kids))
+        ):
+            return False
+        phase.move(last.step)
+        last.add(phase)
         return True
 
     def step(self, optimizer: Any) -> Iteration | None:
@@ -82,6 +115,7 @@ class Bare:
             phase.move(last.step)
             last.add(phase)
         last.stepped(optimizer)
+        self._is_fresh = True
         return last
 
     def _make(self, above: Any, context: Any) -> Iteration:
@@ -124,7 +158,7 @@ def _groups(waiting: list[tuple[Phase, int]]) -> list[list[Phase]]:
     groups: list[list[Phase]] = []
     was_backward = True
     for phase, kind in waiting:
-        if was_backward and kind != BACKWARD:
+        if was_backward and kind != BACKWARD and not (kind & UPKEEP and groups):
             groups.append([])
             was_backward = False
         if not groups:

@@ -10,6 +10,8 @@ from ...sdk.errors import reported, swallowed
 from ..owners import owners
 from ..patches import Patches
 from .autograd import Autograd, Checkpoints
+from .checkpoints import CheckpointFiles
+from .collectives import Collectives
 from .compiled import Compiled
 from .loaders import Accelerate, Loaders
 from .modules import Modules
@@ -18,6 +20,7 @@ from .ranks import Ranks
 from .shared import Shared
 from .trackers import Trackers
 from .transfers import Transfers
+from .upkeep import Scopes, Upkeep
 from .workers import TORCHDATA, Workers
 
 
@@ -31,6 +34,9 @@ class TorchInstrumentation:
         self._optimizers = Optimizers(self.trackers)
         self._modules = Modules(self.trackers, self.shared, self.patches)
         self._compiled = Compiled(self.trackers)
+        self._scopes = Scopes(self.trackers)
+        self._upkeep = Upkeep(self._scopes, self.patches)
+        self._files = CheckpointFiles(self._scopes, self.patches)
         self._parents: Any = None
         """In a forked child: the parent's clock."""
         self.workers: Workers | None = None
@@ -62,6 +68,11 @@ class TorchInstrumentation:
             ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
             ("optimizer_step", self._optimizers.install),
             ("skipped", lambda: self._install_scaler(patches)),
+            ("zero_grad", self._upkeep.zero_grad),
+            ("clip_grad", self._upkeep.clip_grad),
+            ("scheduler_step", self._upkeep.scheduler),
+            ("checkpoints", self._files.torch),
+            ("collective", Collectives(self._scopes, patches).install),
         ]
         if self.workers is not None:
             workers = self.workers
@@ -90,6 +101,12 @@ class TorchInstrumentation:
             "torch._dynamo.eval_frame": lambda module: self._install(
                 [("compiled functions", lambda: self._compiled.install(patches, module))]
             ),
+            "safetensors.torch": lambda module: self._install(
+                [("safetensors", lambda: self._files.safetensors(module))]
+            ),
+            "torch.distributed.checkpoint": lambda module: self._install(
+                [("distributed checkpoints", lambda: self._files.distributed(module))]
+            ),
             "accelerate.data_loader": lambda module: self._install(
                 [("accelerate", lambda: Accelerate(trackers).install(patches, module))]
             ),
@@ -108,6 +125,7 @@ class TorchInstrumentation:
                 install()
             except Exception as error:
                 failed.setdefault(f"{type(error).__name__}: {error}", []).append(name)
+        self.patches.replace_copies()
         version = getattr(sys.modules.get("torch"), "__version__", "?")
         for problem, names in failed.items():
             lost = ", ".join(names)

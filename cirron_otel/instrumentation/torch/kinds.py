@@ -12,13 +12,24 @@ COMPILED = 128
 PARTIAL = 256
 """Beside FORWARD: a model whose `forward` was called without `__call__`, met while it ran."""
 
-PLAIN = COMPILED - 1
+ZERO_GRAD = 512
+CLIP_GRAD = 1024
+SCHEDULER = 2048
+SAVE = 4096
+RESTORE = 8192
+COLLECTIVE = 16384
+
+PLAIN = ~(COMPILED | PARTIAL)
 """What is not said beside."""
+
+UPKEEP = ZERO_GRAD | CLIP_GRAD | SCHEDULER | SAVE | RESTORE | COLLECTIVE
 
 NO_FORWARD = LOAD | FORWARD | LOSS | TRANSFER | RECOMPUTE
 """Inside of these, the call of a module is a part of them."""
 NO_FETCH = LOAD | FORWARD | LOSS | BACKWARD | RECOMPUTE
 NO_TRANSFER = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
+
+NO_UPKEEP = LOAD | FORWARD | LOSS | BACKWARD | TRANSFER | RECOMPUTE | UPKEEP
 
 TIMED = FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 """Of these the device's time is measured."""
@@ -30,6 +41,12 @@ NAMES = {
     OPTIMIZER: "optimizer_step",
     TRANSFER: "h2d",
     RECOMPUTE: "recompute",
+    ZERO_GRAD: "zero_grad",
+    CLIP_GRAD: "clip_grad",
+    SCHEDULER: "scheduler_step",
+    SAVE: "checkpoint_save",
+    RESTORE: "checkpoint_load",
+    COLLECTIVE: "collective",
 }
 
 EPOCHS = ("epoch",)

@@ -1,0 +1,60 @@
+"""`collective`: operations of torch.distributed that the host waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..patches import Patches
+from .checkpoints import tensor_bytes
+from .kinds import COLLECTIVE
+from .upkeep import Scopes, constant
+
+_OPERATIONS = (
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
+    "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
+    "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "recv",
+    "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list", "send", "send_object_list",
+)  # fmt: skip
+
+
+class Collectives:
+    """Replaces the functions of torch.distributed, and `wait` of what they return."""
+
+    def __init__(self, scopes: Scopes, patches: Patches) -> None:
+        self._scopes, self._patches = scopes, patches
+
+    def install(self) -> None:
+        """Replace them. Raises AttributeError where torch has changed."""
+        from torch import distributed  # noqa: PLC0415
+
+        if not distributed.is_available():
+            return
+        from torch.distributed import distributed_c10d  # noqa: PLC0415
+
+        for name in _OPERATIONS:
+            original = getattr(distributed_c10d, name, None)
+            if original is None:
+                continue
+            made = self._scopes.around(original, COLLECTIVE, _of_operation(name))
+            owners = [each for each in (distributed_c10d, distributed) if hasattr(each, name)]
+            self._patches.replace_function(owners, name, made)
+        work = distributed_c10d.Work
+        made = self._scopes.around(work.wait, COLLECTIVE, constant(operation="wait"))
+        self._patches.replace(work, "wait", made)
+
+
+def _of_operation(name: str) -> Any:
+    """The attributes of a call; None for one that returns before the operation is done."""
+
+    def attributes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        if kwargs.get("async_op"):
+            return None
+        attrs: dict[str, Any] = {"operation": name}
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        size = sum(tensor_bytes(first))
+        if size:
+            attrs["bytes"] = size
+        return attrs
+
+    return attributes

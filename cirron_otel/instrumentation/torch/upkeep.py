@@ -1,0 +1,178 @@
+"""`zero_grad`, `clip_grad` and `scheduler_step`: the small work between a step's large phases.
+
+`Scopes` also wraps the functions of checkpoints.py's and collectives.py's scopes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...sdk.errors import swallowed
+from ...sdk.otel_span import Constant
+from ...sdk.state import state
+from ..patches import Patches
+from .kinds import CLIP_GRAD, NAMES, NO_UPKEEP, OPTIMIZER, PARTIAL, SCHEDULER, ZERO_GRAD
+from .left_open import interrupt
+from .tracker import Tracker
+from .trackers import Trackers
+
+Attributes = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
+"""A scope's attributes, from the arguments of the call; None: the call is no scope."""
+Ended = Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], None]
+"""Adds what is known at the end of the call to the attributes, from the same arguments."""
+
+
+class Scopes:
+    """Wraps functions so that each outermost call is a scope of one kind."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
+
+        self._trackers, self._is_compiling = trackers, is_dynamo_compiling
+
+    def around(
+        self, original: Any, kind: int, attributes: Attributes, ended: Ended | None = None
+    ) -> Any:
+        """`original`, whose calls are scopes. Inside of a phase a call is a part of that."""
+        trackers, is_compiling, name = self._trackers, self._is_compiling, NAMES[kind]
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            tracker = trackers.t
+            inside = tracker.inside
+            if inside and not _is_free(tracker, inside):
+                return original(*args, **kwargs)
+            attrs = _of(attributes, args, kwargs)
+            if attrs is None:
+                return original(*args, **kwargs)
+            if inside or not tracker.is_plain:
+                phase = tracker.enter(kind, attrs) if state.recording else None
+            else:
+                phase = tracker.enter_plain(kind, name, attrs)
+            if phase is None:
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                tracker.exit(phase, kind, error)
+                raise
+            if ended is not None:
+                _add(ended, attrs, args, kwargs)
+            tracker.exit_plain(phase, kind)
+            return result
+
+        return call
+
+
+def _is_free(tracker: Tracker, inside: int) -> bool:
+    """Whether a call is none of a phase's parts, though something is open."""
+    try:
+        if inside & PARTIAL:
+            interrupt(tracker)  # something else begins: the model's `forward` is over
+            inside = tracker.inside
+        if inside & OPTIMIZER and not inside & NO_UPKEEP:
+            stepping = tracker.stepping
+            return stepping is not None and stepping.has_closure
+    except Exception as error:
+        tracker.failed(error)
+    return not inside & NO_UPKEEP
+
+
+def _of(
+    attributes: Attributes, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    try:
+        return attributes(args, kwargs)
+    except Exception as error:
+        swallowed("torch", error)
+        return {}
+
+
+def _add(
+    ended: Ended, attrs: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    try:
+        ended(attrs, args, kwargs)
+    except Exception as error:
+        swallowed("torch", error)
+
+
+def constant(**attrs: Any) -> Attributes:
+    """The same attributes for every call."""
+    made = Constant(**attrs)
+    return lambda _args, _kwargs: made
+
+
+def named(key: str) -> Attributes:
+    """The name of the class of a method's object, as the attribute `key`."""
+    known: dict[type, Constant] = {}
+
+    def attributes(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
+        kind = type(args[0])
+        found = known.get(kind)
+        if found is None:
+            if len(known) > _MOST_CLASSES:
+                known.clear()  # classes made one after the other
+            found = known[kind] = Constant({key: kind.__name__})
+        return found
+
+    return attributes
+
+
+_MOST_CLASSES = 256
+
+
+class Upkeep:
+    """Gradients set to zero, gradients clipped, learning rates scheduled."""
+
+    def __init__(self, scopes: Scopes, patches: Patches) -> None:
+        self._scopes, self._patches = scopes, patches
+
+    def zero_grad(self) -> None:
+        """Replace the two methods. Raises AttributeError where torch has changed."""
+        from torch.nn import Module  # noqa: PLC0415
+        from torch.optim import Optimizer  # noqa: PLC0415
+
+        for owner, key in ((Optimizer, "optimizer"), (Module, "module")):
+            made = self._scopes.around(owner.zero_grad, ZERO_GRAD, named(key))
+            self._patches.replace(owner, "zero_grad", made)
+
+    def clip_grad(self) -> None:
+        """Replace the functions. Raises AttributeError where torch has changed."""
+        from torch.nn import utils  # noqa: PLC0415
+
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            original = getattr(utils, name)
+            made = self._scopes.around(original, CLIP_GRAD, constant(function=name))
+            self._patches.replace_function((utils.clip_grad, utils), name, made)
+
+    def scheduler(self) -> None:
+        """Replace `step` where a class of schedulers has its own."""
+        from torch.optim import lr_scheduler  # noqa: PLC0415
+
+        for owner in _classes(lr_scheduler.LRScheduler):
+            if "step" in vars(owner):
+                made = self._scopes.around(owner.step, SCHEDULER, _scheduler)
+                self._patches.replace(owner, "step", made)
+
+
+def _classes(base: Any) -> Iterator[Any]:
+    yield base
+    each: Any
+    for each in base.__subclasses__():
+        yield from _classes(each)
+
+
+_named_scheduler = named("scheduler")
+
+
+def _scheduler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """None for the step with which a scheduler is constructed."""
+    scheduler = args[0]
+    if getattr(scheduler, "_step_count", 1) == 0 or getattr(scheduler, "_is_initial", False):
+        return None
+    return _named_scheduler(args, kwargs)
