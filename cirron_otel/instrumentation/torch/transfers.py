@@ -83,12 +83,20 @@ class Transfers:
                 copies.copied(error)
                 raise
             copies.copied()
-            own = tracker.passes.training
-            if own is not None and own.pending is not None:
-                own.pending.moved(self, result)
+            _follow(tracker, self, result)
             return result
 
         return copy
+
+
+def _follow(tracker: Tracker, tensor: Any, copy: Any) -> None:
+    """The copy is a part of the tensor's batch, where the pass fetches ahead. Raises nothing."""
+    try:
+        own = tracker.passes.training
+        if own is not None and own.pending is not None:
+            own.pending.moved(tensor, copy)
+    except Exception as error:
+        tracker.failed(error)
 
 
 class Method:

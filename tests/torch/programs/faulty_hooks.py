@@ -40,6 +40,7 @@ GUARDS = {
     "recovery.start_over", "Tracker.enter", "Tracker.enter_plain", "Tracker.exit",
     "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "Tracker.failed", "loaders.exhausted",
     "upkeep._is_free", "upkeep._of", "upkeep._add",
+    "Tracker.fetched",
 }  # fmt: skip
 """Those that keep errors from the loop: what they call is made to raise."""
 EPOCH = trees.parse("""
