@@ -32,7 +32,7 @@ from cirron_otel.pipeline.sessions import SessionIndex
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 
-from . import collector_load, sdk, snapshots, torch_cost, torch_tables, workload
+from . import collector_load, sdk, snapshots, torch_cost, torch_tables, torch_untrained, workload
 from .shapes import SHAPES
 
 BLOCKS = 7
@@ -285,7 +285,9 @@ def main() -> None:
     if "sdk" in chosen:
         sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
     if "torch" in chosen:
-        torch_cost.section(torch_tables.TINY if arguments.tiny else torch_tables.Sizes())
+        sizes = torch_tables.TINY if arguments.tiny else torch_tables.Sizes()
+        torch_cost.section(sizes)
+        torch_untrained.section(sizes)
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
     if "collector" in chosen:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import torch_cost, torch_tables
+from tests.bench import torch_cost, torch_tables, torch_untrained
 from tests.bench.printing import has_rows, printed_by
 from tests.conftest import leave_out, need_torch
 
@@ -28,6 +28,18 @@ def test_every_figure_of_ours_is_printed(printed: str) -> None:
     rows = ("the bare step itself", "cirron-otel" + CLOCKS, "cirron-otel, detail_every=10" + CLOCKS)
     assert has_rows(printed, *rows, "by hand" + CLOCKS), printed
     assert has_rows(printed, "cirron-otel / the step, wall, running" + RATIO + r"0\.01"), printed
+
+
+def test_what_is_not_training_is_measured_with_many_classes(printed: str) -> None:
+    for number in torch_untrained.CLASSES:
+        for title in torch_untrained.DOINGS.values():
+            row = rf"{number:,} classes, {title} +\d+\.\d +[+-]\d+\.\d \(bar 60"
+            assert has_rows(printed, row), printed
+
+
+@pytest.mark.parametrize(("added", "above"), [(59.9, False), (60.1, True)])
+def test_a_cost_above_the_bar_is_marked(added: float, above: bool) -> None:
+    assert torch_untrained.line("a batch", added, 100.0).endswith("ABOVE)") is above
 
 
 def test_ours_lost_nothing(printed: str) -> None:

@@ -41,9 +41,11 @@ class Sizes:
     long_rounds: int = 30
     long_products: int = 2
     """In each layer of the longer step: 10 ms."""
+    untrained_rounds: int = 15
+    """Of each row of `torch_untrained`."""
 
 
-TINY = Sizes(10, 1, 1, 1, 1, 2, 1, 2)
+TINY = Sizes(10, 1, 1, 1, 1, 2, 1, 2, 1)
 """Enough to see that everything runs."""
 
 

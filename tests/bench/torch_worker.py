@@ -82,6 +82,7 @@ class Training:
         self.loader = DataLoader(data, batch_size=work.batch, shuffle=True)
         few = Subset(data, range(min(samples, WARM_STEPS * work.batch)))
         self.warming = DataLoader(few, batch_size=work.batch)
+        self.others: list[type] = []
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Everything of a step but the fetch."""
@@ -90,12 +91,42 @@ class Training:
         loss.backward()
         self.optimizer.step()
 
+    def evaluation(self, ends: list[int]) -> None:
+        """One pass without gradients, as `epoch`."""
+        model, clock = self.model, time.perf_counter_ns
+        model.eval()
+        with torch.no_grad():
+            for x, y in self.loader:
+                nn.functional.mse_loss(model(x), y)
+                ends.append(clock())
+        model.train()
+
+    def calls(self, ends: list[int]) -> None:
+        """As many calls of the model without gradients and without a loader."""
+        model, clock = self.model, time.perf_counter_ns
+        x, _ = next(iter(self.warming))
+        model.eval()
+        with torch.no_grad():
+            for _ in range(len(self.loader)):
+                model(x)
+                ends.append(clock())
+        model.train()
+
+    def add_classes(self, number: int) -> None:
+        """Let so many classes of modules be alive, as in a program with large libraries."""
+        missing = max(number - _classes_below(nn.Module), 0)
+        self.others += [type("Other", (nn.Module,), {}) for _ in range(missing)]
+
     def epoch(self, ends: list[int]) -> None:
         """One pass; `ends` gets the time at the end of each step, ns."""
         step, clock = self.step, time.perf_counter_ns
         for x, y in self.loader:
             step(x, y)
             ends.append(clock())
+
+
+def _classes_below(base: type) -> int:
+    return 1 + sum(map(_classes_below, base.__subclasses__()))
 
 
 class Bare:
@@ -217,19 +248,20 @@ def _clocks() -> dict[str, int]:
     }
 
 
-def block(subject: Bare, epochs: int) -> dict[str, float]:
-    """Train that many epochs: µs a step by several clocks."""
+def block(subject: Bare, epochs: int, doing: str = "") -> dict[str, float]:
+    """Train that many epochs, or do something else: µs a step by several clocks."""
     gc.collect()
     training = subject.training
+    epoch = getattr(training, doing) if doing else subject.epoch
     training.loader, loader = training.warming, training.loader
-    subject.epoch([])
+    epoch([])
     training.loader = loader
     ends: list[int] = []
     laps: list[int] = []
     start = _clocks()
     for _ in range(epochs):
         first = len(ends)
-        subject.epoch(ends)
+        epoch(ends)
         # What precedes the first step of an epoch, the loader's start, is in the means alone.
         laps += [ends[k] - ends[k - 1] for k in range(first + 1, len(ends))]
     means = {name: (now - start[name]) / len(ends) / 1e3 for name, now in _clocks().items()}
@@ -244,7 +276,9 @@ def answer(subject: Bare, command: dict[str, Any]) -> dict[str, Any]:
         case "settle":
             subject.settle()
         case "block":
-            return block(subject, command["epochs"])
+            return block(subject, command["epochs"], command.get("doing", ""))
+        case "classes":
+            subject.training.add_classes(command["number"])
         case "close":
             return subject.close()
         case other:

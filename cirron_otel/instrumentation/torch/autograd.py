@@ -8,7 +8,7 @@ from typing import Any
 from ...sdk.errors import swallowed
 from ..patches import Patches
 from .compiled import find_parameter
-from .kinds import BACKWARD, LOAD, PARTIAL, RECOMPUTE
+from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
 from .left_open import fail_step, interrupt
 from .shared import Shared
 from .tracker import Tracker
@@ -25,9 +25,10 @@ class Autograd:
         """`name` is the one or the other. Raises AttributeError where torch has it no more."""
         import torch  # noqa: PLC0415
 
-        patches.replace(torch.autograd, name, self._around(getattr(torch.autograd, name)))
+        kind = BACKWARD if name == "backward" else BACKWARD | GRAD
+        patches.replace(torch.autograd, name, self._around(getattr(torch.autograd, name), kind))
 
-    def _around(self, original: Any) -> Any:
+    def _around(self, original: Any, kind: int) -> Any:
         import functools  # noqa: PLC0415
 
         import torch  # noqa: PLC0415
@@ -37,6 +38,8 @@ class Autograd:
         graph_task = self._shared.graph_task
         tracing = getattr(torch._guards, "TracingContext", None)
         try_get = getattr(tracing, "try_get", _nothing)
+
+        accumulates = kind == BACKWARD
 
         def is_tracing() -> bool:
             # A graph of the backward is made, while a model is compiled.
@@ -50,32 +53,36 @@ class Autograd:
             inside = tracker.inside
             if tracker.is_plain and not inside:
                 tracker.backwards += 1
-                phase = tracker.backward = tracker.enter_plain(BACKWARD, "backward", None)
+                phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
+                if tracker.shared.seeks_parameter and args:
+                    _seek(tracker, args[0])
             elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
                 return original(*args, **kwargs)
             else:
-                phase = _enter(tracker)
-            if tracker.shared.seeks_parameter and args:
-                _seek(tracker, args[0])
+                if tracker.shared.seeks_parameter and args:
+                    _seek(tracker, args[0])
+                phase = _enter(tracker, kind)
             if phase is None:
                 return original(*args, **kwargs)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
                 tracker.backward = None
-                tracker.exit(phase, BACKWARD, error)
+                tracker.exit(phase, kind, error)
                 raise
             tracker.backward = None
-            if tracker.is_plain and tracker.iteration is not None:
+            if accumulates and tracker.is_plain and tracker.iteration is not None:
                 tracker.iteration.was_backward = True
-            tracker.exit_plain(phase, BACKWARD)
+            tracker.exit_plain(phase, kind)
             return result
 
         return backward
 
 
-def _enter(tracker: Tracker) -> Any:
+def _enter(tracker: Tracker, kind: int) -> Any:
     try:
+        if kind == BACKWARD and tracker.iteration is None:
+            tracker.bare.gradients.backward_begins()
         if tracker.inside & PARTIAL:
             interrupt(tracker)
         if tracker.stepping is not None and not tracker.stepping.has_closure:
@@ -84,7 +91,7 @@ def _enter(tracker: Tracker) -> Any:
         tracker.failed(error)
     tracker.backwards += 1
     tracker.trains()
-    phase = tracker.backward = tracker.enter(BACKWARD, None)
+    phase = tracker.backward = tracker.enter(kind, None)
     return phase
 
 

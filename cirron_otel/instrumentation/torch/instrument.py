@@ -15,7 +15,7 @@ from .collectives import Collectives
 from .compiled import Compiled
 from .loaders import Accelerate, Loaders
 from .modules import Modules
-from .optimizers import Optimizers, Scaler
+from .optimizers import Makings, Optimizers, Scaler
 from .ranks import Ranks
 from .shared import Shared
 from .trackers import Trackers
@@ -67,6 +67,7 @@ class TorchInstrumentation:
             ("recompute", lambda: Checkpoints(trackers).install(patches)),
             ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
             ("optimizer_step", self._optimizers.install),
+            ("new optimizers", lambda: Makings(shared).install(patches)),
             ("skipped", lambda: self._install_scaler(patches)),
             ("zero_grad", self._upkeep.zero_grad),
             ("clip_grad", self._upkeep.clip_grad),

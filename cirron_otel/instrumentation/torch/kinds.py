@@ -11,6 +11,10 @@ COMPILED = 128
 """Beside FORWARD: the call of a compiled function, which may turn out to hold more."""
 PARTIAL = 256
 """Beside FORWARD: a model whose `forward` was called without `__call__`, met while it ran."""
+GRAD = 32768
+"""Beside BACKWARD: `torch.autograd.grad`, which adds nothing to the gradients of parameters."""
+AHEAD = 65536
+"""A module without parameters that is no loss; no phase, but modules that it calls may be."""
 
 ZERO_GRAD = 512
 CLIP_GRAD = 1024
@@ -19,7 +23,7 @@ SAVE = 4096
 RESTORE = 8192
 COLLECTIVE = 16384
 
-PLAIN = ~(COMPILED | PARTIAL)
+PLAIN = ~(COMPILED | PARTIAL | GRAD | AHEAD)
 """What is not said beside."""
 
 UPKEEP = ZERO_GRAD | CLIP_GRAD | SCHEDULER | SAVE | RESTORE | COLLECTIVE
@@ -50,3 +54,4 @@ NAMES = {
 }
 
 EPOCHS = ("epoch",)
+EVALUATIONS = ("eval",)

@@ -21,7 +21,8 @@ from ...sdk.errors import swallowed
 from ...sdk.otel_span import Constant
 from ...sdk.state import CONTEXT, state
 from ..patches import Patches
-from .kinds import BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
+from .bare import Bare
+from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
 from .left_open import fail_step, interrupt
 from .shared import Shared
 from .tracker import Tracker
@@ -126,7 +127,7 @@ class Modules:
                 if entered is None:
                     return call(self, *args, **kwargs)
                 phase, kind = entered
-            gate.is_open = gate.is_shared
+            gate.is_open = gate.is_shared or kind == AHEAD
             if phase is None:
                 tracker.inside = inside | kind
                 try:
@@ -157,11 +158,11 @@ class Modules:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def enter(self, tracker: Tracker, module: Any, arguments: Any = None) -> tuple[Any, int] | None:
-        """Open the scope of a module's outermost call; None where it is nothing.
+    def enter(self, tracker: Tracker, module: Any, arguments: Any) -> tuple[Any, int] | None:
+        """Open the scope of a module's outermost call; None if the call is a part of another one.
 
-        Without a phase it is what a scope by hand says, or a part of a model that was met while it
-        ran.
+        There is no phase if a manual scope of the same name is open, if the module is a part of a
+        model whose `forward` was called directly, or if it is neither a model nor a loss.
         """
         try:
             if tracker.inside & PARTIAL:
@@ -181,17 +182,56 @@ class Modules:
             if tracker.stepping is not None and not tracker.stepping.has_closure:
                 fail_step(tracker)
             if kind == LOSS:
-                if not tracker.was_forward:
+                if tracker.inside & AHEAD:
                     return None
+                if not self._is_loss(tracker, known, arguments):
+                    return None, AHEAD
             else:
                 if not known.is_usual and self._shared.is_grad_enabled() and module.training:
                     known.is_usual = True
                     self._shared.trained.add(module)
+                    self._shared.parameter = known.parameter or self._shared.parameter
+                if tracker.iteration is None and tracker.passes.evaluation is None:
+                    self._outside_of_steps(tracker.bare, known, module)
                 tracker.passes.called(module, arguments)
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             swallowed("torch", error)
             return None
+
+    def _is_loss(self, tracker: Tracker, known: Known, arguments: Any) -> bool:
+        """Whether the call of a module without parameters is a loss.
+
+        It follows a forward. Without a loader nothing shows where a batch begins, so it must also
+        be a function of something that is trained, or of several arguments if gradients are off. A
+        module that was called ahead of a model, once, is never a loss there.
+        """
+        is_in_pass = tracker.iteration is not None or tracker.passes.evaluation is not None
+        if is_in_pass or known.is_proven:
+            return tracker.was_forward
+        if not tracker.was_forward:
+            known.is_ahead = True
+        if known.is_ahead:
+            return False
+        values = [*arguments[0], *arguments[1].values()]
+        if not self._shared.is_grad_enabled():
+            return len(values) > 1
+        tensors = [each for each in values if isinstance(each, self._torch.Tensor)]
+        known.is_proven = not tensors or any(each.requires_grad for each in tensors)
+        known.is_ahead = not known.is_proven
+        return known.is_proven
+
+    def _outside_of_steps(self, bare: Bare, known: Known, module: Any) -> None:
+        """Note which model is trained, or that one is evaluated, where no loader makes steps."""
+        shared = self._shared
+        bare.evaluates = False
+        if not shared.is_grad_enabled():
+            trained = None if shared.parameter is None else shared.parameter()
+            bare.evaluates = not module.training and (
+                known.is_usual or (bool(shared.trained) and known.is_of(trained))
+            )
+        elif bare.model is not known.attrs and known.parameter is not None:
+            bare.model, shared.parameter = known.attrs, known.parameter
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
         """Whether autograd runs this, on a thread of its own."""
@@ -199,7 +239,7 @@ class Modules:
 
     def _meet(self, tracker: Tracker, module: Any) -> Known | None:
         """A module that is called for the first time, outermost as far as was seen."""
-        around = _around(module, self._base)
+        around = None if tracker.inside & AHEAD else _around(module, self._base)
         if around is not None:
             # Its `forward` was called without `__call__`, and is running.
             self._adopt(type(around), "forward")
@@ -221,10 +261,11 @@ class Modules:
         shown = module
         while type(shown).__name__ == "OptimizedModule" and hasattr(shown, "_orig_mod"):
             shown = shown._orig_mod
-        if kind == FORWARD and self._shared.parameter is None:
-            self._shared.parameter = _first_trained(module)
         attrs = Constant(module=type(shown).__name__)
         known[key] = made = Known(reference, kind, attrs)
+        if kind == FORWARD:
+            made.parameter = _first_trained(module)
+            self._shared.parameter = self._shared.parameter or made.parameter
         return made
 
 
@@ -238,14 +279,15 @@ class _Models(dict[int, "Known"]):
 class _Elsewhere:
     """What a class that was pickled by value finds in another process instead of Modules."""
 
-    def enter(self, _tracker: Tracker, _module: Any, _arguments: Any) -> None:
+    def enter(self, *_: Any) -> None:
         """Nothing is recorded there."""
 
 
 class Known:
     """A module that was called."""
 
-    __slots__ = ("attrs", "is_loss", "is_usual", "kind", "name", "reference")
+    __slots__ = ("attrs", "is_ahead", "is_loss", "is_proven", "is_usual", "kind", "name",
+                 "parameter", "reference")  # fmt: skip
 
     def __init__(self, reference: Any, kind: int, attrs: dict[str, Any]) -> None:
         self.reference, self.kind, self.attrs = reference, kind, attrs
@@ -253,6 +295,16 @@ class Known:
         self.is_usual = self.is_loss
         """Whether there is nothing to be learned from a call of it in a step: of a model, that it
         was trained."""
+        self.is_ahead = self.is_proven = False
+        """Of a module without parameters: whether it is known to be no loss, or to be one."""
+        self.parameter: Any = None
+        """A weak reference to a parameter of a model that is trained."""
+
+    def is_of(self, parameter: Any) -> bool:
+        """Whether `parameter` is the model's first that is trained."""
+        return (
+            parameter is not None and self.parameter is not None and (self.parameter() is parameter)
+        )
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:

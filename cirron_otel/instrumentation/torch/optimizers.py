@@ -9,6 +9,7 @@ from ...sdk.state import state
 from ..patches import Patches
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
 from .left_open import fail_step, interrupt
+from .shared import Shared
 from .tracker import Tracker
 from .trackers import Trackers
 
@@ -63,6 +64,31 @@ class Optimizers:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+class Makings:
+    """Replaces `Optimizer.__init__`, to know which optimizers are new."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def install(self, patches: Patches) -> None:
+        """Raises AttributeError where torch has none."""
+        import functools  # noqa: PLC0415
+
+        from torch.optim import Optimizer  # noqa: PLC0415
+
+        shared, original = self._shared, Optimizer.__init__
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                shared.optimizer_made(self)
+            except Exception as error:
+                swallowed("torch", error)
+            original(self, *args, **kwargs)
+
+        patches.replace(Optimizer, "__init__", __init__)
 
 
 class Stepping:

@@ -45,7 +45,7 @@ def _open(tracker: Tracker) -> Iterator[Phase]:
     inner: list[Any] = [CONTEXT.get().get(SCOPE_KEY), tracker.open, tracker.step, tracker.backward]
     for iteration in filter(None, iterations):
         inner += [*iteration.kids, iteration.micro, iteration.step]
-    inner += [phase for phase, _ in bare._waiting]
+    inner += bare.open_phases()
     for some in (passes.evaluation, passes.training, tail.own if tail else None):
         if some is not None:
             inner += [*some.held, some.scope]

@@ -35,6 +35,10 @@ class Shared:
         self.optimizers: dict[int, Constant] = {}
         """Attributes of the steps of those that have stepped and live, by their ids."""
         self._references: dict[int, Any] = {}
+        self.optimizers_made = 0
+        """The number of optimizers that were made since the hooks were installed."""
+        self._numbers: dict[int, tuple[Any, int]] = {}
+        """A weak reference to each of them, and its number, by the optimizer's id."""
         self.seeks_parameter = False
         """Whether one is wanted, for want of a model."""
         self.trackers: set[Any] = set()
@@ -73,9 +77,32 @@ class Shared:
         """Return the attributes of an optimizer that steps for the first time."""
         key, known = id(optimizer), self.optimizers
         made = known[key] = Constant(optimizer=type(optimizer).__name__)
-        self._references[key] = weakref.ref(optimizer, lambda _: known.pop(key, None))
+        references = self._references
+
+        def forget(_: Any) -> None:
+            known.pop(key, None)
+            references.pop(key, None)
+
+        references[key] = weakref.ref(optimizer, forget)
         self.look_for_rank()
         return made
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer was constructed: give it the next number."""
+        self.optimizers_made += 1
+        key, numbers = id(optimizer), self._numbers
+        reference = weakref.ref(optimizer, lambda _: numbers.pop(key, None))
+        numbers[key] = reference, self.optimizers_made
+
+    def number_of(self, optimizer: Any) -> int:
+        """The number of an optimizer, from 1 on; 0 if it was made before the hooks."""
+        entry = self._numbers.get(id(optimizer))
+        return 0 if entry is None else entry[1]
+
+    def living_optimizers(self) -> list[Any]:
+        """The optimizers that are alive, as far as they were seen."""
+        references = [*self._references.values(), *(entry[0] for entry in self._numbers.values())]
+        return [each for each in (reference() for reference in references) if each is not None]
 
     def is_evaluating(self) -> bool:
         """Whether every model that was trained so far is in evaluation mode."""

@@ -121,8 +121,9 @@ cirron.session
       forward
       backward
     optimizer_step
-  forward
-  forward
+  eval[0]
+    forward
+    forward
   step[2-3]
     micro_step[0-1]
       forward
