@@ -7,6 +7,7 @@ asked for, written. What is too much is dropped and counted, never waited for.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
@@ -120,6 +121,8 @@ class Snapshots:
         self.files = self.file_bytes = 0
         self.files_dropped = 0
         """Files that were to be written, and were not: too much waited, or the disk is full."""
+        self.lost = 0
+        """Records of snapshots that were not ready when the session ended."""
         self.seconds = self.longest = 0.0
         """How long the threads that train were held up, in all and at most."""
 
@@ -136,11 +139,6 @@ class Snapshots:
     def waiting(self) -> int:
         """Snapshots of which no records could be made yet."""
         return 0 if self._is_over else len(self._pending)
-
-    @property
-    def lost(self) -> int:
-        """Records of snapshots that were not ready when the session ended."""
-        return sum(each.size for each in self._pending.copy()) if self._is_over else 0
 
     def told(self) -> dict[str, Any]:
         """What `health()` shows: times in seconds, sizes in bytes."""
@@ -275,6 +273,11 @@ class Snapshots:
         is_done = self.wait(timeout)
         self._is_over = True
         self._wake.put(None)
+        for taken in self._pending.copy():
+            if not taken.is_ready:
+                with contextlib.suppress(ValueError):  # the flush thread took it meanwhile
+                    self._pending.remove(taken)
+                    self.lost += taken.size
         return is_done
 
     def abandon(self) -> None:

@@ -58,6 +58,13 @@ class TestWhatIsTaken:
         health = profiler.health()
         assert (health["recorded"]["snapshots"], health["snapshots"]["count"]) == (16, 2)
         assert not any(health["drops"].values())
+        (session,) = [
+            span
+            for batch in batches(tmp_path)
+            for span in batch["spans"]
+            if span["name"] == "cirron.session"
+        ]
+        assert not [key for key in session["attrs"] if key.startswith("drops.")]
         assert health["swallowed_errors"] == {}
         assert not (tmp_path / "snapshots").exists()
 
