@@ -108,11 +108,8 @@ class Profiler:
         if runtime is None or runtime.is_over:
             return True
         done = False
-        try:
-            # In a `finally` block, or an exception handler: that is why the session ends.
-            self.fail(sys.exception())
-        except Exception as error:
-            swallowed("failure", error)
+        # In a `finally` block, or an exception handler: that is why the session ends.
+        self.fail(sys.exception())
         try:
             limit = _seconds(timeout, self.config.shutdown_timeout)
             forget(self)
@@ -131,15 +128,21 @@ class Profiler:
 
     def fail(self, error: BaseException | None) -> None:
         """An exception ends the program: mark the session, and what is open, as failed."""
-        session = self.session
-        if session is not None and self.enabled:
-            failures.fail(session, error)
+        try:
+            session = self.session
+            if session is not None and self.enabled:
+                failures.fail(session, error)
+        except Exception as raised:
+            swallowed("failure", raised)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """A signal ends the program: mark the session, and what is open, as killed."""
-        session = self.session
-        if session is not None and self.enabled:
-            failures.terminate(session, number, frame)
+        try:
+            session = self.session
+            if session is not None and self.enabled:
+                failures.terminate(session, number, frame)
+        except Exception as raised:
+            swallowed("failure", raised)
 
     def health(self) -> dict[str, Any]:
         """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""

@@ -393,8 +393,8 @@ class Collector:
                 swallowed("record", error)
                 continue
             # What has ended, and only waits (for a device, or for what its step is), says so.
-            if is_step(scope):
-                row.attrs = {**self._change.places.copy().place(scope), **row.attrs}
+            if row.index is not None and is_step(scope):
+                row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
             until = getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             found.open.append(row)

@@ -171,8 +171,9 @@ class Runtime:
             note_references(scope)
         if not scope._end:
             scope._end = end
-        if is_step(scope):
-            for name, value in self.places.place(scope).items():
+        index = scope._index
+        if type(index) is int and is_step(scope):
+            for name, value in self.places.place(scope, index).items():
                 scope.attrs.setdefault(name, value)
         self.observers.end(scope)
 

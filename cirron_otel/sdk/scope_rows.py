@@ -101,8 +101,8 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
             else:
                 row = span_row(scope, pid, rank, default, own or _NO_MARKS)
                 own_id = row.id
-            if index is not None and type(index) is int and type(name) is str and name in STEPS:
-                place = places.place(scope)
+            if index is not None and row.index is not None and type(name) is str and name in STEPS:
+                place = places.place(scope, row.index)
                 row.attrs = {**place, **row.attrs} if row.attrs else place
             put(row)
             if end == last_end:

@@ -40,13 +40,13 @@ class StepPlaces:
             setattr(made, name, getattr(self, name))
         return made
 
-    def place(self, scope: Any) -> dict[str, Any]:
-        """The attributes of a step that has ended; its index is a number.
+    def place(self, scope: Any, index: int) -> dict[str, Any]:
+        """The attributes of a step that has ended, whose number within its epoch is `index`.
 
         A step within a step is part of that one, and is not counted.
         """
         above = scope._above
-        if above is self._above and scope._index == self._index + 1 and not self._is_inner:
+        if above is self._above and index == self._index + 1 and not self._is_inner:
             self._index += 1  # mostly: the next step of the same epoch
             self._last = number = self._last + 1
             if self._epoch is None:
@@ -57,7 +57,7 @@ class StepPlaces:
             self._epoch, self._is_inner = _surroundings(above)
         place = {} if self._epoch is None else {EPOCH_ATTRIBUTE: self._epoch}
         if not self._is_inner:
-            number = self._next(scope._index)
+            number = self._next(index)
             if -_INT64 <= number < _INT64:
                 place[GLOBAL_STEP] = number
         return place
@@ -75,8 +75,8 @@ class StepPlaces:
 
 
 def is_step(scope: Any) -> bool:
-    """Whether a scope is a step that has a number."""
-    return type(scope._index) is int and type(scope._name) is str and scope._name in STEPS
+    """Whether a scope is a step; it has a place if its index is a number."""
+    return type(scope._name) is str and scope._name in STEPS
 
 
 def _surroundings(above: Any) -> tuple[int | None, bool]:

@@ -179,7 +179,8 @@ def test_our_own_sdk_while_it_trains(
             seen = train(ci.watch(model()))
             assert ci.shutdown()
         assert here.end() == 0
-    assert see_all_is_there(url, database, run) == 16
+    (made,) = ci.runs(run)
+    assert see_all_is_there(url, database, run, run=made.id) == 16
     ids = [span["id"] for span in epochs(run)]
     root = f"{open_store(url).place.shown}/"
     for uri, name in rows_of(database).values():

@@ -33,7 +33,7 @@ def test_ls_of_a_killed_run_says_so(run: Run) -> None:
     result = run("spool", "ls", KILLED, "--json")
     assert result.returncode == 1
     document = json.loads(result.stdout)
-    assert [session["state"] for session in document["sessions"]] == ["open"]
+    assert [session["state"] for session in document["sessions"]] == ["unfinished"]
     assert [finding["code"] for finding in document["findings"]] == ["torn"]
     assert result.stderr.count("cirron-otel: skipped: ") == 1
 

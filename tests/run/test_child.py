@@ -93,7 +93,9 @@ def test_the_environment_differs_by_what_is_handed_on(tmp_path: Path) -> None:
     before.pop("_", None)
     below.pop("_", None)
     changed = {name for name in {*below, *before} if below.get(name) != before.get(name)}
-    assert changed == {"TRACEPARENT", "CIRRON_OUTPUT_DIR", "PYTHONPATH"}
+    assert changed == {
+        "TRACEPARENT", "CIRRON_OTEL_RUN_ID", "CIRRON_OUTPUT_DIR", "PYTHONPATH",
+    }  # fmt: skip
     ours, _, theirs = below["PYTHONPATH"].partition(os.pathsep)
     assert Path(ours).name == "bootstrap"
     assert [each.name for each in Path(ours).iterdir() if each.suffix == ".py"] == [

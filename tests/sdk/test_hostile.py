@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import logging
@@ -18,6 +19,7 @@ from opentelemetry.trace.status import Status
 
 import cirron_otel as ci
 from cirron_otel.config.options import OPTIONS
+from cirron_otel.errors import InputError
 from cirron_otel.profiler import Cirron, CirronSpanProcessor, Profiler
 from cirron_otel.sdk import buffers
 from cirron_otel.sdk.scope import NOWHERE, Scope
@@ -90,7 +92,10 @@ CLASSES = {"Cirron", "CirronSpanProcessor", "Profiler", "scope"}
 # What ends the session has its own tests below.
 ENDS = {"shutdown", "profile", "__exit__"}
 
-FUNCTIONS = sorted(set(ci.__all__) - CLASSES - ENDS)
+# It reads a spool, and training does not call it. Its own test is below.
+READS = {"runs"}
+
+FUNCTIONS = sorted(set(ci.__all__) - CLASSES - ENDS - READS)
 
 
 def calls(name: str, function: Callable[..., Any], value: Any) -> Iterator[Callable[[], Any]]:
@@ -145,6 +150,15 @@ def test_every_function(name: str, tmp_path: Path) -> None:
 def test_every_function_without_a_session() -> None:
     attack(ci, FUNCTIONS, [])
     assert ci.flush() is False
+
+
+@pytest.mark.parametrize("value", hostile.values())
+def test_what_reads_a_spool_raises_only_about_its_argument(value: str, tmp_path: Path) -> None:
+    opened(tmp_path)
+    with contextlib.suppress(InputError, TypeError, HostileError):
+        ci.runs(hostile.values()[value])
+    sentinel()
+    closed(tmp_path, 1)
 
 
 def test_every_method_of_a_profiler_and_of_cirron(tmp_path: Path) -> None:

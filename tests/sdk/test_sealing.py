@@ -102,8 +102,8 @@ def test_an_integer_too_long_for_text_is_counted(session: OpenSession) -> None:
 
 @pytest.mark.parametrize(
     ("index", "told", "attrs"),
-    [(3, 3, {}), (None, None, {}), (np.int32(3), 3, {}), ("a", None, {"index": "a"}),
-     (1.5, None, {"index": 1.5})],
+    [(3, 3, {"global_step": 3}), (None, None, {}), (np.int32(3), 3, {"global_step": 3}),
+     ("a", None, {"index": "a"}), (1.5, None, {"index": 1.5})],
 )  # fmt: skip
 def test_an_index_is_an_integer(session: OpenSession, index: Any, told: Any, attrs: Any) -> None:
     with ci.scope("step", index):

@@ -125,7 +125,7 @@ def numbers(indexes: list[list[int]]) -> list[int]:
         above = SimpleNamespace(_name="epoch", _index=number, _above=NOWHERE)
         for index in epoch:
             scope = SimpleNamespace(_name="step", _index=index, _above=above)
-            found.append(counted.place(scope)["global_step"])
+            found.append(counted.place(scope, scope._index)["global_step"])
     return found
 
 

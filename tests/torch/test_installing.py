@@ -49,10 +49,10 @@ cirron.session
   step[0-5]{phases(2)}
 """,
     "terminated": f"""
-cirron.session
-  epoch[0]
+cirron.session!
+  epoch[0]!
     step[0-2]{phases(3)}
-    step[3]
+    step[3]!
       data_load
 """,
     "interrupted": f"""
