@@ -36,8 +36,9 @@ def record(directory: Path) -> Path:
     )
     command = [sys.executable, "-c", program, str(directory)]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
-    )
+        command, cwd=ROOT, env=environment(OTEL_SERVICE_NAME="cirron"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return directory
 
