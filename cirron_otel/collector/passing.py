@@ -191,6 +191,8 @@ class PassingCirron(CirronTarget):
 class PassingBlobs:
     """A BlobSink that uploads each snapshot file with the headers of its tenant."""
 
+    awaits_files = True
+
     def __init__(self, target: PassingCirron, blobs: BlobSink) -> None:
         """`blobs` uploads one file to `target`."""
         self._target, self._blobs = target, blobs

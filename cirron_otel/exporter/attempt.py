@@ -35,6 +35,8 @@ class UploadResult(NamedTuple):
     """The file is gone, or the target will never take it."""
     failure: Exception | None = None
     """The file is tried again when the schedule allows it."""
+    is_missing: bool = False
+    """The file is not in the spool yet, and another client may still send it."""
 
 
 def attempt(
@@ -77,6 +79,8 @@ def attempt_upload(sink: BlobSink, snapshots: Path, key: BlobKey) -> UploadResul
     try:
         return UploadResult(sink.upload(snapshots, key))
     except (FileNotFoundError, RefusedError) as error:
+        if sink.awaits_files and isinstance(error, FileNotFoundError):
+            return UploadResult(is_done=False, is_missing=True)
         return UploadResult(is_done=True, refusal=error)
     except StoppedError:
         raise

@@ -50,6 +50,10 @@ class Receipt(NamedTuple):
 class BlobSink(Protocol):
     """Where the snapshot files go that batches name."""
 
+    @property
+    def awaits_files(self) -> bool:
+        """Whether a file that is not in the spool may still come: other clients send them."""
+
     def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
         """Return the files below `snapshots/` that a batch names; see `blobs.named_blobs`."""
 

@@ -20,10 +20,13 @@ from ..errors import InputError
 from ..ids import digest
 from ..spool.blobs import BlobKey, blob_key
 from ..spool.state import replace_file, set_aside
+from .awaited_blobs import AwaitedBlobs
 from .otlp import RefusedError
 
 _KEPT = 10_000
 """Files kept as done, the newest: batches may name a file that went with another."""
+_AWAITED = 10_000
+"""Files awaited at most, the newest: some clients never send the files that their batches name."""
 
 
 class _Snapshot(msgspec.Struct):
@@ -123,6 +126,7 @@ class BlobQueue:
         self.path = queue_path(state, target, owner)
         self._pending: dict[BlobKey, None] = {}
         self._done: dict[BlobKey, None] = {}
+        self._awaited = AwaitedBlobs(_AWAITED)
         try:
             data = self.path.read_bytes()
             told = _told_decoder.decode(data) if data else _Told(1, [], [])
@@ -142,14 +146,21 @@ class BlobQueue:
         return cls(state, target, owner)
 
     def __len__(self) -> int:
+        """Return how many files are to go; awaited ones do not count."""
         return len(self._pending)
 
     def __iter__(self) -> Iterator[BlobKey]:
         return iter(self._pending)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file is to go, and none is awaited."""
+        return not (self._pending or len(self._awaited))
+
     def add(self, keys: Iterable[BlobKey]) -> bool:
-        """Take up files that are neither done nor waiting; False where there were none."""
-        new = [key for key in keys if key not in self._done and key not in self._pending]
+        """Take up files that are neither done nor waiting nor awaited; False if there were none."""
+        known = (self._done, self._pending, self._awaited)
+        new = [key for key in keys if not any(key in each for each in known)]
         self._pending.update(dict.fromkeys(new))
         return bool(new)
 
@@ -163,18 +174,34 @@ class BlobQueue:
             del self._pending[key]
             self._pending[key] = None
 
+    def await_file(self, key: BlobKey, now: float) -> BlobKey | None:
+        """Look for a file again later: it is not in the spool yet.
+
+        Return the file that is given up for it, because too many are awaited; mostly None.
+        """
+        self._pending.pop(key, None)
+        return self._awaited.add(key, now)
+
+    def look_again(self, now: float) -> None:
+        """Let those awaited files go that are to be looked for by now."""
+        self._pending.update(dict.fromkeys(self._awaited.take_due(now)))
+
+    def looks_again(self) -> float:
+        """Return when to call `look_again`; infinity if no file is awaited."""
+        return self._awaited.opens()
+
     def finish(self, key: BlobKey) -> None:
         """Note that a file is there, or will never be."""
         self._pending.pop(key, None)
+        self._awaited.remove(key)
         self._done[key] = None
         while len(self._done) > _KEPT:
             del self._done[next(iter(self._done))]
 
     def save(self) -> None:
         """Write it. Raises TargetError where it cannot be written."""
-        replace_file(
-            self.path, msgspec.json.encode(_Told(1, list(self._pending), list(self._done)))
-        )
+        pending = [*self._pending, *self._awaited]
+        replace_file(self.path, msgspec.json.encode(_Told(1, pending, list(self._done))))
 
 
 def queue_path(state: Path, target: str, owner: str) -> Path:

@@ -49,6 +49,8 @@ Judge = Callable[[HttpAnswer], NoReturn]
 class CirronBlobs:
     """Where the platform stores the files; a BlobSink."""
 
+    awaits_files = False
+
     def __init__(self, request: Request, judge: Judge, ingest_path: str) -> None:
         """Nothing is asked yet."""
         self._request, self._judge = request, judge

@@ -222,6 +222,8 @@ class Delivery:
             self._own_gate.hurry()
             self._schedule.hurry()
             self._blob_gates.hurry()
+            for backlog in self._backlogs():
+                backlog.blobs.look_again(float("inf"))
         if self._is_own_done() or self._clock() >= self._deadline:
             return True
         return self._next() > self._deadline
@@ -252,7 +254,10 @@ class Delivery:
         if self._has_noted():
             times.append(self._own_gate.opens)
         if self._target.blobs:
-            times.append(self._blob_gates.opens(backlog.blobs for backlog in self._backlogs()))
+            queues = [backlog.blobs for backlog in self._backlogs()]
+            times.append(self._blob_gates.opens(queues))
+            if self._deadline is None:
+                times += [queue.looks_again() for queue in queues]
         if self._own is None or self._deadline is None:
             times.append(self._sweep_at)
         if self._own is not None and self._deadline is None:
@@ -290,6 +295,8 @@ class Delivery:
                     return self._send(backlog)
         if self._target.blobs is not None:
             for backlog in self._backlogs():
+                if self._deadline is None:
+                    backlog.blobs.look_again(self._clock())
                 key = self._blob_gates.first(backlog.blobs)
                 if key is not None:
                     return self._upload(backlog, self._target.blobs, key)
@@ -389,6 +396,8 @@ class Delivery:
         if not self._is_held(backlog):
             return True
         result = attempt_upload(sink, self._paths.snapshots, key)
+        if result.is_missing:
+            return self._await_file(backlog, key)
         error = result.failure or result.refusal
         if error is not None:
             self._tally.failed(error, self._target.shown)
@@ -405,6 +414,15 @@ class Delivery:
         if result.is_done:
             backlog.finish_blob(key)
             self._settle(backlog)
+        return True
+
+    def _await_file(self, backlog: Backlog, key: BlobKey) -> bool:
+        given_up = backlog.blobs.await_file(key, self._clock())
+        if given_up is not None:
+            text = f"{given_up.directory}/{given_up.file} is given up: too many files never came"
+            self._tally.failed(FileNotFoundError(text), self._target.shown)
+            self._tally.lost_blobs += 1
+            backlog.finish_blob(given_up)
         return True
 
     def _is_held(self, backlog: Backlog) -> bool:

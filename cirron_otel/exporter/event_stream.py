@@ -42,6 +42,7 @@ class EventStreamTarget:
     what a reader loses is lost to it, though not to the spool.
     """
 
+    awaits_files = False
     key = "event-stream"
     """The same for all runs: what one run's stream was given is not written into the next's."""
     request_bytes = 0

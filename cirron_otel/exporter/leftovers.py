@@ -59,7 +59,7 @@ class Leftovers:
             left = backlog.take(sorted(names[owner]))
             self.are_more |= left > 0
             backlog.find_lost_blobs()
-            if backlog.waiting or len(backlog.blobs):
+            if backlog.waiting or not backlog.blobs.is_empty:
                 self.claimed[owner] = backlog
                 continue
             if owner not in known and not left:
@@ -71,7 +71,7 @@ class Leftovers:
 
     def settle(self, backlog: Backlog) -> bool:
         """Let go of a backlog once all of it is sent; whether it is time to sweep for more."""
-        if backlog.waiting or len(backlog.blobs):
+        if backlog.waiting or not backlog.blobs.is_empty:
             return False
         self.claimed.pop(backlog.owner, None)
         backlog.release()

@@ -188,6 +188,10 @@ async def together() -> list[int]:
     return await asyncio.gather(task(1), task(2))
 
 
+def what_was_said() -> Any:
+    return sorted(ci.health()["swallowed_errors"]) or len(said.records)
+
+
 def new_provider() -> TracerProvider:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
@@ -229,7 +233,12 @@ def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]
         for owner, attribute, value in before:
             setattr(owner, attribute, value)
     report["hits"], report["took"] = broken.hits, time.monotonic() - begun
-    report["said"] = sorted(ci.health()["swallowed_errors"]) or len(said.records)
+    report["said"] = what_was_said()
+    for _ in range(100):  # a thread of an exporter may be between the error and its report
+        if report["said"] or not report["hits"]:
+            break
+        time.sleep(0.01)
+        report["said"] = what_was_said()
     ci.shutdown(0.1)
     state.recording = True
     buffers.renew()

@@ -1,0 +1,64 @@
+"""Snapshot files that batches name and that are not in the spool yet."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from ..spool.blobs import BlobKey
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+
+
+class AwaitedBlobs:
+    """When to look for each file again: after 1 s, 2 s and so on, up to every 30 s.
+
+    Only what receives files awaits them: a client sends a batch ahead of its files.
+    """
+
+    def __init__(self, most: int) -> None:
+        """At most so many files are awaited."""
+        self._most = most
+        self._due: dict[BlobKey, float] = {}
+        self._waits: dict[BlobKey, float] = {}
+        """The last wait of each file that is awaited, or was taken by `take_due`, s."""
+        self._heap: list[tuple[float, BlobKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._due
+
+    def __iter__(self) -> Iterator[BlobKey]:
+        return iter(self._due)
+
+    def add(self, key: BlobKey, now: float) -> BlobKey | None:
+        """Await a file; return the one that is given up for it, the longest awaited."""
+        wait = min(max(2 * self._waits.get(key, 0.0), FIRST_WAIT_S), LONGEST_WAIT_S)
+        self._waits[key], self._due[key] = wait, now + wait
+        heapq.heappush(self._heap, (now + wait, key))
+        if len(self._waits) <= self._most:
+            return None
+        given_up = next(iter(self._waits))
+        self.remove(given_up)
+        return given_up
+
+    def take_due(self, now: float) -> list[BlobKey]:
+        """Return the files to look for again by now, and await them no more."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            due, key = heapq.heappop(self._heap)
+            if self._due.get(key) == due:
+                del self._due[key]
+                found.append(key)
+        return found
+
+    def opens(self) -> float:
+        """Return when to look for the next file; infinity if none is awaited."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def remove(self, key: BlobKey) -> None:
+        """Forget a file: it is sent, or never will be."""
+        self._waits.pop(key, None)
+        self._due.pop(key, None)
