@@ -21,7 +21,7 @@ from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
 from tests.cli.server import OtlpServer
 from tests.cli.test_demo import python_path
 
-SPANS = 128
+SPANS = 143
 """Of the recording."""
 
 _WITHOUT_AIOHTTP = """
@@ -93,7 +93,7 @@ def test_no_proxy_is_asked_for_the_way_to_the_collector(run: Run, name: str) -> 
     settings = {"no_proxy": "", "NO_PROXY": "", name: "http://127.0.0.1:1"}
     result = run("demo", "--replay", "--output", "kept", env=settings)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "128 spans by way of a collector" in result.stdout
+    assert "143 spans by way of a collector" in result.stdout
 
 
 def test_it_goes_to_the_endpoint_that_is_set(run: Run, server: OtlpServer) -> None:
@@ -132,7 +132,7 @@ def test_an_endpoint_that_is_not_there_is_told(run: Run, url: str, reason: str) 
     result = run("demo", "--replay", "--output", "kept", env=settings)
     assert reason in one_line(result, 5)
     assert "sent    NOT: " in result.stdout
-    assert "128 spans by way of a collector" in result.stdout
+    assert "143 spans by way of a collector" in result.stdout
 
 
 def alive(process: int) -> bool:

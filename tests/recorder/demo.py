@@ -21,6 +21,8 @@ IMAGES = 480
 _SETTINGS = {
     "CIRRON_FLUSH_INTERVAL": "0.15",  # several batches, as of a long run
     "OTEL_RESOURCE_ATTRIBUTES": "host.name=training-host",
+    # Neither paths nor the commit of the checkout in which it is made.
+    "CIRRON_RUN_DETAILS": "versions,host",
 }
 
 
