@@ -19,7 +19,7 @@ from .terminal import output_of, write_page
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
-MOST_BYTES = 200_000
+MOST_BYTES = 250_000
 _COMMAND = str(Path(sys.executable).parent / "cirron-otel")
 _TRAIN = Path(__file__).parent / "train.py"
 _COLUMNS = 110
