@@ -13,6 +13,8 @@ from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
+from .keras import MODULE as KERAS
+from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders
 from .modules import Modules
 from .optimizers import Makings, Optimizers, Scaler
@@ -107,6 +109,9 @@ class TorchInstrumentation:
             ),
             "torch.distributed.checkpoint": lambda module: self._install(
                 [("distributed checkpoints", lambda: self._files.distributed(module))]
+            ),
+            KERAS: lambda module: self._install(
+                [("keras", lambda: KerasOptimizers(trackers).install(patches, module))]
             ),
             "accelerate.data_loader": lambda module: self._install(
                 [("accelerate", lambda: Accelerate(trackers).install(patches, module))]

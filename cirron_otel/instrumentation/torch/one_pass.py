@@ -23,6 +23,7 @@ _OURS = (SPAN_KEY, SCOPE_KEY)
 
 _GENERATOR = 0x20
 _SKIPPED = ("cirron_otel.", "torch.utils.data", "torchdata.")
+_SAMPLERS = "torch.utils.data.sampler"
 _KEPT = 3
 """References to an iterator that its loader keeps: the loader's, and two for looking."""
 _get = CONTEXT.get
@@ -34,7 +35,7 @@ class Pass:
 
     __slots__ = ("base", "by_hand", "driver", "drivers", "fetches", "held", "inner", "is_crossing",
                  "is_decided",
-                 "is_firm", "is_simple", "is_training", "iterator", "known_data", "lone", "met",
+                 "is_firm", "is_only_batch", "is_simple", "is_training", "iterator", "known_data", "lone", "met",
                  "over", "pending", "reached",
                  "restarted", "restarts", "scope", "settle", "stepped", "steps", "version",
                  "was_forward", "was_trainable", "within", "yields")  # fmt: skip
@@ -88,6 +89,8 @@ class Pass:
         """Of a trained parameter, when it was last looked at."""
         self.stepped = 0
         """Optimizer steps of the thread before it."""
+        self.is_only_batch = is_training and has_one_batch(iterator)
+        """Whether its first batch is all that its loader has, as far as that is known."""
         self.is_crossing = False
         """Whether its last step goes on in the next pass."""
         self.is_simple = False
@@ -322,3 +325,14 @@ def by_hand(scope: Any, names: tuple[str, ...]) -> bool:
             return True
         scope = scope._above
     return False
+
+
+def has_one_batch(iterator: Any) -> bool:
+    """Whether a loader's iterator has a single batch; False if only the user's code knows."""
+    try:
+        sampler = iterator._index_sampler
+        within = getattr(sampler, "sampler", sampler)
+        is_known = {type(sampler).__module__, type(within).__module__} == {_SAMPLERS}
+        return is_known and len(sampler) == 1
+    except Exception:  # another library's iterator, or a dataset without a length
+        return False

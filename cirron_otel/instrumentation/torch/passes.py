@@ -353,6 +353,7 @@ class Passes:
             and own.fetches <= 1
             and not own.was_trainable
             and iteration is not None
+            and not (own.is_only_batch and own.was_forward and own.stepped)
         ):
             # One batch was looked at, and nothing done with it.
             self.training = None
