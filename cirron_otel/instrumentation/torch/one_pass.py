@@ -34,8 +34,8 @@ class Pass:
     """One pass over a loader, from its iterator's first fetch."""
 
     __slots__ = ("base", "by_hand", "driver", "drivers", "fetches", "held", "inner", "is_crossing",
-                 "is_decided",
-                 "is_firm", "is_only_batch", "is_simple", "is_training", "iterator", "known_data", "lone", "met",
+                 "is_decided", "is_firm", "is_only_batch", "is_simple", "is_training", "iterator",
+                 "known_data", "lone", "met",
                  "over", "pending", "reached",
                  "restarted", "restarts", "scope", "settle", "stepped", "steps", "version",
                  "was_forward", "was_trainable", "within", "yields")  # fmt: skip
@@ -89,12 +89,11 @@ class Pass:
         """Of a trained parameter, when it was last looked at."""
         self.stepped = 0
         """Optimizer steps of the thread before it."""
-        self.is_only_batch = is_training and has_one_batch(iterator)
-        """Whether its first batch is all that its loader has, as far as that is known."""
         self.is_crossing = False
         """Whether its last step goes on in the next pass."""
-        self.is_simple = False
-        """Whether only its own iterator, which never begins anew, makes its steps."""
+        self.is_simple = self.is_only_batch = False
+        """Whether only its own iterator, which never begins anew, makes its steps; and whether its
+        first batch is all that its loader has, as far as that is known."""
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
         """Whether its iterator may begin anew."""
         self.by_hand = False

@@ -20,7 +20,7 @@ from .ahead import Pending, Uses
 from .beside import Beside
 from .deciding import decide_training, turn_into_training
 from .kinds import EPOCHS, LOAD
-from .one_pass import Pass, again, by_hand, carried, scope_of
+from .one_pass import Pass, again, by_hand, carried, has_one_batch, scope_of
 from .steps import Steps
 from .tails import Tail, Tails
 
@@ -145,6 +145,7 @@ class Passes:
         context = _get()
         own = Pass(iterator, self.gone(), context, self._tracker.settle, is_training=True)
         own.stepped = self._tracker.stepped
+        own.is_only_batch = has_one_batch(iterator)
         self.beside.began(own, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
         if self._tracker.shared.owns_epoch and not by_hand(current, EPOCHS):

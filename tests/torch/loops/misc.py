@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, prune
 
 from . import loop
 from .networks import Net, Normed, adam, begin, sgd, weights
-from .parts import INPUTS, loader
+from .parts import INPUTS, Training, loader
 
 
 @loop("""
@@ -271,3 +271,48 @@ def parametrized(ci: Any) -> list[float]:
             criterion(model(x), y).backward()
             optimizer.step()
     return weights(model)
+
+
+@loop("""
+cirron.session
+  data_load
+  forward
+  epoch[0]
+    step[0-2]
+      data_load
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[0]
+    data_load
+    forward
+  epoch[1]
+    step[0-2]
+      data_load
+      forward
+      loss
+      backward
+      optimizer_step
+  eval[1]
+    data_load
+    forward
+""")
+def batches_by_their_number(ci: Any) -> Any:
+    """As many fetches as a loader has batches: the validation has one, as a look before has."""
+    training = Training()
+    batched, held_out = loader(), loader(2)
+    look = next(iter(held_out))
+    with torch.no_grad():
+        training.model(look[0])
+    for _ in range(2):
+        batches = iter(batched)
+        for _ in range(len(batched)):
+            training.step(next(batches))
+        batches = iter(held_out)
+        for _ in range(len(held_out)):
+            examples, _labels = next(batches)
+            with torch.no_grad():
+                training.model(examples)
+        del batches
+    return training.losses

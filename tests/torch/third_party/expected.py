@@ -11,6 +11,51 @@ PLAIN = """
       backward
       optimizer_step
 """
+
+
+def _ignite(number: int) -> str:
+    return f"""
+  epoch[{number}]
+    step[0-5]
+      data_load
+      forward
+      loss
+      backward
+      optimizer_step
+    eval[{number}]
+      data_load
+      forward
+      loss
+      data_load
+      forward
+      loss"""
+
+
+KERAS = """
+cirron.session
+  forward x2
+  loss
+  data_load
+  forward
+  epoch[0]
+    step[0-5]
+      data_load
+      forward
+      backward
+      optimizer_step
+  eval[0]
+    data_load
+    forward
+  epoch[1]
+    step[0-5]
+      data_load
+      forward
+      backward
+      optimizer_step
+  eval[1]
+    data_load
+    forward
+"""
 FETCHED_FIRST = """
     step[0-2]
       micro_step[0]
@@ -107,5 +152,17 @@ PROGRAMS = [
         "StatefulDataLoader of torchdata, left in the middle of an epoch and gone on with",
         f"cirron.session\n  epoch[0]{PLAIN.rstrip()}{_evaluation(0)}"
         f"\n  epoch[1-2]{PLAIN.replace('0-5', '0-2').rstrip()}{_evaluation(1)}",
+    ),
+    Program(
+        "ignite_engines",
+        "--accumulate=1",
+        "The engines of ignite; its evaluator sets the mode after the first fetch",
+        f"cirron.session{_ignite(0)}{_ignite(1)}",
+    ),
+    Program(
+        "keras_fit",
+        "--accumulate=1",
+        "Keras on torch: layers are called to build the model; a validation of one batch",
+        KERAS,
     ),
 ]
