@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -31,6 +32,11 @@ for _name in [n for n in os.environ if n.startswith(("OTEL_", "CIRRON_")) and n 
     del os.environ[_name]
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+
+# A shell ignores Ctrl-C for what it starts in the background, and children inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # CI draws the same examples each time, so that what passed there passes again; all other runs go
