@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..spool.index import SpoolIndex
     from ..spool.reader import SpoolReader
     from ..spool.run_report import RunReport
+    from ..spool.run_selection import ChosenRun
     from .sources import SpoolOf
 
 _MOST_ASKED = 20
@@ -92,7 +93,7 @@ def report(
             if trace_file is not None:
                 _write_trace(index, trace_file)
             if page_file is not None:
-                _write_page(page_file, found, index, (source, place, reader, spans))
+                _write_page(page_file, found, index, (source, place, reader, spans), chosen)
     if as_json:
         findings = [
             each.to_json() for each in (*place.findings(reader), *map(_finding, found.drops))
@@ -168,6 +169,7 @@ def _write_page(
     found: RunReport,
     index: SpoolIndex,
     run: tuple[str, SpoolOf, SpoolReader, tuple[str, ...]],
+    chosen: ChosenRun,
 ) -> None:
     from ..otlp.replacing import replacing
     from .page.content import gather
@@ -175,7 +177,10 @@ def _write_page(
 
     source, place, reader, asked = run
     shown = shown_source(source)
-    content = gather(shown, found, index, reader, asked, place.shortfalls(), place.findings(reader))
+    name = None if chosen.run is None else chosen.run.name
+    content = gather(
+        shown, found, index, reader, asked, place.shortfalls(), place.findings(reader), name
+    )
     with replacing(path) as file:
         for piece in document(content):
             file.write(piece.encode())

@@ -96,6 +96,41 @@ def test_recordings(run: Run, tmp_path: Path, source: Path) -> None:
     assert len(page.ids & {"run", "steps"}) == (2 if slowest else 1)
 
 
+def test_the_wall_time_has_the_share_of_each_row(run: Run, spool: Path, tmp_path: Path) -> None:
+    """On a line of its own, in a table whose headings wrap: eight columns fit the page."""
+    done = run("report", "--html", "run.html", "--json")
+    text = (tmp_path / "run.html").read_text("utf-8")
+    [heads, row] = Page(text).tables["The wall time of each rank"]
+    [rank] = json.loads(done.stdout)["ranks"]
+    parts = [each for each in rank["time"] if each["ns"]]
+    assert len(heads) == len(row) == 2 + len(parts)
+    assert [cell.rpartition("s")[2] for cell in row[2:]] == [
+        f"{100 * each['share']:.1f} %" for each in parts
+    ]
+    assert '<table class="wall">' in text
+
+
+def test_the_process_that_started_the_ranks_is_none_of_them() -> None:
+    """It has no steps, so it is in no table of them."""
+    reader = Batches(batch([
+        span("cirron.session", 9000, rank=None, id="job"),
+        span("cirron.session", 8000, "job", id="s"),
+        *(span("step", 1000, "s", id=f"{each}", at=1000 * each) for each in range(3)),
+    ]))  # fmt: skip
+    page = Page(text_of(reader))
+    assert [row[0] for row in page.tables["The steps of each rank by phase"][1:]] == ["rank 0"]
+    assert page.texts[page.texts.index("rank") + 1] == "0", "and not `ranks 0`, which reads as none"
+
+
+def test_a_run_with_a_name_is_shown_by_it(run: Run, spool: Path, tmp_path: Path) -> None:
+    done = run("report", "--html", "run.html", "--json")
+    name = json.loads(done.stdout)["run"]["name"]
+    page = Page((tmp_path / "run.html").read_text("utf-8"))
+    assert page.texts[1:4] == [
+        f"{name}: report of cirron-otel", "cirron-otel report of a run in .cirron", name
+    ]  # fmt: skip
+
+
 def test_what_is_missing_is_told(run: Run, tmp_path: Path) -> None:
     run("report", SPOOLS / "23_sigkill_plus_stray_tmp", "--html", "run.html")
     text = " ".join(Page((tmp_path / "run.html").read_text()).texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...spool.failures import Failure
+from ...spool.run_time import Row, WallTime
 from ...spool.verdict import Verdict, what
 from ..report_text import wall_time_names
 from ..text import duration, local_moment
@@ -90,10 +91,15 @@ def _wall_time(content: RunContent) -> Iterator[Content]:
     rows = [row for row in names if any(each.time.rows[row] for each in ranks)]
     listed = [
         (rank_name(each.rank), took(each.time.total_ns),
-         *(f"{duration(each.time.rows[row])} ({share(each.time.share(row))})" for row in rows))
+         *(_with_share(each.time, row) for row in rows))
         for each in ranks[:_MOST_RANKS]
     ]  # fmt: skip
     heads = ("rank", "wall time", *(names[row] for row in rows))
-    yield table("The wall time of each rank", heads, listed, right=heads[1:])
+    yield table("The wall time of each rank", heads, listed, right=heads[1:], class_="wall")
     if len(ranks) > _MOST_RANKS:
         yield note(f"and {len(ranks) - _MOST_RANKS:,} more: ", code("report --json"), " has them")
+
+
+def _with_share(time: WallTime, row: Row) -> Content:
+    """The time of a row, and its share on a line of its own, so that all columns fit the page."""
+    return [duration(time.rows[row]), Element("div", share(time.share(row)), class_="dim")]

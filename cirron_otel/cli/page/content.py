@@ -44,6 +44,8 @@ class RunContent:
 
     source: str
     """As people may see it."""
+    run_name: str | None
+    """None if the source records no run, or if it has several and all of them are shown."""
     report: RunReport
     sessions: list[SessionSummary]
     versions: list[str]
@@ -71,6 +73,7 @@ def gather(
     asked: Sequence[str],
     warnings: list[str],
     findings: Sequence[Finding],
+    run_name: str | None = None,
 ) -> RunContent:
     """Everything that the page of a run shows; `report` is what `report_run` said of the index.
 
@@ -90,6 +93,7 @@ def gather(
         sessions = with_processes(sessions, reader.paths)
     return RunContent(
         source,
+        run_name,
         report,
         sessions,
         sorted(index.sdk_versions),

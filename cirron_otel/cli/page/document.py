@@ -30,7 +30,7 @@ _TITLES = {
 def document(content: RunContent) -> Iterator[str]:
     """The text of the page, piece by piece: HTML of its own, that asks nobody for anything."""
     style = Stylesheet(resources.files(__package__).joinpath("style.css").read_text("utf-8"))
-    title = f"{short(content.source)}: report of cirron-otel"
+    title = f"{short(content.run_name or content.source)}: report of cirron-otel"
     head = Element(
         "head",
         Element("meta", charset="utf-8"),
@@ -99,7 +99,7 @@ def _header(content: RunContent) -> Element:
             ("took", took(max(ends) - min(starts))),
         ]
     facts += [
-        ("ranks", short(numbers(ranks))),
+        ("rank" if len(ranks) == 1 else "ranks", short(numbers(ranks))),
         ("sessions", number(sum(each.id is not None for each in content.sessions))),
         ("steps", number(sum(len(each.steps.steps.durations) for each in report.ranks))),
         ("spans", number(report.spans)),
@@ -107,10 +107,17 @@ def _header(content: RunContent) -> Element:
     ]
     return Element(
         "header",
-        Element("p", "cirron-otel report", class_="over"),
-        Element("h1", short(content.source, 120)),
+        Element("p", _over(content), class_="over"),
+        Element("h1", short(content.run_name or content.source, 120)),
         facts_list(facts),
     )
+
+
+def _over(content: RunContent) -> str:
+    """The line above the name of the run."""
+    if content.run_name is None:
+        return "cirron-otel report"
+    return f"cirron-otel report of a run in {short(content.source, 120)}"
 
 
 def _warnings(content: RunContent) -> Element | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...spool.run_report import MarkSeries, RankReport, SlowStep
 from ...spool.run_series import Point
@@ -34,7 +34,7 @@ _MOST_PHASES = 640
 
 def time_section(content: RunContent, palette: Palette) -> Element:
     """Where the time of the steps went, by rank and by phase."""
-    ranks = content.report.ranks
+    ranks = _in_training(content.report.ranks)
     longest = max((_whole(each) for each in ranks), default=0)
     rows = [
         (
@@ -56,6 +56,12 @@ def time_section(content: RunContent, palette: Palette) -> Element:
         note(f"and {len(ranks) - _MOST_RANKS:,} more ranks") if len(ranks) > _MOST_RANKS else None,
         list(_phase_tables(content)),
     )
+
+
+def _in_training(ranks: Sequence[RankReport]) -> list[RankReport]:
+    """The ranks, without the process that started them: it has no rank and no steps."""
+    stated = [each for each in ranks if each.rank is not None or each.steps.steps.durations]
+    return stated or list(ranks)
 
 
 def _whole(rank: RankReport) -> int:
