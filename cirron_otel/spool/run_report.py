@@ -116,6 +116,9 @@ FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, n
 _EPOCH = "epoch"
 _MOST_LEVELS = 64
 _MAX_SERIES = 1000
+_RECOMPUTE = """
+SELECT coalesce(sum(max(end_ns - start_ns, 0)), 0) FROM span WHERE rank IS ? AND name = 'recompute'
+"""
 
 
 @dataclass(slots=True)
@@ -131,6 +134,8 @@ class RankReport:
     steps: Breakdown
     time: WallTime
     """Where the time from `first_ns` to `last_ns` went."""
+    recompute_ns: int = 0
+    """The part of the backward passes in which activation checkpointing computes again."""
 
     @property
     def run_ns(self) -> int | None:
@@ -339,7 +344,8 @@ def _rank(
 ) -> RankReport:
     steps = _breakdown(index, rank)
     time = wall_time(index, rank, first_ns, last_ns, steps.warm_up)
-    return RankReport(rank, spans, first_ns, last_ns, steps, time)
+    recompute_ns = index.one(_RECOMPUTE, rank)
+    return RankReport(rank, spans, first_ns, last_ns, steps, time, int(recompute_ns))
 
 
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:

@@ -53,7 +53,7 @@ _WHAT: dict[Bound, str] = {
 }
 _TRY: dict[Bound, tuple[str, ...]] = {
     "input": (
-        "more workers: DataLoader(num_workers=..., persistent_workers=True, pin_memory=True)",
+        "more workers: DataLoader(num_workers=..., persistent_workers=True)",
         "less work per sample: decode, resize or tokenize once, ahead of the training",
     ),
     "forward": (
@@ -62,8 +62,7 @@ _TRY: dict[Bound, tuple[str, ...]] = {
     ),
     "backward": (
         "mixed precision (torch.autocast) and torch.compile(model)",
-        "no activation checkpointing where memory allows; with DDP, fewer synchronizations"
-        " (no_sync while gradients accumulate)",
+        "a larger batch, if the device has room",
     ),
     "optimizer": (
         "a fused optimizer (fused=True, or foreach=True)",
@@ -79,7 +78,7 @@ _TRY: dict[Bound, tuple[str, ...]] = {
     ),
     "start-up": (
         "judge the speed by a longer run: this one ended soon after it had started",
-        "keep compiled code (TORCHINDUCTOR_CACHE_DIR), and what the set-up computes",
+        "keep what runs ahead of the first step from run to run: tokenized texts, decoded files",
     ),
     "stragglers": ("compare its phases with those of the other ranks in the table below",),
     "idle time": (
@@ -92,6 +91,10 @@ _TRY: dict[Bound, tuple[str, ...]] = {
     ),
     "other phases": ("look at the phases of the steps in the table below",),
 }
+_PINNED = "more workers: DataLoader(num_workers=..., persistent_workers=True, pin_memory=True)"
+"""In place of the first suggestion for `input` if batches are copied to a device."""
+_WARM_UP = 0.25
+"""From this part of the start-up on, the slow first steps are what can be improved."""
 
 
 @dataclass(slots=True)
@@ -158,7 +161,7 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
         return None, straggler
     bound = _choose(shares)
     evidence = _evidence(bound, trained, straggler)
-    verdict = Verdict(bound, shares[bound], evidence, list(_TRY[bound]), shares)
+    verdict = Verdict(bound, shares[bound], evidence, _suggestions(bound, trained), shares)
     if bound in _OUTSIDE:
         verdict.in_steps = _in_steps(shares, trained, straggler)
     return verdict, straggler
@@ -185,7 +188,26 @@ def _in_steps(
     of_steps = {bound: share / total for bound, share in inside.items()}
     bound = _choose(of_steps)
     evidence = _evidence(bound, ranks, straggler)
-    return StepsVerdict(bound, of_steps[bound], evidence, list(_TRY[bound]))
+    return StepsVerdict(bound, of_steps[bound], evidence, _suggestions(bound, ranks))
+
+
+def _suggestions(bound: Bound, ranks: Sequence[RankReport]) -> list[str]:
+    """What to try: two things that apply to this run."""
+    if len(_TRY[bound]) < 2:
+        return list(_TRY[bound])
+    first, second = _TRY[bound]
+    if bound == "input" and any(p.name == "h2d" for each in ranks for p in each.steps.phases):
+        first = _PINNED
+    elif bound == "backward" and any(each.recompute_ns for each in ranks):
+        second = "no activation checkpointing, if the device has room"
+    elif bound == "backward" and len(ranks) > 1:
+        second = "with DDP, fewer synchronizations (no_sync while gradients accumulate)"
+    elif bound == "start-up":
+        set_up = sum(each.time.rows["set_up"] for each in ranks)
+        warm_up = sum(each.time.rows["warm_up"] for each in ranks)
+        if warm_up > _WARM_UP * (set_up + warm_up):
+            second = "keep compiled code from run to run (TORCHINDUCTOR_CACHE_DIR)"
+    return [first, second]
 
 
 def what(bound: Bound) -> str:
@@ -225,7 +247,10 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
     phases = {name for name, kind in _KINDS.items() if kind == bound}
     if bound in ("unattributed time", "other phases") or phases:
         mean = _mean(bound, phases, steps)
-        return f"{_ms(mean)} of a step's {_ms(typical)} on average"
+        again = sum(each.recompute_ns for each in ranks) if bound == "backward" else 0
+        done = sum(len(each.steps.durations) for each in steps)
+        recomputed = f", {_ms(again // done)} of it to recompute activations" if again else ""
+        return f"{_ms(mean)} of a step's {_ms(typical)} on average{recomputed}"
     if bound == "start-up":
         first = [each.time.rows["set_up"] for each in ranks]
         warm = [each.time.rows["warm_up"] for each in ranks]

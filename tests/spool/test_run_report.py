@@ -263,6 +263,45 @@ def test_the_verdict(tmp_path: Path, phases: dict[str, int], begun: int, bound: 
     assert sum(found.verdict.shares.values()) == pytest.approx(1, abs=0.02)
 
 
+def suggested(folder: Path, *ranks: list[dict[str, Any]]) -> tuple[str, str]:
+    """The evidence and the suggestions for what bounds the steps of a run, or all of it."""
+    folder.mkdir()
+    verdict = spool(folder, *ranks).verdict
+    assert verdict is not None
+    return verdict.evidence, "; ".join(verdict.suggestions)
+
+
+def test_the_suggestions_apply_to_the_run(tmp_path: Path) -> None:
+    """Pinned memory for copies, no_sync for several ranks, kept code for slow first steps."""
+    load = {"data_load": 60, "forward": 20, "backward": 20}
+    _, on_host = suggested(tmp_path / "host", training(0, *[load] * 9))
+    _, on_device = suggested(tmp_path / "device", training(0, *[{**load, "h2d": 5}] * 9))
+    assert ("pin_memory" in on_host, "pin_memory" in on_device) == (False, True)
+    back = {"forward": 30, "backward": 60}
+    _, alone = suggested(tmp_path / "one", training(0, *[back] * 9))
+    assert "no_sync" not in alone
+    assert "activation checkpointing" not in alone
+    two = (training(0, *[back] * 9), training(1, *[back] * 9))
+    assert "no_sync" in suggested(tmp_path / "two", *two)[1]
+    _, set_up = suggested(tmp_path / "set-up", training(0, *[back] * 9, begun=50_000))
+    _, slow = suggested(tmp_path / "slow", training(0, {"forward": 9000}, *[back] * 9))
+    assert ("TORCHINDUCTOR" in set_up, "TORCHINDUCTOR" in slow) == (False, True)
+
+
+def test_recomputed_activations_are_evidence(tmp_path: Path) -> None:
+    """TRL switches activation checkpointing on by default: its cost is in every backward."""
+    spans = training(0, *[{"forward": 30, "backward": 60}] * 10)
+    backward = [each for each in spans if each["name"] == "backward"]
+    spans += [
+        {**each, "id": f"{number:032x}", "parent_id": each["id"], "name": "recompute",
+         "end_ns": each["start_ns"] + 20}
+        for number, each in enumerate(backward, 1)
+    ]  # fmt: skip
+    evidence, tried = suggested(tmp_path / "run", spans)
+    assert evidence == "60 ns of a step's 90 ns on average, 20 ns of it to recompute activations"
+    assert "no activation checkpointing, if the device has room" in tried
+
+
 def test_warm_up_is_told_apart(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
