@@ -99,7 +99,8 @@ def conclusions(report: RunReport) -> Iterator[str]:
 
 def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
     error = printable(failure.error).removeprefix("killed: ").removeprefix("incomplete: ")
-    head = f"{failure.state.upper()}: {who(failure.rank)}: "
+    rank = "" if failure.rank is None else f"{who(failure.rank)}: "
+    head = f"{failure.state.upper()}: {rank}"
     yield from _wrapped(error, head, "  ")
     place = [
         f"{name} {printable(index)}"
@@ -172,6 +173,8 @@ def _time(report: RunReport) -> Iterator[str | Table]:
     if not ranks:
         return
     rows = [row for row in _ROWS if any(each.time.rows[row] for each in ranks)]
+    if rows == ["set_up"] and all(each.rank is None for each in ranks):
+        return  # a job whose processes recorded nothing: there is no first step
     if len(ranks) == 1:
         only = ranks[0]
         yield f"The wall time of {who(only.rank)}:"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from cirron_otel.storage import Storage
 from tests.cli.conftest import SPOOLS, Run, one_line
+from tests.cli.html_page import Page
 from tests.storage.helpers import files
 
 
@@ -60,6 +62,17 @@ def test_ranks(run: Run) -> None:
     lines = run("report", SPOOLS / "07_ranks").stdout.splitlines()
     assert "The wall time of each rank:" in lines
     assert max(len(line) for line in lines[1:]) <= 80
+
+
+def test_a_job_whose_processes_recorded_nothing(run: Run, tmp_path: Path) -> None:
+    """The process of `cirron-otel run` has no rank, and the job no first step."""
+    run("run", "--", sys.executable, "-c", "raise SystemExit(3)")
+    done = run("report", "--html", "run.html")
+    lines = done.stdout.splitlines()
+    assert lines[2] == "FAILED: exit code 3"
+    assert len(lines) == 4
+    assert "no rank" not in done.stdout
+    assert "failed: exit code 3" in Page((tmp_path / "run.html").read_text("utf-8")).texts
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_reported(run: Run) -> None:

@@ -51,7 +51,8 @@ def _failure(failure: Failure) -> Content:
         facts.append(f"last {short(failure.loss_name, 30)} {failure.last_loss:.6g}")
     if failure.where is not None:
         facts.append(short(failure.where, 200))
-    head = f"{rank_name(failure.rank)} {failure.state}: "
+    rank = "" if failure.rank is None else f"{rank_name(failure.rank)} "
+    head = f"{rank}{failure.state}: "
     return [Element("strong", head + short(failure.error, 300)), Element("div", "; ".join(facts))]
 
 
