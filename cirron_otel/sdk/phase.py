@@ -62,7 +62,44 @@ class Phase(Scope):
 class Whole(Phase):
     """A pass over a loader: an epoch, or an evaluation."""
 
-    __slots__ = ()
+    __slots__ = ("_ends",)
+
+    _ends: LastEnd | None
+
+    @property
+    def _inside(self) -> LastEnd:
+        """Collects when the user's own scopes and spans directly below it end."""
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = LastEnd()
+        return ends
+
+    @property
+    def last_end(self) -> int:
+        """The latest of these ends (monotonic ns), or 0."""
+        return 0 if self._ends is None else self._ends.last
+
+
+class LastEnd:
+    """The latest end among scopes and spans; it has the methods of `Intervals` that they call."""
+
+    __slots__ = ("last", "open")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.open: dict[Any, None] = {}
+        """Always empty: a span that is still open does not prolong the pass."""
+
+    def begin(self, span: Any) -> None:
+        """A span of another library begins."""
+
+    def append(self, interval: tuple[int, int]) -> None:
+        """A span of another library has ended."""
+        self.last = max(self.last, interval[1])
+
+    def ended(self, _scope: Any, end: int) -> None:
+        """A scope has ended."""
+        self.last = max(self.last, end)
 
 
 class Step(Phase):

@@ -194,6 +194,52 @@ def torch_checkpoints(ci: Any) -> Any:
     return training.losses
 
 
+@loop("""
+cirron.session
+  epoch[0]
+    step[0-1]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+    eval[0]
+      data_load
+      forward
+      loss
+    checkpoint_save
+    publish
+  epoch[1]
+    step[0-1]
+      data_load
+      zero_grad
+      forward
+      loss
+      backward
+      optimizer_step
+    eval[1]
+      data_load
+      forward
+      loss
+    checkpoint_save
+    publish
+""")
+def saved_while_the_iterator_is_kept(ci: Any) -> Any:
+    """The Trainer of transformers takes so many batches, evaluates and saves, all in the epoch."""
+    training = Training()
+    for _ in range(2):
+        batches = iter(parts.loader())
+        for _ in range(2):
+            training.step(next(batches))
+        with torch.no_grad():
+            training.evaluate(parts.loader(2))
+        torch.save(training.model.state_dict(), io.BytesIO())
+        with ci.scope("publish"):
+            pass
+    return training.losses
+
+
 @pytest.mark.parametrize("name", sorted(LOOPS))
 def test_upkeep_has_scopes(name: str, tmp_path: Path) -> None:
     own = LOOPS[name]

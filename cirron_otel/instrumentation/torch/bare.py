@@ -249,6 +249,7 @@ class Bare:
             self.close()
             numbers = self._tracker.passes.numbers
             scope = self.evaluation = Whole.__new__(Whole)
+            scope._ends = None
             begin(scope, EVALUATIONS[0], numbers.evaluations, None, above, _get(), now())
             numbers.evaluations += 1
             scope._start, scope._trace = phase._start, phase._trace

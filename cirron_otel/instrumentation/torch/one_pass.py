@@ -147,6 +147,7 @@ class Pass:
     def open(self, name: str, index: int, above: Any) -> None:
         """Open its scope, and let that be current."""
         scope = Whole.__new__(Whole)
+        scope._ends = None
         begin(scope, name, index, None, above, self.base, now())
         self.within = make_current(scope, self.base)
         self.scope = scope
@@ -173,7 +174,7 @@ class Pass:
         """
         scope = self.scope
         if scope is not None:
-            until = scope._until = max(at, self.reached, scope._start)
+            until = scope._until = max(at, self.reached, scope.last_end, scope._start)
             if left is not None:
                 keep(scope, left, until)
             else:

@@ -320,6 +320,9 @@ class Tracker:
             if type(above) is Enclosing:
                 above.took()
             self._note(kind)
+            own = self.passes.training
+            if own is not None and above is own.scope:
+                own.reached = max(own.reached, phase._until)
             self.settle(phase)
 
     def drop(self, phase: Phase) -> None:

@@ -223,9 +223,9 @@ class Copies(Phase):
         self._until = now()
         if error is not None:
             self._fail(error)
-        others = tracker.passes.evaluation
-        if others is not None and above is others.scope:
-            others.reached = max(others.reached, self._until)
+        for some in (tracker.passes.evaluation, tracker.passes.training):
+            if some is not None and above is some.scope:
+                some.reached = max(some.reached, self._until)
 
     def over(self) -> None:
         """Nothing follows. On any thread, if it is due."""
