@@ -12,15 +12,18 @@ from .tree import TreeNode
 
 STEP = "step"
 MICRO_STEP = "micro_step"
+OPTIMIZER_STEP = "optimizer_step"
 
 _FEW = 4
 """Of fewer steps none is told apart as warm-up."""
 _MOST_WARM_UP = 50
 _PHASES = frozenset({
-    "data_load", "h2d", "forward", "loss", "backward", "optimizer_step", "zero_grad", "clip_grad",
+    "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
     "scheduler_step", "collective",
 })  # fmt: skip
-_CLOSED = (_PHASES - {"optimizer_step"}) | {"recompute", "eval", "epoch", STEP, MICRO_STEP}
+_CLOSED = (_PHASES - {OPTIMIZER_STEP}) | {"recompute", "eval", "epoch", STEP, MICRO_STEP}
+
+_CLOSURE_ENDS = frozenset({"backward", "clip_grad", "collective"})
 
 
 def is_phase(name: str | None) -> bool:
@@ -40,6 +43,11 @@ def holds_phases(name: str | None) -> bool:
     They do not inside another phase: a gradient penalty's backward is a part of its forward.
     """
     return name not in _CLOSED and not is_checkpoint(name)
+
+
+def ends_closure(name: str | None) -> bool:
+    """Whether a phase is one of the last of an optimizer's closure."""
+    return name in _CLOSURE_ENDS
 
 
 @dataclass(slots=True)
@@ -167,9 +175,29 @@ def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
             todo = [top]
             while todo:
                 inner = list(_inside(phase := todo.pop()))
-                taken = sum(each.duration_ns or 0 for each in inner)
-                yield phase, max((phase.duration_ns or 0) - taken, 0)
+                yield phase, _own_time(phase, inner)
                 todo += reversed(inner)
+
+
+def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
+    """The time of a phase without the phases inside it, ns.
+
+    An optimizer updates the weights when its closure has returned: after the closure's backward and
+    what follows on that. The time between the phases of the closure is the trainer's, not the
+    optimizer's.
+    """
+    duration = phase.duration_ns or 0
+    is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
+    if not is_closure or phase.start_ns is None:
+        return max(duration - sum(each.duration_ns or 0 for each in inner), 0)
+    own, reached, is_over = 0, phase.start_ns, False
+    for each in sorted(inner, key=lambda node: node.start_ns or 0):
+        start = each.start_ns or 0
+        if is_over and not ends_closure(each.name):
+            own += max(start - reached, 0)
+        is_over = ends_closure(each.name)
+        reached = max(reached, start + (each.duration_ns or 0))
+    return own + max(phase.start_ns + duration - reached, 0)
 
 
 def _inside(phase: TreeNode) -> Iterator[TreeNode]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .breakdown import STEP, Breakdown, Phase, holds_phases, is_phase
+from .breakdown import STEP, Breakdown, Phase, ends_closure, holds_phases, is_phase
 from .drops import Drop, drops_of
 from .failures import Failure, failures_of
 from .index import SpoolIndex, id_of
@@ -51,17 +51,17 @@ DELETE FROM step WHERE no IN (
     SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
 );
 CREATE TABLE part (
-    no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, ns INTEGER, is_phase INTEGER,
-    phase INTEGER
+    no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, start_ns INTEGER, ns INTEGER,
+    is_phase INTEGER, phase INTEGER
 );
 INSERT INTO part
-WITH RECURSIVE part (no, id, step, name, ns, is_phase, phase) AS (
-    SELECT span.no, span.id, step.no, span.name, max(span.end_ns - span.start_ns, 0),
-        span.name IS NOT 'micro_step', NULL
+WITH RECURSIVE part (no, id, step, name, start_ns, ns, is_phase, phase) AS (
+    SELECT span.no, span.id, step.no, span.name, span.start_ns,
+        max(span.end_ns - span.start_ns, 0), span.name IS NOT 'micro_step', NULL
     FROM step JOIN span ON span.parent = step.id AND span.no <> step.no
     UNION ALL
-    SELECT span.no, span.id, part.step, span.name, max(span.end_ns - span.start_ns, 0),
-        part.name IS 'micro_step' OR is_phase(span.name),
+    SELECT span.no, span.id, part.step, span.name, span.start_ns,
+        max(span.end_ns - span.start_ns, 0), part.name IS 'micro_step' OR is_phase(span.name),
         CASE WHEN part.is_phase THEN part.no ELSE part.phase END
     FROM part CROSS JOIN span ON span.parent = part.id
     WHERE part.name IS 'micro_step' AND NOT part.is_phase OR holds_phases(part.name)
@@ -69,10 +69,21 @@ WITH RECURSIVE part (no, id, step, name, ns, is_phase, phase) AS (
 SELECT * FROM part;
 CREATE TABLE phase (no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER);
 INSERT INTO phase
-SELECT no, step, coalesce(nullif(name, ''), '?'), max(ns - coalesce(nested.taken, 0), 0)
-FROM part LEFT JOIN (
-    SELECT phase AS around, sum(ns) AS taken FROM part WHERE is_phase GROUP BY phase
-) AS nested ON nested.around = part.no
+WITH nested (around, taken, has_closure, ended, gaps) AS (
+    SELECT phase, sum(ns), max(name IS 'backward'), max(start_ns + ns),
+        sum(CASE WHEN ends_closure(name) AND next IS NOT NULL AND NOT ends_closure(next)
+            THEN max(next_ns - start_ns - ns, 0) ELSE 0 END)
+    FROM (
+        SELECT phase, name, start_ns, ns, lead(name) OVER following AS next,
+            lead(start_ns) OVER following AS next_ns
+        FROM part WHERE is_phase WINDOW following AS (PARTITION BY phase ORDER BY start_ns, no)
+    ) GROUP BY phase
+)
+SELECT no, step, coalesce(nullif(name, ''), '?'),
+    CASE WHEN name IS 'optimizer_step' AND has_closure AND start_ns IS NOT NULL
+    THEN gaps + max(start_ns + ns - max(start_ns, ended), 0)
+    ELSE max(ns - coalesce(taken, 0), 0) END
+FROM part LEFT JOIN nested ON nested.around = part.no
 WHERE is_phase AND ns IS NOT NULL ORDER BY no;
 DROP TABLE part;
 CREATE INDEX step_rank ON step (rank);
@@ -316,7 +327,7 @@ def report_run(
     if reader is not None:
         # A process without a batch may belong to another run than the one that is read.
         sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
-    for function in (is_phase, holds_phases):
+    for function in (is_phase, holds_phases, ends_closure):
         index.function(function)
     index.script(_STEPS)
     marks, left_out = _series(index)

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cirron_otel.spool.breakdown import break_down
 from cirron_otel.spool.reader import SpoolReader
 from cirron_otel.spool.run_report import RunReport, report_run, run_index
+from cirron_otel.spool.tree import build_trees
 
 _START = 1_795_000_000_000_000_000
 
@@ -163,8 +165,8 @@ def test_a_step_that_is_its_own_parent_is_one(tmp_path: Path) -> None:
 def test_phases_inside_an_optimizers_closure_count_by_themselves(tmp_path: Path) -> None:
     """As with LBFGS, skorch and Lightning; so do those inside the user's own scopes."""
     spans = [
-        span("forward", 30, "o", id="f"),
-        span("backward", 50, "o", id="b"),
+        span("forward", 30, "o", id="f", at=_START),
+        span("backward", 50, "o", id="b", at=_START + 30),
         span("attention", 20, "f", id="inside a forward"),
         span("backward", 7, "f", id="penalty"),
         span("optimizer_step", 100, "s", id="o"),
@@ -181,6 +183,28 @@ def test_phases_inside_an_optimizers_closure_count_by_themselves(tmp_path: Path)
         "collective": [1],
     }  # fmt: skip
     assert rank.steps.unattributed.durations == [7]
+
+
+def test_of_a_closure_the_optimizer_has_what_follows_its_calls(tmp_path: Path) -> None:
+    """Two calls of LBFGS; the time between the phases of a call is not the optimizer's."""
+    at = _START
+    spans = [
+        span("step", 100, id="s"),
+        span("optimizer_step", 90, "s", id="o", at=at + 5),
+        span("zero_grad", 2, "o", id="z1", at=at + 8),
+        span("forward", 10, "o", id="f1", at=at + 11),
+        span("backward", 10, "o", id="b1", at=at + 25),
+        span("clip_grad", 4, "o", id="c1", at=at + 37),
+        span("zero_grad", 2, "o", id="z2", at=at + 48),
+        span("forward", 10, "o", id="f2", at=at + 50),
+        span("backward", 10, "o", id="b2", at=at + 63),
+    ]
+    [rank] = spool(tmp_path, spans).ranks
+    phases = {each.name: each.durations for each in rank.steps.phases}
+    assert phases["optimizer_step"] == [(48 - 41) + (95 - 73)]
+    assert rank.steps.unattributed.durations == [100 - 48 - 29]
+    other = break_down(build_trees(SpoolReader(tmp_path)).trees)
+    assert {each.name: each.durations for each in other.phases} == phases
 
 
 def test_every_moment_of_the_wall_time_has_one_row(tmp_path: Path) -> None:
