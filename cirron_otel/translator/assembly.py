@@ -69,7 +69,7 @@ def keys_of(item: Item) -> Iterator[tuple[_Key, object]]:
     if isinstance(item, SpanSet):
         yield (0, _text(item.record.get("id")), item.seq), item.record
     else:
-        yield (_SYNTHETIC, "carrier", item.ordinal), [item.span_id, item.rest, item.mark_ids]
+        yield (_SYNTHETIC, "carrier", item.ordinal), [item.rest, item.mark_ids]
     for which, placed in ((1, item.marks), (2, item.snapshots)):
         for record, seq in placed:
             yield (which, _text(record.get("id")), seq), record

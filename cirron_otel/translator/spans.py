@@ -47,7 +47,7 @@ class SpanSet:
     more_marks: int = 0
     """The number of further marks of the span, which are on carriers."""
     wire_id: object = None
-    """The id of a decoded span before the rest is applied, which its carriers have as well."""
+    """The key of a decoded span's carriers (`carried_ids`)."""
     states_mark_ids: bool = False
     """Whether the rest of a decoded span contains `mark_ids`, so that carriers add none."""
     dropped: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class SpanSet:
 
 
 CarriedIds = Mapping[object, Sequence[Any]]
-"""The ids of the marks on carriers, in order, by the id of their scope."""
+"""The ids of the marks on carriers, in order, by the Cirron id of their scope and by its span id."""
 NO_CARRIED: CarriedIds = {}
 _UNKNOWN = object()
 """A placeholder for ids on carriers that have not been read; it equals no id."""
@@ -206,6 +206,7 @@ def _derived_parent(span: Span) -> str | None:
 
 def _write_rest(span: Span, record: Record, wire: Wire, carried: CarriedIds) -> None:
     decoded = _read(span, wire.header, wire.origin)
+    decoded.wire_id = _wire_id(span, decoded.record["id"], record)
     attach_carried(decoded, carried)
     rest = rests.difference(record, decoded.record)
     rests.write(span.attributes, sc.REST, rests.text_of(rest))
@@ -250,10 +251,10 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
     unit.overhead_ns = read_typed(ours, sc.OVERHEAD_NS, "int_value")
     unit.more_marks = read_typed(ours, sc.MORE_MARKS, "int_value") or 0
     record = unit.record
-    unit.wire_id = record["id"]
+    derived = record["id"]
     unit.states_mark_ids = any("mark_ids" in rest.get(member, ()) for member in ("set", "missing"))
     # The id comes before the rest: an event's span is the one whose id decoding finds here.
-    record_id = rest.get("set", {}).get("id", record["id"])
+    record_id = rest.get("set", {}).get("id", derived)
     if "id" in rest.get("missing", ()):
         record_id = None
     foreign = []
@@ -274,7 +275,17 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
     if otel:
         record["otel"] = otel
     rests.apply(record, rest)
+    unit.wire_id = _wire_id(span, derived, record)
     return unit
+
+
+def _wire_id(span: Span, derived: str, record: Record) -> object:
+    """Return the key of the carriers of `record`, which has the id `derived` without its rest.
+
+    Carriers do not have an id that is only in the rest, and the derived one depends on the trace,
+    which changes when parts of a batch are encoded again. Their span id does not.
+    """
+    return derived if record.get("id") == derived else span.span_id
 
 
 def _fields(span: Span, ours: dict[str, AnyValue], attrs: Record, origin: Origin) -> Record:

@@ -51,10 +51,14 @@ class Carrier:
 
 
 def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
-    """Collect the ids of marks on decoded carriers, by scope and in the order of the ordinals."""
+    """Collect the ids of marks on decoded carriers, in the order of the ordinals.
+
+    The keys are the Cirron id of the scope and, for a scope whose id is not sayable, its span id.
+    """
     ids: dict[object, list[Any]] = {}
     for carrier in sorted(carriers, key=lambda carrier: carrier.ordinal):
-        ids.setdefault(carrier.span_id, []).extend(carrier.mark_ids)
+        for key in (carrier.span_id, carrier.parent):
+            ids.setdefault(key, []).extend(carrier.mark_ids)
     return ids
 
 
