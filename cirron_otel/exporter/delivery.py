@@ -75,6 +75,8 @@ class Delivery:
         self._is_scan_due = False
         self._sealed = self._done = 0
         """Own batches that were notified, and those that need nothing more."""
+        self._evicted = 0
+        """Own batches that left the spool before they were sent."""
         self._is_idle = False
         """Whether the thread waits, so that a new batch has to wake it."""
         self._is_hurried = False
@@ -168,8 +170,7 @@ class Delivery:
         backlogs = self._held()
         counts = self._tally.counts()
         noted = len(self._noted) + self._unnoted
-        waiting = noted + (self._own.waiting if self._own else 0)
-        counts["evicted"] += max(self._sealed - self._done - waiting, 0)
+        counts["evicted"] += self._evicted
         return {
             "target": self._target.shown,
             **counts,
@@ -192,7 +193,9 @@ class Delivery:
             try:
                 if self._is_over():
                     break
-                if not self._attempt(self._turn) and not self._is_over():
+                has_more = self._attempt(self._turn)
+                self._count_evicted()
+                if not has_more and not self._is_over():
                     self._pause()
             except Exception as error:  # a mistake of ours: slowly on, and not silently
                 self._tally.failed(error, self._target.shown)
@@ -202,6 +205,17 @@ class Delivery:
         for backlog in self._held():
             self._attempt(backlog.release)
         self._attempt(self._target.close)
+
+    def _count_evicted(self) -> None:
+        """Bring `_evicted` up to date: what was notified, is not done and waits no more.
+
+        Only the delivery's thread knows it, between two turns: within one, a batch may be on its
+        way from one of the three to another.
+        """
+        with self._changed:
+            noted = len(self._noted) + self._unnoted
+            waiting = noted + (self._own.waiting if self._own else 0)
+            self._evicted = max(self._evicted, self._sealed - self._done - waiting)
 
     def _attempt(self, what: Callable[[], object]) -> bool:
         """Do something, whatever comes of it: what it gives, False where it failed."""

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import shutil
+import sys
 import socket
 import threading
 from collections.abc import Sequence
@@ -260,6 +261,33 @@ def test_batches_evicted_before_they_were_sent_are_counted(tmp_path: Path) -> No
     stats = delivery.stats()
     assert stats["evicted"] + stats["sent_batches"] == 50
     assert_in_order(server.accepted, process.sealed[stats["evicted"] :])
+
+
+def test_nothing_counts_as_evicted_while_batches_are_on_their_way(tmp_path: Path) -> None:
+    """A collector reads the counts all the time and exports them; a counter never goes back."""
+    process, interval = Process(tmp_path), sys.getswitchinterval()
+    with CirronServer().running() as server:
+        delivery = process.delivery(cirron_target(server.url))
+        delivery.start()
+        is_over, seen = threading.Event(), set()
+
+        def read() -> None:
+            while not is_over.is_set():
+                seen.add(delivery.stats()["evicted"])
+
+        reader = threading.Thread(target=read)
+        sys.setswitchinterval(1e-6)
+        try:
+            reader.start()
+            for _ in range(300):
+                delivery.notify(process.seal())
+            assert delivery.finish(60)
+        finally:
+            sys.setswitchinterval(interval)
+            is_over.set()
+            reader.join()
+    assert seen == {0}
+    assert_in_order(server.accepted, process.sealed)
 
 
 def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
