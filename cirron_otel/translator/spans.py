@@ -55,7 +55,7 @@ class SpanSet:
 
 
 CarriedIds = Mapping[object, Sequence[Any]]
-"""The ids of the marks on carriers, in order, by the Cirron id of their scope and by its span id."""
+"""The ids of the marks on carriers, in order, by the Cirron id and the span id of their scope."""
 NO_CARRIED: CarriedIds = {}
 _UNKNOWN = object()
 """A placeholder for ids on carriers that have not been read; it equals no id."""

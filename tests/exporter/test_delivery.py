@@ -6,8 +6,8 @@ import io
 import json
 import logging
 import shutil
-import sys
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path

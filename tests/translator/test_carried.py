@@ -1,4 +1,4 @@
-"""Marks on carriers reach their span again in every way in which the parts of a batch are joined."""
+"""Marks on carriers reach their span again, however the parts of a batch are joined."""
 
 from __future__ import annotations
 
