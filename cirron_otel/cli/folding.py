@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..semconv import OVERHEAD_NS
 from .spool_show import appendix, failure
-from .text import count, duration, moment, numbers, printable
+from .text import count, duration, local_moment, numbers, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -158,7 +158,7 @@ def _label(found: Fold, around: int | None, *, is_root: bool = False) -> Text:
         label.append(f"  {'median ' if times > 1 else ''}{duration(found.median_ns)}", "cyan")
     label.append(failure(first.error), "red")
     if is_root and first.start_ns is not None:
-        label.append(f"  {moment(first.start_ns)} UTC", "dim")
+        label.append(f"  {local_moment(first.start_ns)}", "dim")
     if first.rank is not None and first.rank != around:
         label.append(f"  rank {first.rank}", "dim")
     label.append(appendix(found.marks, sum(node.marks_left_out for node in found.nodes)), "green")

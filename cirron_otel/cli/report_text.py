@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import output
 from .tables import breakdown_table, rows_table
-from .text import clock_time, count, duration, local_moment, printable, value_text
+from .text import clock_time, count, duration, local_moment, printable, value_text, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,12 +19,9 @@ if TYPE_CHECKING:
     from ..spool.run_time import Row
     from ..spool.verdict import Verdict
 
-WIDTH = 80
 _MOST_RANKS = 16
 _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
-_UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
-"""A figure and its unit, which stay on one line."""
 _PHASE_WIDTH = 9
 _SHORT_ID = 16
 """Digits: OpenTelemetry's span id, which `--span` takes as well."""
@@ -101,7 +96,7 @@ def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
     error = printable(failure.error).removeprefix("killed: ").removeprefix("incomplete: ")
     rank = "" if failure.rank is None else f"{who(failure.rank)}: "
     head = f"{failure.state.upper()}: {rank}"
-    yield from _wrapped(error, head, "  ")
+    yield from wrapped(error, head, "  ")
     place = [
         f"{name} {printable(index)}"
         for name, index in (("epoch", failure.epoch), ("step", failure.step))
@@ -117,7 +112,7 @@ def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
         facts.append(f"last {printable(failure.loss_name or 'loss')} {failure.last_loss:.6g}")
     if failure.pid is not None:
         facts.append(f"process {failure.pid}")
-    yield from _wrapped("; ".join(facts), "  ", "  ")
+    yield from wrapped("; ".join(facts), "  ", "  ")
     if failure.where is not None:
         yield f"  {printable(failure.where)}"
 
@@ -126,29 +121,20 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     from ..spool.verdict import what
 
     text = f"{what(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
-    yield from _wrapped(text, f"Bound by {verdict.bound}: ", "  ")
-    yield from _wrapped(verdict.evidence, "  ", "  ")
+    yield from wrapped(text, f"Bound by {verdict.bound}: ", "  ")
+    yield from wrapped(verdict.evidence, "  ", "  ")
     yield from _suggestions(verdict.suggestions)
     steps = verdict.in_steps
     if steps is not None:
         text = f"{what(steps.bound)} took {100 * steps.share:.0f} % of their time"
-        yield from _wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")
-        yield from _wrapped(steps.evidence, "  ", "  ")
+        yield from wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")
+        yield from wrapped(steps.evidence, "  ", "  ")
         yield from _suggestions(steps.suggestions)
 
 
 def _suggestions(suggestions: list[str]) -> Iterator[str]:
     for place, suggestion in enumerate(suggestions):
-        yield from _wrapped(suggestion, "  or: " if place else "  try: ", "    ")
-
-
-def _wrapped(text: str, head: str, indent: str) -> list[str]:
-    kept = _UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", text)
-    lines = textwrap.wrap(
-        kept, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
-    return [line.replace("\xa0", " ") for line in lines]
+        yield from wrapped(suggestion, "  or: " if place else "  try: ", "    ")
 
 
 def who(rank: int | None) -> str:
@@ -206,7 +192,7 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
     if not ranks:
         return
     if len(ranks) == 1:
-        yield from _wrapped(_steps_line(ranks[0]), f"The steps of {who(ranks[0].rank)}: ", "  ")
+        yield from wrapped(_steps_line(ranks[0]), f"The steps of {who(ranks[0].rank)}: ", "  ")
         yield ""
         yield breakdown_table(ranks[0].steps)
         return
@@ -216,7 +202,7 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
     slowest = report.straggler
     if slowest is not None:
         yield ""
-        yield from _wrapped(
+        yield from wrapped(
             f"{who(slowest.rank)}: {duration(slowest.own_ns)} of a step without waiting for others,"
             f" the middle of the other ranks {duration(slowest.others_ns)}; the difference is in"
             f" {printable(slowest.phase)}",
@@ -333,4 +319,4 @@ def _by_epoch(marks: list[MarkSeries]) -> Iterator[str]:
         if len(means) > _MOST_EPOCHS:
             means = [*means[: _MOST_EPOCHS // 2], "…", *means[-_MOST_EPOCHS // 2 :]]
         head = f"{printable(each.title)[:30]} (rank {_rank(each.rank)}): "
-        yield from _wrapped(" → ".join(means), f"  {head}", "    ")
+        yield from wrapped(" → ".join(means), f"  {head}", "    ")

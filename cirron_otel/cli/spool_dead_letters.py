@@ -12,7 +12,7 @@ import click
 from ..errors import UsageError
 from . import output
 from .parameters import DEFAULT_SPOOL, json_option
-from .text import count, moment, printable
+from .text import count, local_moment, printable
 
 if TYPE_CHECKING:
     from ..spool.dead_letters import DeadLetter
@@ -53,8 +53,8 @@ def ls(directory: str, target: str | None, as_json: bool) -> int:
         asked = ", retry requested" if letter.is_requested else ""
         output.result(f"{printable(letter.name)}  {letter.key}  {printable(why.target)}")
         output.result(
-            f"    {count(why.attempts, 'attempt')}, {moment(why.first_ns)} to"
-            f" {moment(why.last_ns)} UTC{asked}: {printable(why.reason)}"
+            f"    {count(why.attempts, 'attempt')}, {local_moment(why.first_ns)} to"
+            f" {local_moment(why.last_ns)}{asked}: {printable(why.reason)}"
         )
     output.message(count(len(letters), "dead letter"))
     return 0

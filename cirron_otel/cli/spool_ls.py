@@ -4,21 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import output
 from .parameters import json_option, spool_argument
-from .text import count, duration, moment, numbers, printable, size
+from .text import count, duration, local_moment, numbers, printable, size, wrapped
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..spool.reader import SpoolReader
     from ..spool.summary import SessionSummary, SpoolSummary
-
-_RIGHT = ("duration", "spans", "marks", "snapshots")
 
 
 @click.command(short_help="Sessions, counts, time span, health.")
@@ -38,7 +35,9 @@ def ls(directory: str, as_json: bool) -> int:
             output.result(line)
         if summary.sessions:
             output.result("")
-            output.show(_table(summary.sessions))
+        for session in summary.sessions:
+            for line in _session(session):
+                output.result(line)
         if summary.session_count > len(summary.sessions):
             output.message(f"the first {len(summary.sessions):,} sessions are listed")
     output.skipped(reader.findings, summary.skipped)
@@ -53,23 +52,20 @@ def _to_json(summary: SpoolSummary, reader: SpoolReader) -> dict[str, Any]:
 def _lines(summary: SpoolSummary) -> list[str]:
     health = "all of them readable"
     if summary.skipped:
-        health = f"{summary.skipped:,} more skipped: `cirron-otel spool verify` says why"
+        health = f"{summary.skipped:,} more skipped: `cirron-otel spool verify` lists them"
     files = f"{count(summary.files, 'file')} ({size(summary.bytes)}), {health}"
     lines = [f"{printable(summary.path)}: {files if summary.files or summary.skipped else 'empty'}"]
     if summary.first_ns is not None and summary.last_ns is not None:
         span = duration(summary.last_ns - summary.first_ns)
-        lines.append(
-            f"from {moment(summary.first_ns)} UTC, {span}; ranks: {numbers(summary.ranks)}"
-        )
-    lines.append(
-        f"{count(summary.session_count, 'session')}, {count(summary.spans, 'span')},"
-        f" {count(summary.marks, 'mark')}, {count(summary.snapshots, 'snapshot')}"
-        + (
-            f"; {summary.marks_unattached:,} marks in no session"
-            if summary.marks_unattached
-            else ""
-        )
-    )
+        ranks = f"; ranks: {numbers(summary.ranks)}" if summary.ranks else ""
+        lines += wrapped(f"from {local_moment(summary.first_ns)}, {span}{ranks}", "", "  ")
+    counts = [
+        count(summary.session_count, "session"), count(summary.spans, "span"),
+        count(summary.marks, "mark"), count(summary.snapshots, "snapshot"),
+    ]  # fmt: skip
+    lines.append(", ".join(counts))
+    if summary.marks_unattached:
+        lines[-1] += f"; {count(summary.marks_unattached, 'mark')} in no session"
     if summary.sdk_versions:
         recorders = ", ".join(map(_recorder, summary.sdk_versions))
         lines.append(f"recorded by {printable(recorders)}")
@@ -82,27 +78,20 @@ def _recorder(version: str) -> str:
     return f"cirron-otel {own}" if mark else f"cirron-sdk {version}"
 
 
-def _table(sessions: list[SessionSummary]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    heads = ("session", "state", "rank", "pid", "start (UTC)", *_RIGHT)
-    for head in heads:
-        table.add_column(head, justify="right" if head in _RIGHT else "left", overflow="fold")
-    for session in sessions:
-        known = session.start_ns is not None and session.end_ns is not None
-        cells = (
-            printable(session.id) if session.id is not None else "(none)",
-            session.state,
-            numbers(session.ranks),
-            numbers(session.pids),
-            moment(session.start_ns),
-            duration((session.end_ns or 0) - (session.start_ns or 0)) if known else "?",
-            f"{session.spans:,}",
-            f"{session.marks:,}",
-            f"{session.snapshots:,}",
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+def _session(session: SessionSummary) -> Iterator[str]:
+    known = session.start_ns is not None and session.end_ns is not None
+    took = duration((session.end_ns or 0) - (session.start_ns or 0)) if known else "?"
+    place = [
+        f"{one} {numbers(found)}"
+        for one, found in (("rank", session.ranks), ("pid", session.pids))
+        if found
+    ]
+    head = [printable(session.id) if session.id is not None else "(none)", session.state]
+    if place:
+        head.append(", ".join(place))
+    yield from wrapped("  ".join(head), "", "  ")
+    counts = ", ".join([
+        count(session.spans, "span"), count(session.marks, "mark"),
+        count(session.snapshots, "snapshot"),
+    ])  # fmt: skip
+    yield from wrapped(f"{local_moment(session.start_ns)}, {took}; {counts}", "  ", "  ")

@@ -14,7 +14,7 @@ from ..semconv import OVERHEAD_NS
 from . import output
 from .parameters import json_option, run_option, spool_argument
 from .runs import chosen_run
-from .text import count, duration, moment, printable
+from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -122,7 +122,7 @@ def _label(node: TreeNode, parent: TreeNode | None) -> Text:
     else:
         label.append(f"(not recorded) {printable(node.id or '')}", "yellow")
     if parent is None and node.start_ns is not None:
-        label.append(f"  {moment(node.start_ns)} UTC", "dim")
+        label.append(f"  {local_moment(node.start_ns)}", "dim")
     if node.rank is not None and (parent is None or node.rank != parent.rank):
         label.append(f"  rank {node.rank}", "dim")
     label.append(appendix(node.marks, node.marks_left_out), "green")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+import textwrap
 
-from .. import durations
+from .. import durations, moments
 
 duration = durations.duration
+local_moment, clock_time = moments.local_moment, moments.clock_time
+
+WIDTH = 80
+"""Columns of a text that is wrapped."""
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
-_SECOND = 1_000_000_000
 _LONGEST_VALUE = 40
+_UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
+"""A figure and its unit, which stay on one line."""
 
 
 def printable(text: str) -> str:
@@ -41,33 +47,6 @@ def size(number: int) -> str:
     return f"{number} B" if unit == 0 else f"{value:.3g} {_SIZES[unit]}"
 
 
-def moment(ns: int | None) -> str:
-    """Wall-clock nanoseconds as UTC to the second; `?` where not known."""
-    if ns is None:
-        return "?"
-    try:
-        return datetime.fromtimestamp(ns // _SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        return f"{ns} ns"
-
-
-def local_moment(ns: int | None) -> str:
-    """Wall-clock nanoseconds as local time to the second, with the zone; `?` where not known."""
-    if ns is None:
-        return "?"
-    try:
-        local = datetime.fromtimestamp(ns // _SECOND, UTC).astimezone()
-        return local.strftime("%Y-%m-%d %H:%M:%S %Z").rstrip()
-    except (OverflowError, ValueError, OSError):
-        return f"{ns} ns"
-
-
-def clock_time(ns: int | None) -> str:
-    """The local time of day of `local_moment`."""
-    text = local_moment(ns)
-    return text.split(" ")[1] if text.count(" ") >= 2 else text
-
-
 def numbers(values: list[int]) -> str:
     """Sorted numbers with runs drawn together: `0-7, 12`; `-` for none."""
     runs: list[list[int]] = []
@@ -90,3 +69,13 @@ def value_text(value: str | None) -> str:
     if number is not None:
         return f"{number:.6g}"
     return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"
+
+
+def wrapped(text: str, head: str, indent: str) -> list[str]:
+    """`head` and `text` as lines of 80 columns; those after the first begin with `indent`."""
+    kept = _UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", text)
+    lines = textwrap.wrap(
+        kept, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\xa0", " ") for line in lines]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from html import escape
 
-HEADS = ("run", "name", "status", "start (UTC)", "duration", "ranks", "steps", "script")
+from ..moments import local_moment
+
+HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 _NS = 1_000_000_000
 
 
 def moment(time_ns: int | None) -> str:
-    """Wall-clock nanoseconds as UTC to the second; empty if they are not known."""
-    if time_ns is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(time_ns // _NS, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return str(time_ns)
+    """Wall-clock nanoseconds as local time, with the zone; empty if they are not known."""
+    return "" if time_ns is None else local_moment(time_ns)
 
 
 def seconds(duration_ns: int | None) -> str:

@@ -26,9 +26,12 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment in which the command and the pytest plugin are found, with `more` in it."""
+    """The environment in which the command and the pytest plugin are found, with `more` in it.
+
+    Times are shown in UTC.
+    """
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, **_plugin(), **more}
+    return {**os.environ, "PATH": path, "TZ": "UTC", **_plugin(), **more}
 
 
 @cache

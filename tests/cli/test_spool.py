@@ -20,7 +20,31 @@ def test_ls(run: Run, spool: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith(".cirron/spool: 5 files (98.6 kB), all of them readable\n")
     assert "1 session, 173 spans, 105 marks, 24 snapshots\n" in result.stdout
-    assert "42524f40b891ddc8b133ac13f87256d8   closed   0" in result.stdout
+    assert "\n42524f40b891ddc8b133ac13f87256d8  closed  rank 0, pid " in result.stdout
+
+
+def test_times_are_local_and_have_their_zone(run: Run, spool: Path) -> None:
+    zone = {"TZ": "Asia/Kathmandu"}
+    began = "2026-11-20 23:47:13 +0545"
+    listed = run("spool", "ls", env=zone).stdout.splitlines()
+    assert listed[1].startswith(f"from {began}, 1.12 s; ranks: 0")
+    assert listed[-1] == f"  {began}, 1.12 s; 173 spans, 105 marks, 24 snapshots"
+    for options in ([], ["--fold"]):
+        shown = run("spool", "show", *options, env=zone).stdout
+        assert shown.startswith(f"cirron.session  1.12 s  {began}  rank 0\n")
+
+
+@pytest.mark.parametrize("name", ["07_ranks", "23_sigkill_plus_stray_tmp"])
+def test_ls_fits_a_terminal_of_80_columns_and_breaks_no_id(run: Run, name: str) -> None:
+    result = run("spool", "ls", SPOOLS / name, env={"TZ": "Asia/Kathmandu"})
+    ids = [
+        session["id"]
+        for session in json.loads(run("spool", "ls", SPOOLS / name, "--json").stdout)["sessions"]
+    ]
+    path, *lines = result.stdout.splitlines()
+    assert path.startswith(str(SPOOLS / name))
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line[:32].isalnum()] == ids
 
 
 def test_ls_of_ranks(run: Run) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 import pytest
 
 from cirron_otel.cli.parameters import age_in_ns, size_in_bytes
-from cirron_otel.cli.text import count, duration, moment, numbers, printable, size
+from cirron_otel.cli.text import count, duration, local_moment, numbers, printable, size
 
 
 @pytest.mark.parametrize(
@@ -62,10 +64,16 @@ def test_age_in_ns(text: str, seconds: int) -> None:
     assert age_in_ns(text) == seconds * 10**9
 
 
-def test_moment() -> None:
-    assert moment(1_795_197_733_763_229_517) == "2026-11-20 18:02:13"
-    assert moment(10**30) == f"{10**30} ns"
-    assert moment(None) == "?"
+def test_local_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        assert local_moment(1_795_197_733_763_229_517) == "2026-11-20 23:47:13 +0545"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert local_moment(10**30) == f"{10**30} ns"
+    assert local_moment(None) == "?"
 
 
 def test_printable_escapes_what_a_terminal_would_obey() -> None:
