@@ -7,14 +7,15 @@ Alike are siblings of one name that hold the same; they become a line at the pla
 
 from __future__ import annotations
 
+import itertools
 import statistics
+from array import array
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..semconv import OVERHEAD_NS
-from .spool_show import appendix, failure
-from .text import count, duration, local_moment, numbers, printable
+from .spool_show import Marks, appendix, failure
+from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,101 +25,234 @@ if TYPE_CHECKING:
 
 _INDEXES_SHOWN = 40
 """Characters."""
+_DIGITS = 18
+_COMPACTED = 64
+_INT64 = 2**63 - 1
 
 
-@dataclass(slots=True)
+class TooVariedError(Exception):
+    """The folded trees have more lines than are kept."""
+
+
+class Source(Protocol):
+    """Scopes that are given one by one."""
+
+    def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
+        """The children of a scope of that level, in order of start; roots are level 1."""
+
+    def marks(self, node: TreeNode) -> Iterable[MarkNode]:
+        """The marks of a scope, in order of time."""
+
+
+class _Memory:
+    """Scopes with their children and marks."""
+
+    def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
+        del level
+        return iter(node.children)
+
+    def marks(self, node: TreeNode) -> Iterable[MarkNode]:
+        return node.marks
+
+
+class Indexes:
+    """The numbers of scopes that are alike, each once."""
+
+    def __init__(self) -> None:
+        """None at first."""
+        self._texts: dict[str, None] = {}
+        """The first ones, as far as they are shown."""
+        self._length = 0
+        self._is_decimal = True
+        self._ranges: list[tuple[int, int]] = []
+        self._room = _COMPACTED
+
+    def add(self, index: str) -> None:
+        """One more."""
+        self._add_text(index)
+        if index.isdecimal() and index.isascii() and len(index) <= _DIGITS:
+            self._extend([(int(index), int(index))])
+        else:
+            self._is_decimal = False
+
+    def merge(self, other: Indexes) -> None:
+        """Those of others, which come after."""
+        for text in other._texts:
+            self._add_text(text)
+        self._is_decimal = self._is_decimal and other._is_decimal
+        self._extend(other._ranges)
+
+    def __str__(self) -> str:
+        """`0-7, 12`, cut after 40 characters; "" if there are none."""
+        if self._is_decimal:
+            shown = itertools.islice(_compact(self._ranges), _INDEXES_SHOWN)
+            text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in shown)
+        else:
+            text = ", ".join(map(printable, self._texts))
+        return text if len(text) <= _INDEXES_SHOWN else text[: _INDEXES_SHOWN - 1] + "…"
+
+    def _add_text(self, text: str) -> None:
+        if self._length <= _INDEXES_SHOWN and text not in self._texts:
+            self._texts[text[: _INDEXES_SHOWN + 1]] = None
+            self._length += len(text) + 2
+
+    def _extend(self, ranges: list[tuple[int, int]]) -> None:
+        if not self._is_decimal:
+            self._ranges.clear()
+            return
+        self._ranges += ranges
+        if len(self._ranges) > self._room:
+            self._ranges = list(_compact(self._ranges))
+            self._room = _COMPACTED + 2 * len(self._ranges)
+
+
+def _compact(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges in order, those that touch as one."""
+    current: tuple[int, int] | None = None
+    for low, high in sorted(ranges):
+        if current is not None and low <= current[1] + 1:
+            current = (current[0], max(high, current[1]))
+        else:
+            if current is not None:
+                yield current
+            current = (low, high)
+    if current is not None:
+        yield current
+
+
 class Fold:
     """Scopes that are alike."""
 
-    nodes: list[TreeNode]
-    shape: Hashable
-    each: int = 1
-    """How many of them lie in each of what is folded around them."""
-    children: list[Fold] = field(default_factory=list)
+    def __init__(self, first: TreeNode) -> None:
+        """The `first` of them."""
+        self.first = first
+        self.shape = 0
+        self.lines = 1
+        """Of the tree below it, this one included."""
+        self.times = 1
+        self.each = 1
+        """How many of them are in each of what is folded around them."""
+        self.children: list[Fold] = []
+        self.children_left_out = 0
+        self.snapshots = first.snapshots
+        self.marks = Marks(first.marks_left_out)
+        """Of all of them, in their order, but the SDK's own."""
+        self.total_ns = 0
+        self._durations = array("q")
+        self._indexes: Indexes | None = None
+        if first.duration_ns is not None:
+            self.total_ns = first.duration_ns
+            self._durations.append(max(-_INT64, min(first.duration_ns, _INT64)))
+        if first.index is not None:
+            self._indexes = Indexes()
+            self._indexes.add(first.index)
 
-    @property
-    def durations(self) -> list[int]:
-        """Those that are known, ns."""
-        return [node.duration_ns for node in self.nodes if node.duration_ns is not None]
+    def merge(self, other: Fold) -> None:
+        """Take in one of the same shape, which comes after."""
+        self.times += other.times
+        self.children_left_out += other.children_left_out
+        self.snapshots += other.snapshots
+        self.marks.merge(other.marks)
+        self.total_ns += other.total_ns
+        self._durations += other._durations
+        if self._indexes is not None and other._indexes is not None:
+            self._indexes.merge(other._indexes)
+        for mine, others in zip(self.children, other.children, strict=True):
+            mine.merge(others)
 
     @property
     def median_ns(self) -> int | None:
         """Of the durations that are known."""
-        known = self.durations
-        return round(statistics.median(known)) if known else None
+        return round(statistics.median(self._durations)) if self._durations else None
 
     @property
     def indexes(self) -> str | None:
         """`0-7, 12`; None where they have no numbers."""
-        found = [node.index for node in self.nodes if node.index is not None]
-        if not found:
-            return None
-        if all(index.isdecimal() and index.isascii() for index in found):
-            text = numbers([int(index) for index in found])
-        else:
-            text = ", ".join(map(printable, dict.fromkeys(found)))
-        return text if len(text) <= _INDEXES_SHOWN else text[: _INDEXES_SHOWN - 1] + "…"
-
-    @property
-    def marks(self) -> list[MarkNode]:
-        """Of all of them, in their order, but the SDK's own."""
-        return [mark for node in self.nodes for mark in node.marks if mark.name != OVERHEAD_NS]
+        return None if self._indexes is None else str(self._indexes)
 
     def to_json(self) -> dict[str, Any]:
         """The scopes, and what is folded below them, as a JSON object."""
-        first = self.nodes[0]
         return {
-            "name": first.name,
-            "recorded": first.recorded,
-            "error": first.error,
+            "name": self.first.name,
+            "recorded": self.first.recorded,
+            "error": self.first.error,
             "indexes": self.indexes,
-            "times": len(self.nodes),
-            "total_ns": sum(self.durations),
+            "times": self.times,
+            "total_ns": self.total_ns,
             "median_ns": self.median_ns,
-            "marks": {mark.name: mark.value for mark in self.marks if mark.name is not None},
-            "snapshots": sum(node.snapshots for node in self.nodes),
+            "marks": {name: value for name, value in self.marks.last.items() if name is not None},
+            "snapshots": self.snapshots,
             "children": [child.to_json() for child in self.children],
-            "children_left_out": _left_out(self.nodes),
+            "children_left_out": self.children_left_out,
         }
 
 
-def fold(roots: Iterable[TreeNode]) -> list[Fold]:
-    """Each tree by itself, folded."""
-    return [_fold([root], 1, {}) for root in roots]
+def fold(
+    roots: Iterable[TreeNode], source: Source | None = None, most: int | None = None
+) -> list[Fold]:
+    """Each tree by itself, folded; without a `source` the scopes have their children and marks.
+
+    Raises TooVariedError if there are more than `most` lines at a time.
+    """
+    folding = _Folding(source or _Memory(), most)
+    return [folding.tree(root) for root in roots]
 
 
-def _fold(nodes: list[TreeNode], parents: int, shapes: dict[int, Hashable]) -> Fold:
-    """Nodes of one shape, which lie in so many `parents`."""
-    columns = zip(*(_groups(node.children, shapes) for node in nodes), strict=True)
-    return Fold(
-        nodes,
-        _shape(nodes[0], shapes),
-        each=len(nodes) // parents,
-        children=[
-            _fold([each for group in column for each in group], len(nodes), shapes)
-            for column in columns
-        ],
-    )
+class _Open(NamedTuple):
+    """A scope whose children are being read."""
+
+    fold: Fold
+    children: Iterator[TreeNode]
+    groups: dict[int, Fold]
+    """Those read so far, by shape."""
 
 
-def _shape(node: TreeNode, shapes: dict[int, Hashable]) -> Hashable:
-    """What scopes that are alike have in common; their numbers and times are not in it."""
-    found = shapes.get(id(node))
-    if found is None:
-        below = [(_shape(group[0], shapes), len(group)) for group in _groups(node.children, shapes)]
-        found = shapes[id(node)] = (
+class _Folding:
+    def __init__(self, source: Source, most: int | None) -> None:
+        self._source, self._most = source, most
+        self._shapes: dict[Hashable, int] = {}
+        self._lines = 0
+
+    def tree(self, root: TreeNode) -> Fold:
+        path = [self._open(root, 1)]
+        while True:
+            child = next(path[-1].children, None)
+            if child is not None:
+                path.append(self._open(child, len(path) + 1))
+                continue
+            done = self._close(path.pop())
+            if not path:
+                return done
+            alike = path[-1].groups.setdefault(done.shape, done)
+            if alike is not done:
+                alike.merge(done)
+                self._lines -= done.lines
+
+    def _open(self, node: TreeNode, level: int) -> _Open:
+        self._lines += 1
+        if self._most is not None and self._lines > self._most:
+            raise TooVariedError
+        found = Fold(node)
+        for mark in self._source.marks(node):
+            if mark.name != OVERHEAD_NS:
+                found.marks.add(mark)
+        return _Open(found, self._source.children(node, level), {})
+
+    def _close(self, of: _Open) -> Fold:
+        """The scope with its children; what scopes that are alike have in common is its shape."""
+        found, node = of.fold, of.fold.first
+        found.children = list(of.groups.values())
+        found.children_left_out = node.children_left_out
+        for child in found.children:
+            child.each = child.times
+            found.lines += child.lines
+        shape = (
             node.recorded, node.name, node.index is None, node.error, node.rank,
-            node.children_left_out > 0, tuple(below),
+            node.children_left_out > 0,
+            tuple((child.shape, child.times) for child in found.children),
         )  # fmt: skip
-    return found
-
-
-def _groups(nodes: list[TreeNode], shapes: dict[int, Hashable]) -> list[list[TreeNode]]:
-    """Siblings that become one line each, in the order of the first of them."""
-    groups: dict[Hashable, list[TreeNode]] = {}
-    for node in nodes:
-        groups.setdefault(_shape(node, shapes), []).append(node)
-    return list(groups.values())
+        found.shape = self._shapes.setdefault(shape, len(self._shapes))
+        return found
 
 
 def folded_trees(folds: Iterable[Fold]) -> Iterator[Tree]:
@@ -131,20 +265,16 @@ def folded_trees(folds: Iterable[Fold]) -> Iterator[Tree]:
         while todo:
             branch, parent = todo.pop()
             for child in parent.children:
-                todo.append((branch.add(_label(child, parent.nodes[0].rank)), child))
-            if parent.children and (more := _left_out(parent.nodes)):
-                branch.add(f"… {more:,} more")
+                todo.append((branch.add(_label(child, parent.first.rank)), child))
+            if parent.children and parent.children_left_out:
+                branch.add(f"… {parent.children_left_out:,} more")
         yield tree
-
-
-def _left_out(nodes: list[TreeNode]) -> int:
-    return sum(node.children_left_out for node in nodes)
 
 
 def _label(found: Fold, around: int | None, *, is_root: bool = False) -> Text:
     from rich.text import Text
 
-    first, times = found.nodes[0], len(found.nodes)
+    first, times = found.first, found.times
     label = Text(no_wrap=True, overflow="ellipsis")
     if first.recorded:
         label.append(printable(first.name if first.name is not None else "(no name)"), "bold")
@@ -161,9 +291,9 @@ def _label(found: Fold, around: int | None, *, is_root: bool = False) -> Text:
         label.append(f"  {local_moment(first.start_ns)}", "dim")
     if first.rank is not None and first.rank != around:
         label.append(f"  rank {first.rank}", "dim")
-    label.append(appendix(found.marks, sum(node.marks_left_out for node in found.nodes)), "green")
-    if snapshots := sum(node.snapshots for node in found.nodes):
-        label.append(f"  {count(snapshots, 'snapshot')}", "magenta")
-    if not found.children and (more := _left_out(found.nodes)):
-        label.append(f"  (+ {more:,} inside)", "dim")
+    label.append(appendix(found.marks), "green")
+    if found.snapshots:
+        label.append(f"  {count(found.snapshots, 'snapshot')}", "magenta")
+    if not found.children and found.children_left_out:
+        label.append(f"  (+ {found.children_left_out:,} inside)", "dim")
     return label

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -20,13 +22,18 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
+    from ..spool.reader import SpoolReader
     from ..spool.tree import Forest, MarkNode, TreeNode
+    from .folding import Fold
 
 _MARKS_SHOWN = 5
 _MAX_VALUE = 40
 _LONG_FRACTION = re.compile(r"-?\d{1,9}\.\d{6,20}(e[+-]?\d{1,3})?", re.ASCII)
 _DEFAULT_SPANS = 1000
 _FOLDED_SPANS = 50_000
+"""If --fold cannot read all: what is folded has so many lines, or there are so many trees."""
+_MOST_NAMES = 1000
+"""Of the marks of scopes that are alike."""
 
 
 @click.command(short_help="The tree of scopes, durations and marks.")
@@ -40,7 +47,7 @@ _FOLDED_SPANS = 50_000
     "--limit",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help=f"At most N spans ({_DEFAULT_SPANS:,}, with --fold {_FOLDED_SPANS:,}): of a large tree"
+    help=f"At most N spans ({_DEFAULT_SPANS:,}, with --fold all): of a large tree"
     " the upper levels are shown.",
 )
 @click.option(
@@ -54,26 +61,56 @@ def show(
     """The tree of scopes, with their durations and marks."""
     from ..spool.reader import SpoolReader
     from ..spool.tree import Limits, build_trees
-    from .folding import fold, folded_trees
+    from .folding import folded_trees
 
     reader = SpoolReader(directory)
     if run is not None:
         chosen_run(reader, run)
-    most = limit or (_FOLDED_SPANS if is_folded else _DEFAULT_SPANS)
-    children = most if is_folded else min(most, _DEFAULT_SPANS)
-    limits = Limits(spans=most, children=children, depth=depth)
-    forest = build_trees(reader, session=session, limits=limits)
+    if is_folded:
+        forest, folds, is_cut = _folded(reader, session, depth, limit)
+        drawn = folded_trees(folds)
+    else:
+        folds, is_cut = [], False
+        most = limit or _DEFAULT_SPANS
+        limits = Limits(spans=most, children=min(most, _DEFAULT_SPANS), depth=depth)
+        forest = build_trees(reader, session=session, limits=limits)
+        drawn = trees(forest)
     if as_json:
         document = forest.to_json()
         if is_folded:
-            document["trees"] = [each.to_json() for each in fold(forest.trees)]
+            document["trees"] = [each.to_json() for each in folds]
         output.document({"path": str(reader.paths.spool), **document})
     else:
-        output.show(*(folded_trees(fold(forest.trees)) if is_folded else trees(forest)))
-        for line in _tail(forest):
+        output.show(*drawn)
+        for line in _tail(forest, is_cut=is_cut):
             output.result(line)
     output.skipped(reader.findings, reader.skipped)
     return 1 if reader.skipped else 0
+
+
+def _folded(
+    reader: SpoolReader, session: str | None, depth: int, limit: int | None
+) -> tuple[Forest, list[Fold], bool]:
+    """All trees folded, in bounded memory; of trees that are too varied, or with a limit, a part.
+
+    The forest has the counts. True: the limit has left scopes out.
+    """
+    from ..spool.index import SpoolIndex
+    from ..spool.sessions import assign_sessions
+    from ..spool.tree import Limits, Walk, grown_trees
+    from .folding import TooVariedError, fold
+
+    with SpoolIndex().load(reader) as index:
+        assign_sessions(index)
+        if limit is None:
+            walk = Walk(index, session=session, depth=depth, trees=_FOLDED_SPANS)
+            with contextlib.suppress(TooVariedError):
+                folds = fold(walk.roots(), walk, _FOLDED_SPANS)
+                return walk.forest(), folds, False
+        most = limit or _FOLDED_SPANS
+        limits = Limits(spans=most, children=most, depth=depth)
+        forest = grown_trees(index, session=session, limits=limits)
+    return forest, fold(forest.trees), most <= forest.shown < forest.spans
 
 
 def trees(forest: Forest) -> Iterator[Tree]:
@@ -92,12 +129,17 @@ def trees(forest: Forest) -> Iterator[Tree]:
         yield tree
 
 
-def _tail(forest: Forest) -> list[str]:
+def _tail(forest: Forest, *, is_cut: bool) -> list[str]:
     lines = []
     if forest.marks_unattached:
-        lines.append(f"outside every session: {_marks(forest.marks_unattached, 0)}")
+        lines.append(f"outside every session: {_marks_of(forest.marks_unattached, 0)}")
     shown = f"{forest.shown:,} of " if forest.shown < forest.spans else ""
     lines.append(f"{shown}{count(forest.spans, 'span')}")
+    if is_cut:
+        lines.append(
+            "the others are left out, lower levels and later scopes first: scopes may differ by"
+        )
+        lines.append("that alone; --limit N reads more, --depth N leaves lower levels out of all")
     if forest.trees_left_out:
         lines.append(f"{forest.trees_left_out:,} more trees: --limit shows more")
     return lines
@@ -125,7 +167,7 @@ def _label(node: TreeNode, parent: TreeNode | None) -> Text:
         label.append(f"  {local_moment(node.start_ns)}", "dim")
     if node.rank is not None and (parent is None or node.rank != parent.rank):
         label.append(f"  rank {node.rank}", "dim")
-    label.append(appendix(node.marks, node.marks_left_out), "green")
+    label.append(appendix(_marks_of(node.marks, node.marks_left_out)), "green")
     if node.snapshots:
         label.append(f"  {count(node.snapshots, 'snapshot')}", "magenta")
     if node.children_left_out and not node.children:
@@ -138,26 +180,55 @@ def failure(error: str | None) -> str:
     return "" if error is None else f"  ✗ {_short(printable(error))}"
 
 
-def appendix(marks: list[MarkNode], left_out: int) -> str:
-    """What stands beside a scope with these marks; nothing without any."""
-    # The SDK's own mark stands in every scope: --json has it.
-    users = [mark for mark in marks if mark.name != OVERHEAD_NS]
-    return f"  {_marks(users, left_out)}" if users or left_out else ""
+class Marks:
+    """The last value of each mark of scopes that are alike, and how many there are."""
+
+    def __init__(self, left_out: int = 0) -> None:
+        """`left_out` marks are not known."""
+        self.left_out = left_out
+        self.last: dict[str | None, str | None] = {}
+        self._often: dict[str | None, int] = {}
+
+    def add(self, mark: MarkNode) -> None:
+        """One more, which comes after the others."""
+        self._take(mark.name, mark.value, 1)
+
+    def merge(self, other: Marks) -> None:
+        """Those of others, which come after."""
+        self.left_out += other.left_out
+        for name, value in other.last.items():
+            self._take(name, value, other._often[name])
+
+    def _take(self, name: str | None, value: str | None, often: int) -> None:
+        if name not in self.last and len(self.last) >= _MOST_NAMES:
+            self.left_out += often
+            return
+        self.last[name] = value
+        self._often[name] = self._often.get(name, 0) + often
+
+    def __str__(self) -> str:
+        """The last value of each, and how many there are where it is more than one."""
+        parts = []
+        for name, value in itertools.islice(self.last.items(), _MARKS_SHOWN):
+            often = self._often[name]
+            shown = printable(name if name is not None else "?")
+            parts.append(f"{shown}={_short(value)}" + (f" ({often:,}×)" if often > 1 else ""))
+        more = self.left_out + sum(list(self._often.values())[_MARKS_SHOWN:])
+        return ", ".join(parts) + (f", {count(more, 'more mark')}" if more else "")
 
 
-def _marks(marks: list[MarkNode], left_out: int) -> str:
-    """The last value of each mark, and how many there are where it is more than one."""
-    last: dict[str, str] = {}
-    often: dict[str, int] = {}
+def _marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
+    # The SDK's own mark is in every scope: --json has it.
+    found = Marks(left_out)
     for mark in marks:
-        name = printable(mark.name if mark.name is not None else "?")
-        last[name] = _short(mark.value)
-        often[name] = often.get(name, 0) + 1
-    parts = []
-    for name, value in list(last.items())[:_MARKS_SHOWN]:
-        parts.append(f"{name}={value}" + (f" ({often[name]:,}×)" if often[name] > 1 else ""))
-    more = left_out + sum(list(often.values())[_MARKS_SHOWN:])
-    return ", ".join(parts) + (f", {count(more, 'more mark')}" if more else "")
+        if mark.name != OVERHEAD_NS:
+            found.add(mark)
+    return found
+
+
+def appendix(marks: Marks) -> str:
+    """The text after a scope with these marks; "" without any."""
+    return f"  {marks}" if marks.last or marks.left_out else ""
 
 
 def _short(value: str | None) -> str:

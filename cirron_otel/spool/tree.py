@@ -115,7 +115,12 @@ def build_trees(
     """
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
-        return _Builder(index, limits or Limits()).build(session)
+        return grown_trees(index, session=session, limits=limits or Limits())
+
+
+def grown_trees(index: SpoolIndex, *, session: str | None, limits: Limits) -> Forest:
+    """`build_trees` of an index to which `assign_sessions` was applied."""
+    return _Builder(index, limits).build(session)
 
 
 def build_tree(index: SpoolIndex, span_id: str, limits: Limits) -> TreeNode | None:
@@ -158,25 +163,81 @@ GROUP BY span ORDER BY at LIMIT ?3
 _MARKS = "SELECT name, value, kind, ts_ns FROM mark WHERE span = ? ORDER BY ts_ns, no LIMIT ?"
 
 
+class Walk:
+    """All trees of a spool, scope by scope: what was passed is not kept.
+
+    The scopes that it gives have no `children` and no `marks`.
+    """
+
+    def __init__(self, index: SpoolIndex, *, session: str | None, depth: int, trees: int) -> None:
+        """`assign_sessions` was applied to the index; at most so many `trees` are given.
+
+        Raises InputError if there is no such session.
+        """
+        self._session = session
+        self._builder = _Builder(index, Limits(spans=trees, depth=depth))
+        self._number = self._builder.session_number(session)
+        self._shown_trees = 0
+        self._has_snapshots = bool(index.one("SELECT EXISTS (SELECT 1 FROM snapshot)"))
+
+    def roots(self) -> Iterator[TreeNode]:
+        """The topmost scopes, in order of start."""
+        for root, key in self._builder.roots(self._number, self._session):
+            has_any = root.recorded or self._builder.count_children(key) > 0
+            self._shown_trees += has_any
+            yield self._with_snapshots(root, key)
+
+    def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
+        """The children of a scope of that level, in order of start; roots are level 1."""
+        key = key_of(node.id)
+        if key is None:
+            return
+        if level >= self._builder.limits.depth:
+            node.children_left_out = self._builder.count_children(key)
+            return
+        rows = self._builder.index.rows(_CHILDREN, key, -1)
+        for child, child_key in self._builder.nodes(rows):
+            yield self._with_snapshots(child, child_key)
+
+    def marks(self, node: TreeNode) -> Iterator[MarkNode]:
+        """All marks of a scope, in order of time."""
+        for row in self._builder.index.rows(_MARKS, key_of(node.id), -1):
+            yield MarkNode(*row)
+
+    def forest(self) -> Forest:
+        """The counts of what was walked, without the trees."""
+        return self._builder.forest([], self._shown_trees, self._session)
+
+    def _with_snapshots(self, node: TreeNode, key: bytes | None) -> TreeNode:
+        if self._has_snapshots:
+            node.snapshots = self._builder.count_snapshots(key)
+        return node
+
+
 class _Builder:
     """Builds the nodes, breadth first, until the limit is reached."""
 
     def __init__(self, index: SpoolIndex, limits: Limits) -> None:
         self.index = index
         self.limits = limits
-        self.seen: set[int] = set()
-        """Numbers of the spans shown: an id that two spans share must not show one twice."""
+        self.shown = 0
+        self._is_shown = bytearray((index.one("SELECT max(no) FROM span") or 0) + 1)
+        """By number of the span: an id that two spans share must not show one twice."""
 
     def build(self, session: str | None) -> Forest:
-        number = self._session_number(session)
-        trees = self.grow(self._roots(number, session))
+        number = self.session_number(session)
+        trees = self.grow(self.roots(number, session))
         shown = sum(bool(t.recorded or t.children or t.children_left_out) for t in trees)
-        left_out = self.index.one(_COUNT_ROOTS, number) - shown
+        return self.forest(trees, shown, session)
+
+    def forest(self, trees: list[TreeNode], shown_trees: int, session: str | None) -> Forest:
+        """The trees, with the counts of what was built so far."""
+        number = self.session_number(session)
         return Forest(
             trees=trees,
-            trees_left_out=max(0, left_out),
+            trees_left_out=max(0, self.index.one(_COUNT_ROOTS, number) - shown_trees),
             spans=self._count(number),
-            shown=len(self.seen),
+            shown=self.shown,
             marks_unattached=[] if session else self._marks(key_of("root")),
         )
 
@@ -195,9 +256,10 @@ class _Builder:
 
     def of_id(self, span_id: str) -> Iterator[tuple[TreeNode, bytes | None]]:
         """The recorded scope of that id, if there is one."""
-        return self._nodes(self.index.rows(_BY_ID, key_of(span_id)))
+        return self.nodes(self.index.rows(_BY_ID, key_of(span_id)))
 
-    def _session_number(self, session: str | None) -> int | None:
+    def session_number(self, session: str | None) -> int | None:
+        """The number of a session of this id in the index. Raises InputError if there is none."""
         if session is None:
             return None
         number: int | None = self.index.one("SELECT no FROM session WHERE key = ?", key_of(session))
@@ -207,9 +269,10 @@ class _Builder:
             )
         return number
 
-    def _roots(
+    def roots(
         self, number: int | None, session: str | None
     ) -> Iterator[tuple[TreeNode, bytes | None]]:
+        """The topmost scopes in order of start, as many as the limits leave."""
         most = self.limits.spans
         asked = None if session is None else key_of(session)
         found = heapq.merge(
@@ -219,12 +282,13 @@ class _Builder:
         )
         for _, span, parent, key in itertools.islice(found, most):
             if span is not None:
-                yield from self._nodes(self.index.rows(_BY_NUMBER, span))
+                yield from self.nodes(self.index.rows(_BY_NUMBER, span))
             else:
                 session_id = None if key is None else id_of(key)
                 yield TreeNode(id_of(parent), recorded=False, session=session_id), parent
 
-    def _nodes(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[TreeNode, bytes | None]]:
+    def nodes(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[TreeNode, bytes | None]]:
+        """The scopes of these rows, without those that are shown already."""
         for (
             number,
             key,
@@ -238,9 +302,10 @@ class _Builder:
             session,
             error,
         ) in rows:
-            if number in self.seen:
+            if self._is_shown[number]:
                 continue
-            self.seen.add(number)
+            self._is_shown[number] = True
+            self.shown += 1
             node = TreeNode(
                 id=None if key is None else id_of(key),
                 name=name,
@@ -259,15 +324,18 @@ class _Builder:
         self, node: TreeNode, key: bytes | None, level: int
     ) -> list[tuple[TreeNode, bytes | None]]:
         """The children of a node, as many as the limits leave; the others are counted."""
-        most = min(self.limits.children, self.limits.spans - len(self.seen))
+        most = min(self.limits.children, self.limits.spans - self.shown)
         if level >= self.limits.depth or key is None:
             most = 0
-        children = list(self._nodes(self.index.rows(_CHILDREN, key, most))) if most > 0 else []
+        children = list(self.nodes(self.index.rows(_CHILDREN, key, most))) if most > 0 else []
         node.children = [child for child, _ in children]
         if len(children) >= most:
-            total = self.index.one("SELECT count(*) FROM span WHERE parent = ?", key)
-            node.children_left_out = total - len(children)
+            node.children_left_out = self.count_children(key) - len(children)
         return children
+
+    def count_children(self, key: bytes | None) -> int:
+        """How many recorded scopes name the one of this key as their parent."""
+        return int(self.index.one("SELECT count(*) FROM span WHERE parent = ?", key))
 
     def _fill(self, node: TreeNode, key: bytes | None) -> None:
         """Add what hangs on a node: its marks, and the number of its snapshots."""
@@ -275,7 +343,11 @@ class _Builder:
         if len(node.marks) >= self.limits.marks:
             total = self.index.one("SELECT count(*) FROM mark WHERE span = ?", key)
             node.marks_left_out = total - len(node.marks)
-        node.snapshots = self.index.one("SELECT count(*) FROM snapshot WHERE span = ?", key)
+        node.snapshots = self.count_snapshots(key)
+
+    def count_snapshots(self, key: bytes | None) -> int:
+        """How many snapshots hang on the scope of this key."""
+        return int(self.index.one("SELECT count(*) FROM snapshot WHERE span = ?", key))
 
     def _marks(self, key: bytes | None) -> list[MarkNode]:
         rows = self.index.rows(_MARKS, key, self.limits.marks)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from cirron_otel.cli import spool_show
 from cirron_otel.cli.folding import fold, folded_trees
+from cirron_otel.cli.main import run as run_here
 from cirron_otel.spool.breakdown import break_down
-from cirron_otel.spool.tree import MarkNode, TreeNode
+from cirron_otel.spool.index import SpoolIndex
+from cirron_otel.spool.reader import SpoolReader
+from cirron_otel.spool.sessions import assign_sessions
+from cirron_otel.spool.tree import Limits, MarkNode, TreeNode, Walk, grown_trees
+from cirron_otel.spool.writer import SpoolWriter
 from tests.cli.conftest import SPOOLS, Run
+from tests.spool.made import encoded, made, mark, span, span_id
 
 
 def node(name: str, *children: TreeNode, ns: int = 1000, **more: Any) -> TreeNode:
@@ -144,3 +152,112 @@ def test_show_folds_for_machines_too(run: Run, spool: Path) -> None:
 def test_show_folds_what_was_never_recorded(run: Run) -> None:
     killed = run("spool", "show", "--fold", SPOOLS / "23_sigkill_plus_stray_tmp")
     assert killed.stdout.startswith("(not recorded) 6be68e14fbceb75295d67298be3cf47f\n")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SPOOLS.iterdir() if path.is_dir()))
+def test_trees_that_are_walked_fold_as_those_in_memory_do(name: str) -> None:
+    reader = SpoolReader(SPOOLS / name)
+    with SpoolIndex().load(reader) as index:
+        assign_sessions(index)
+        limits = Limits(spans=10**6, children=10**6, marks=10**6)
+        built = grown_trees(index, session=None, limits=limits)
+        walk = Walk(index, session=None, depth=64, trees=10**6)
+        walked = fold(walk.roots(), walk)
+        assert [each.to_json() for each in walked] == [each.to_json() for each in fold(built.trees)]
+        counted = walk.forest().to_json()
+        assert counted["spans"] == built.spans
+        assert (counted["shown"], counted["trees_left_out"]) == (built.shown, 0)
+
+
+def long_run(root: Path, steps: int, name: str = "step") -> Path:
+    """A session with so many steps, each with two phases."""
+    writer = SpoolWriter(root, max_bytes=None, durable=False)
+    session = span(0, name="cirron.session", index=None)
+    for number in range(0, steps, 5_000):
+        spans = [] if number else [session]
+        for step in range(number, min(number + 5_000, steps)):
+            first = 1 + 3 * step
+            spans.append(span(first, 0, index=step, name=name.format(step)))
+            spans += [
+                span(first + n, first, index=None, name=phase)
+                for n, phase in ((1, "forward"), (2, "backward"))
+            ]
+        writer.write(encoded(made(number, spans=spans)))
+    return root
+
+
+def test_a_long_run_is_folded_completely(run: Run, tmp_path: Path) -> None:
+    root = long_run(tmp_path / "long", 20_000)
+    assert run("spool", "show", root, "--fold").stdout.splitlines()[1:] == [
+        "└── step 0-19999  median 500 ns",
+        "    ├── forward  median 500 ns",
+        "    └── backward  median 500 ns",
+        "60,001 spans",
+    ]
+
+
+def test_steps_of_two_kinds_in_turn_are_numbered(tmp_path: Path) -> None:
+    spans = [span(1, index=None, name="epoch")]
+    spans += [span(n, 1, name="step" if n % 2 else "other") for n in range(2, 3_002)]
+    writer = SpoolWriter(tmp_path, max_bytes=None, durable=False)
+    writer.write(encoded(made(1, spans=spans)))
+    with SpoolIndex().load(SpoolReader(tmp_path)) as index:
+        assign_sessions(index)
+        walk = Walk(index, session=None, depth=64, trees=10)
+        [epoch] = fold(walk.roots(), walk)
+    assert [each.times for each in epoch.children] == [1500, 1500]
+    assert str(epoch.children[0].indexes).startswith("2, 4, 6, 8, ")
+    assert str(epoch.children[1].indexes).startswith("3, 5, 7, 9, ")
+
+
+def test_what_cannot_be_folded_is_cut_and_the_output_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_show, "_FOLDED_SPANS", 30)
+    root = str(long_run(tmp_path / "varied", 20, "step_{}"))
+    cut = [
+        "the others are left out, lower levels and later scopes first: scopes may differ by",
+        "that alone; --limit N reads more, --depth N leaves lower levels out of all",
+    ]
+    for options in ([], ["--limit", "30"]):
+        assert run_here(["spool", "show", root, "--fold", *options]) == 0
+        assert capsys.readouterr().out.splitlines()[-3:] == ["30 of 61 spans", *cut]
+    for options in (["--limit", "61"], ["--limit", "1000"], ["--depth", "2"]):
+        assert run_here(["spool", "show", root, "--fold", *options]) == 0
+        assert "left out" not in capsys.readouterr().out
+
+
+def test_all_marks_of_a_scope_count(tmp_path: Path) -> None:
+    marks = [mark(number, 1, value=float(number)) for number in range(2_500)]
+    named = [mark(number, 1, name=f"m{number}") for number in range(2_500, 4_000)]
+    writer = SpoolWriter(tmp_path, max_bytes=None, durable=False)
+    writer.write(encoded(made(1, spans=[span(1)], marks=[*marks, *named])))
+    with SpoolIndex().load(SpoolReader(tmp_path)) as index:
+        assign_sessions(index)
+        walk = Walk(index, session=None, depth=64, trees=10)
+        [root] = fold(walk.roots(), walk)
+    assert root.first.id == span_id(1)
+    assert str(root.marks).startswith("loss=2499.0 (2,500×), m2500=0.5, ")
+    assert str(root.marks).endswith(", 1,496 more marks")
+
+
+@pytest.mark.parametrize("index", ["9" * 5_000, "1" * 18, "0007"])
+def test_long_numbers_are_no_reason_to_fail(index: str) -> None:
+    [found] = fold([node("run", step(1), node("step", index=index))])
+    [steps] = found.children
+    assert len(str(steps.indexes)) <= 40
+
+
+def test_memory_does_not_grow_with_the_number_of_scopes(tmp_path: Path) -> None:
+    peaks = []
+    for steps in (1_000, 10_000):
+        reader = SpoolReader(long_run(tmp_path / str(steps), steps))
+        with SpoolIndex().load(reader) as index:
+            assign_sessions(index)
+            tracemalloc.start()
+            walk = Walk(index, session=None, depth=64, trees=10)
+            fold(walk.roots(), walk)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    scopes = 3 * 9_000
+    assert peaks[1] - peaks[0] < 60 * scopes
