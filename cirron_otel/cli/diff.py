@@ -11,6 +11,7 @@ import click
 from ..errors import UsageError
 from . import output
 from .parameters import DEFAULT_SPOOL, from_option, json_option
+from .report_text import of_ranks
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 from .tables import rows_table
@@ -87,8 +88,8 @@ def diff(
         })  # fmt: skip
     else:
         for letter, source, run in (("A", first, a), ("B", second, b)):
-            steps, ranks = run.steps.steps.durations, run.report.ranks
-            told = f"{count(len(steps), 'step')} of {count(len(ranks), 'rank')}"
+            steps = run.steps.steps.durations
+            told = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
             name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
             output.result(f"{letter}  {printable(shown_source(source))}{name}: {told}")
         _show(phases, marks)

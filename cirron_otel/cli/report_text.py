@@ -69,12 +69,9 @@ def show_report(source: str, report: RunReport) -> None:
 
 
 def _first_line(source: str, report: RunReport) -> str:
-    # A rank of None beside others is the process that ran them.
-    stated = sum(each.rank is not None for each in report.ranks)
-    ranks = count(stated or len(report.ranks), "rank")
     starts = [each.first_ns for each in report.ranks if each.first_ns is not None]
     began = f", {local_moment(min(starts))}" if starts else ""
-    return f"{printable(source)}: {count(report.spans, 'span')} of {ranks}{began}"
+    return f"{printable(source)}: {count(report.spans, 'span')}{of_ranks(report)}{began}"
 
 
 def conclusions(report: RunReport) -> Iterator[str]:
@@ -137,9 +134,22 @@ def _suggestions(suggestions: list[str]) -> Iterator[str]:
         yield from wrapped(suggestion, "  or: " if place else "  try: ", "    ")
 
 
+def of_ranks(report: RunReport) -> str:
+    """How many ranks there are: ` of 2 ranks`; "" if none states its rank.
+
+    The process of `cirron-otel run` has no rank, nor have the records of other services.
+    """
+    stated = sum(each.rank is not None for each in report.ranks)
+    return f" of {count(stated, 'rank')}" if stated else ""
+
+
 def who(rank: int | None) -> str:
     """What a rank is called."""
     return "no rank" if rank is None else f"rank {rank}"
+
+
+def _of(rank: int | None) -> str:
+    return "" if rank is None else f" of {who(rank)}"
 
 
 def wall_time_names() -> dict[Row, str]:
@@ -163,7 +173,7 @@ def _time(report: RunReport) -> Iterator[str | Table]:
         return  # a job whose processes recorded nothing: there is no first step
     if len(ranks) == 1:
         only = ranks[0]
-        yield f"The wall time of {who(only.rank)}:"
+        yield f"The wall time{_of(only.rank)}:"
         yield ""
         lines: list[tuple[str, ...]] = [
             (_ROWS[row], duration(only.time.rows[row]), _percent(only.time.share(row)))
@@ -192,7 +202,7 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
     if not ranks:
         return
     if len(ranks) == 1:
-        yield from wrapped(_steps_line(ranks[0]), f"The steps of {who(ranks[0].rank)}: ", "  ")
+        yield from wrapped(_steps_line(ranks[0]), f"The steps{_of(ranks[0].rank)}: ", "  ")
         yield ""
         yield breakdown_table(ranks[0].steps)
         return

@@ -112,10 +112,10 @@ def show_report(found: RunReport) -> None:
 
 def _heading(rank: RankReport) -> str:
     steps = rank.steps.steps
-    who = "no rank" if rank.rank is None else f"rank {rank.rank}"
+    who = "" if rank.rank is None else f"rank {rank.rank}: "
     share = f" ({100 * steps.total_ns / rank.run_ns:.1f} %)" if rank.run_ns else ""
     took = f"{count(len(steps.durations), 'step')} took {duration(steps.total_ns)}{share}"
-    return f"{who}: {duration(rank.run_ns)}, of which {took}"
+    return f"{who}{duration(rank.run_ns)}, of which {took}"
 
 
 def _draw(rank: RankReport) -> None:

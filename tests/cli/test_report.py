@@ -6,9 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+from cirron_otel.spool.writer import SpoolWriter
 from cirron_otel.storage import Storage
 from tests.cli.conftest import SPOOLS, Run, one_line
 from tests.cli.html_page import Page
+from tests.spool.made import EPOCH_NS, encoded, made, span
 from tests.storage.helpers import files
 
 
@@ -71,8 +73,24 @@ def test_a_job_whose_processes_recorded_nothing(run: Run, tmp_path: Path) -> Non
     lines = done.stdout.splitlines()
     assert lines[2] == "FAILED: exit code 3"
     assert len(lines) == 4
-    assert "no rank" not in done.stdout
-    assert "failed: exit code 3" in Page((tmp_path / "run.html").read_text("utf-8")).texts
+    assert lines[0].startswith(".cirron: 2 spans, 20")
+    page = Page((tmp_path / "run.html").read_text("utf-8"))
+    assert "rank" not in done.stdout
+    assert "failed: exit code 3" in page.texts
+    assert "ranks" not in page.texts
+    assert run("diff", ".cirron", ".cirron").stdout.startswith("A  .cirron: 0 steps\nB")
+
+
+def test_steps_without_a_rank(run: Run, tmp_path: Path) -> None:
+    steps = [span(number, 1, rank=None) for number in range(2, 20)]
+    session = span(1, name="cirron.session", rank=None, end_ns=EPOCH_NS + 10**6)
+    writer = SpoolWriter(tmp_path / ".cirron", max_bytes=None, durable=False)
+    writer.write(encoded(made(1, spans=[session, *steps])))
+    lines = run("report").stdout.splitlines()
+    assert lines[0] == ".cirron: 19 spans, 2026-11-20 18:02:14 UTC"
+    assert "The wall time:" in lines
+    assert any(line.startswith("The steps: 18; p50 ") for line in lines)
+    assert run("diff", ".cirron", ".cirron").stdout.startswith("A  .cirron: 18 steps\nB")
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_reported(run: Run) -> None:
@@ -103,7 +121,7 @@ def test_no_source(run: Run, tmp_path: Path) -> None:
 def test_a_spool_without_batches(run: Run, tmp_path: Path) -> None:
     (tmp_path / ".cirron" / "spool").mkdir(parents=True)
     result = run("report")
-    assert (result.returncode, result.stdout) == (0, ".cirron: 0 spans of 0 ranks\n")
+    assert (result.returncode, result.stdout) == (0, ".cirron: 0 spans\n")
 
 
 def test_a_file_for_perfetto(run: Run, spool: Path, tmp_path: Path) -> None:

@@ -98,8 +98,9 @@ def _header(content: RunContent) -> Element:
             ("ended", local_moment(max(ends))),
             ("took", took(max(ends) - min(starts))),
         ]
+    if ranks:
+        facts.append(("rank" if len(ranks) == 1 else "ranks", short(numbers(ranks))))
     facts += [
-        ("rank" if len(ranks) == 1 else "ranks", short(numbers(ranks))),
         ("sessions", number(sum(each.id is not None for each in content.sessions))),
         ("steps", number(sum(len(each.steps.steps.durations) for each in report.ranks))),
         ("spans", number(report.spans)),
