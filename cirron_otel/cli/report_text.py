@@ -99,7 +99,7 @@ def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
         for name, index in (("epoch", failure.epoch), ("step", failure.step))
         if index is not None
     ]
-    if failure.scope not in (None, "step", "epoch"):
+    if failure.scope not in (None, "step", "epoch", "cirron.job"):
         place.append(f"scope {printable(failure.scope or '')}")
     facts = [f"in {', '.join(place)}"] if place else []
     first = {each.rank: each.first_ns for each in report.ranks}.get(failure.rank)

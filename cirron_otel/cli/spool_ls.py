@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..spool.reader import SpoolReader
     from ..spool.summary import SessionSummary, SpoolSummary
 
+_LONGEST_REASON = 400
+
 
 @click.command(short_help="Sessions, counts, time span, health.")
 @spool_argument
@@ -90,6 +92,10 @@ def _session(session: SessionSummary) -> Iterator[str]:
     if place:
         head.append(", ".join(place))
     yield from wrapped("  ".join(head), "", "  ")
+    if session.error is not None:
+        reason = printable(session.error[:_LONGEST_REASON])
+        reason = reason.removeprefix("killed: ").removeprefix("incomplete: ")
+        yield from wrapped(reason, "  ", "  ")
     counts = ", ".join([
         count(session.spans, "span"), count(session.marks, "mark"),
         count(session.snapshots, "snapshot"),

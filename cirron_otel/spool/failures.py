@@ -13,6 +13,8 @@ from .rows import number_of
 from .run_traces import records_of
 from .summary import SessionSummary
 
+JOB = "cirron.job"
+"""The scope of `cirron-otel run`."""
 _MOST = 100
 _MOST_LEVELS = 64
 _ENDED = ("failed", "killed")
@@ -36,6 +38,11 @@ _LAST_STEP = """
 SELECT span.id, span.name, span.idx, span.parent FROM member JOIN span USING (no)
 WHERE member.session = ? AND span.name = 'step'
 ORDER BY span.start_ns DESC, span.no DESC LIMIT 1
+"""
+# Of the training below `cirron-otel run`: its sessions may have closed normally.
+_LAST_STEP_BETWEEN = """
+SELECT id, name, idx, parent, rank FROM span
+WHERE name = 'step' AND start_ns BETWEEN ? AND ? ORDER BY start_ns DESC, no DESC LIMIT 1
 """
 _LOSS = """
 SELECT mark.name, mark.value FROM mark JOIN span ON span.id = mark.span
@@ -85,6 +92,9 @@ def failures_of(
     """
     found = [each for each in sessions if each.state in _ENDED and each.id is not None][:_MOST]
     failures = [_failure(index, each) for each in found]
+    if all(each.scope == JOB for each in failures):
+        for failure, ended in zip(failures, found, strict=True):
+            _place_of_job(index, failure, ended)
     if reader is not None:
         ids = [each.span_id for each in failures if each.span_id is not None]
         records = records_of(index, reader, [*ids, *(each.session for each in failures)])
@@ -113,6 +123,17 @@ def _failure(index: SpoolIndex, session: SessionSummary) -> Failure:
     return failure
 
 
+def _place_of_job(index: SpoolIndex, failure: Failure, session: SessionSummary) -> None:
+    """The last step and loss of a job that ended with an exit code, and without an exception."""
+    times = session.start_ns, session.end_ns
+    row = next(index.rows(_LAST_STEP_BETWEEN, *times), None)
+    if row is not None:
+        *scope, rank = row
+        _around(index, failure, tuple(scope))
+        name, value = next(index.rows(_LOSS, rank, session.end_ns), (None, None))
+        failure.loss_name, failure.last_loss = name, number_of(value)
+
+
 def _place(index: SpoolIndex, failure: Failure, number: int | None) -> None:
     """Find the innermost scope of the failure, and the step and epoch around it."""
     row = next(index.rows(_SAME_ERROR, number, failure.error), None)
@@ -120,6 +141,11 @@ def _place(index: SpoolIndex, failure: Failure, number: int | None) -> None:
         failure.scope = row[1]
         failure.span_id = id_of(row[0]) if row[0] is not None else None
     row = row if row is not None else next(index.rows(_LAST_STEP, number), None)
+    _around(index, failure, row)
+
+
+def _around(index: SpoolIndex, failure: Failure, row: tuple[Any, ...] | None) -> None:
+    """Take the step and the epoch that this scope is, or that are around it."""
     for _ in range(_MOST_LEVELS):
         if row is None:
             return

@@ -32,6 +32,8 @@ class SessionSummary:
     """`closed`: it ended. `failed`: it ended with an error. `killed`: a signal ended the process,
     or it died without a trace. `open`: its process is alive. `unfinished`: its end was not
     recorded, and whether its process is alive is not known. `none`: no session."""
+    error: str | None = None
+    """Why it is `failed` or `killed`, if that was recorded."""
     start_ns: int | None = None
     end_ns: int | None = None
     """Of the spans in it: where it is open, only so far."""
@@ -101,6 +103,10 @@ _PER_SESSION = """
 SELECT session, count(*), min(start_ns), max(end_ns) FROM member JOIN span USING (no)
 GROUP BY session
 """
+_ERRORS = """
+SELECT session.no, span.error FROM session JOIN span ON span.id = session.key
+WHERE span.error IS NOT NULL
+"""
 _RANKS = "SELECT DISTINCT session, rank FROM member JOIN span USING (no) ORDER BY session, rank"
 _PIDS = "SELECT DISTINCT session, pid FROM member JOIN span USING (no) ORDER BY session, pid"
 # A mark or a snapshot is in its span's session, or in the one whose id it names itself.
@@ -133,6 +139,8 @@ def sessions_of(
     for number, spans, start_ns, end_ns in index.rows(_PER_SESSION):
         session = found[number]
         session.spans, session.start_ns, session.end_ns = spans, start_ns, end_ns
+    for number, error in index.rows(_ERRORS):
+        found[number].error = error
     for number, rank in index.rows(_RANKS):
         _append(found[number].ranks, rank)
     for number, pid in index.rows(_PIDS):
@@ -169,7 +177,9 @@ def with_processes(
             continue
         if session is None:
             start_ns = min((span.start_ns for span in state.open), default=None)
-            session = SessionSummary(state.session, "unfinished", start_ns, state.written_ns)
+            session = SessionSummary(
+                state.session, "unfinished", start_ns=start_ns, end_ns=state.written_ns
+            )
             added.append(session)
         if session.state == "unfinished":
             session.state = "open" if is_alive(paths, prefix) else "killed"
