@@ -87,7 +87,7 @@ def _enter(tracker: Tracker, kind: int) -> Any:
             interrupt(tracker)
         if tracker.stepping is not None and not tracker.stepping.has_closure:
             fail_step(tracker)
-    except Exception as error:
+    except BaseException as error:
         tracker.failed(error)
     tracker.backwards += 1
     tracker.trains()

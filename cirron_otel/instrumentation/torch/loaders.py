@@ -9,7 +9,7 @@ from ...sdk.state import state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH, PARTIAL
 from .left_open import interrupt, settle_down
-from .recovery import start_over
+from .recovery import is_abandoned, start_over
 from .tracker import Tracker
 from .trackers import Trackers
 
@@ -32,7 +32,7 @@ class Loaders:
             if tracker.is_plain and not tracker.inside:
                 try:
                     has_turned = tracker.steps.turn_over(self)
-                except Exception as error:
+                except BaseException as error:
                     has_turned = False
                     tracker.failed(error)
                 load = tracker.enter_plain(LOAD, "data_load", None) if has_turned else None
@@ -72,8 +72,10 @@ def _is_none(tracker: Tracker) -> bool:
     if tracker.inside & PARTIAL:
         try:
             interrupt(tracker)  # only what comes next tells that a model's `forward` is over
-        except Exception as error:
+        except BaseException as error:
             tracker.failed(error)
+    if tracker.inside & NO_FETCH and is_abandoned(tracker):
+        start_over(tracker)
     return bool(tracker.inside & NO_FETCH or not state.recording or tracker.shared.is_over)
 
 
@@ -85,7 +87,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
             settle_down(tracker)
         load = tracker.passes.before_fetch(iterator)
         tracker.was_forward = False
-    except Exception as error:
+    except BaseException as error:
         tracker.failed(error)
     if load is None:
         return original(iterator)
@@ -113,7 +115,7 @@ def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
     try:
         tracker.passes.steps.undo_fetch(load)
         tracker.passes.exhausted(iterator)
-    except Exception as error:
+    except BaseException as error:
         tracker.failed(error)
 
 

@@ -354,7 +354,7 @@ def _is_model(module: Any) -> bool:
 def _first_trained(module: Any) -> Any:
     with contextlib.suppress(Exception):
         for parameter in module.parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter.is_leaf:
                 return weakref.ref(parameter)
     return None
 

@@ -9,6 +9,7 @@ from ...sdk.state import state
 from ..patches import Patches
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
 from .left_open import fail_step, interrupt
+from .recovery import is_abandoned, start_over
 from .shared import Shared
 from .tracker import Tracker
 from .trackers import Trackers
@@ -121,7 +122,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             stepping.phase, stepping.optimizer = phase, id(optimizer)
             stepping.has_closure, stepping.depth = has_closure, 1
             tracker.stepping = tracker.spare = stepping
-    except Exception as error:
+    except BaseException as error:
         tracker.failed(error)
 
 
@@ -132,6 +133,11 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             return
         if tracker.inside & PARTIAL:
             interrupt(tracker)
+        is_alone = tracker.iteration is None and tracker.stepping is None
+        if tracker.has_failed and is_alone:
+            start_over(tracker)  # no fetch will
+        elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
+            start_over(tracker)
         tracker.stepped += 1
         if id(optimizer) not in tracker.shared.optimizers:
             tracker.shared.meet(optimizer)
@@ -145,7 +151,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         phase = open_step(tracker, optimizer)
         if phase is not None:
             tracker.stepping = Stepping(phase, optimizer, has_closure)
-    except Exception as error:
+    except BaseException as error:
         tracker.failed(error)
 
 
@@ -180,7 +186,7 @@ def end_step(tracker: Tracker, stepping: Stepping, optimizer: Any) -> None:
             tracker.stepping = None
             tracker.was_forward = tracker.iteration is not None
             tracker.exit_plain(stepping.phase, OPTIMIZER)
-    except Exception as error:
+    except BaseException as error:
         tracker.failed(error)
 
 

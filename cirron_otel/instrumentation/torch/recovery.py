@@ -1,11 +1,14 @@
 """After an error of ours: what is open is closed as it stands, and the next loop starts anew.
 
+A KeyboardInterrupt that is raised in the code of a hook is one of these errors.
+
 Half of a change may have been made when something raised, so nothing that a tracker holds is
 trusted any more. What was recorded stays, below what it hangs on.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,25 @@ from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY
 
 if TYPE_CHECKING:
     from .tracker import Tracker
+
+
+_HOOKS = __name__.rpartition(".")[0]
+
+
+def is_abandoned(tracker: Tracker) -> bool:
+    """Whether what is open is nothing's: no hook runs around the one that calls the caller.
+
+    A KeyboardInterrupt may be raised in the code of a hook. What the hook has opened stays open
+    then, and everything that follows would be a part of it.
+    """
+    if tracker.compiled is not None:
+        return False  # no hook is on the stack while a compiled function runs
+    frame: Any = sys._getframe(3)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_HOOKS):
+            return False
+        frame = frame.f_back
+    return True
 
 
 def start_over(tracker: Tracker) -> None:

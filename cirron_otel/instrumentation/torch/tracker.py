@@ -95,10 +95,15 @@ class Tracker:
         self.steps = self.passes.steps
         self.bare = Bare(self)
 
-    def failed(self, error: Exception) -> None:
-        """Something of ours raised: what is held here may contradict itself."""
-        swallowed("torch", error)
+    def failed(self, error: BaseException) -> None:
+        """Something of ours raised: what is held here may contradict itself.
+
+        What a signal's handler raised there, a KeyboardInterrupt for one, is raised again.
+        """
         self.has_failed, self.is_plain = True, False
+        if not isinstance(error, Exception):
+            raise error
+        swallowed("torch", error)
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -142,7 +147,7 @@ class Tracker:
             if self.clock is not None and kind & TIMED:
                 self.clock.begin(phase)
             return phase
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
             return None
 
@@ -174,14 +179,14 @@ class Tracker:
             iteration.covered += end - phase._start
             iteration.until = phase._end = end
             parent._overhead += now() - end
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
 
     def enter(self, kind: int, attrs: dict[str, Any] | None, above: Any = None) -> Phase | None:
         """Open a phase, below `above` or where it belongs; None where there is to be none."""
         try:
             return self._enter(kind, attrs, above)
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
             return None
 
@@ -275,7 +280,7 @@ class Tracker:
             else:
                 self._place(phase, kind, above)
             above._overhead += now() - end
-        except Exception as problem:
+        except BaseException as problem:
             self.failed(problem)
 
     def opened(self, iteration: Iteration, context: Any) -> None:
@@ -336,7 +341,7 @@ class Tracker:
             self.open = phase._above if type(phase._above) is Phase else None
             phase.drop()
             phase.finish()
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
 
     def settle(self, phase: Phase) -> None:
@@ -393,14 +398,14 @@ class Tracker:
         """A fetch has given a batch."""
         try:
             self.passes.uses.fetched(load, batch)
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
 
     def trains(self) -> None:
         """A backward or an optimizer's step begins."""
         try:
             self.passes.trains()
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
 
     def finish(self) -> None:
@@ -415,5 +420,5 @@ class Tracker:
                 self.copies.over()
             self.passes.end_all()
             self.bare.close()
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
