@@ -54,7 +54,7 @@ class Patches:
         functions, self._functions = self._functions, {}
         for module in list(sys.modules.values()) if functions else ():
             try:
-                names = vars(module)
+                names = _names_in(module)
                 copies = [name for name, value in list(names.items()) if id(value) in functions]
                 for name in copies:
                     self.replace(module, name, functions[id(names[name])])
@@ -63,9 +63,15 @@ class Patches:
 
     def mend(self, module: Any) -> None:
         """Put the originals where `module` copied ours while it was imported. Raises nothing."""
-        originals = {id(made): own for _, _, own, made in self._done if own is not _ABSENT}
-        originals.update(self._gone)
-        names = vars(module)
+        self._mend(module, self._originals())
+
+    def _originals(self) -> dict[int, Any]:
+        """What was replaced, by the ids of what stands in its place, or stood there."""
+        done = {id(made): own for _, _, own, made in self._done if own is not _ABSENT}
+        return done | self._gone
+
+    def _mend(self, module: Any, originals: dict[int, Any]) -> None:
+        names = _names_in(module)
         for name, value in list(names.items()):
             original = originals.get(id(value))
             if original is None:
@@ -73,14 +79,14 @@ class Patches:
             if not any(each[0] is module and each[1] == name for each in self._done):
                 names[name] = getattr(original, "__func__", original)
 
-    def mend_all(self, package: str) -> None:
-        """The same for every module of a package: at the end."""
-        for name, module in list(sys.modules.items()):
-            if name == package or name.startswith(f"{package}."):
-                try:
-                    self.mend(module)
-                except Exception as error:
-                    swallowed("unhook", error)
+    def mend_all(self) -> None:
+        """The same for every module: at the end."""
+        originals = self._originals()
+        for module in list(sys.modules.values()):
+            try:
+                self._mend(module, originals)
+            except Exception as error:
+                swallowed("unhook", error)
 
     def undo(self, owner: Any = None, name: str | None = None) -> None:
         """Put back everything, or what `owner.name` was. Raises nothing.
@@ -104,6 +110,12 @@ class Patches:
             except Exception as error:
                 swallowed("unhook", error)
         self._done = kept[::-1]
+
+
+def _names_in(module: Any) -> dict[str, Any]:
+    """A module's names; none of what else `sys.modules` holds: None, or an object of a library."""
+    names = getattr(module, "__dict__", None)
+    return names if isinstance(names, dict) else {}
 
 
 def _put_back(owner: Any, name: str, own: Any, made: Any) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -308,8 +310,11 @@ def test_a_collective_that_the_host_waits_for_is_a_scope(tmp_path: Path) -> None
 
         def talk() -> None:
             distributed.all_reduce(torch.ones(4))
-            work = distributed.all_reduce(torch.ones(4), async_op=True)
-            work.wait()
+            for work in (
+                distributed.all_reduce(torch.ones(4), async_op=True),
+                distributed.all_reduce(torch.ones(4), distributed.ReduceOp.SUM, None, True),
+            ):
+                work.wait()
             distributed.all_gather_object([None], "text")
             distributed.barrier()
 
@@ -322,6 +327,34 @@ def test_a_collective_that_the_host_waits_for_is_a_scope(tmp_path: Path) -> None
     assert found == [
         ("collective", "all_reduce", 16),
         ("collective", "wait", None),
+        ("collective", "wait", None),
         ("collective", "all_gather_object", None),
         ("collective", "barrier", None),
     ]
+
+
+def test_a_module_that_is_imported_in_a_session_has_the_originals_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = ModuleType("theirs")
+    monkeypatch.setitem(sys.modules, "theirs", theirs)
+    original = clip_grad_norm_
+    weights = [torch.nn.Parameter(torch.ones(2))]
+
+    def clip() -> None:
+        if not hasattr(theirs, "clip"):
+            exec("from torch.nn.utils import clip_grad_norm_ as clip", vars(theirs))
+        theirs.clip(weights, 1.0)
+
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        assert [node.name for node in _scopes("clip", clip, folder)] == ["clip_grad"]
+        assert theirs.clip is original
+
+
+def test_what_is_no_module_in_sys_modules_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "blocked", None)
+    monkeypatch.setitem(sys.modules, "without_names", object())
+    assert _scopes("nothing", lambda: None, tmp_path) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ..patches import Patches
@@ -36,7 +37,7 @@ class Collectives:
             original = getattr(distributed_c10d, name, None)
             if original is None:
                 continue
-            made = self._scopes.around(original, COLLECTIVE, _of_operation(name))
+            made = self._scopes.around(original, COLLECTIVE, _of_operation(name, original))
             owners = [each for each in (distributed_c10d, distributed) if hasattr(each, name)]
             self._patches.replace_function(owners, name, made)
         work = distributed_c10d.Work
@@ -44,11 +45,13 @@ class Collectives:
         self._patches.replace(work, "wait", made)
 
 
-def _of_operation(name: str) -> Any:
+def _of_operation(name: str, original: Any) -> Any:
     """The attributes of a call; None for one that returns before the operation is done."""
+    parameters = list(inspect.signature(original).parameters)
+    place = parameters.index("async_op") if "async_op" in parameters else len(parameters)
 
     def attributes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        if kwargs.get("async_op"):
+        if kwargs.get("async_op") or (len(args) > place and args[place]):
             return None
         attrs: dict[str, Any] = {"operation": name}
         first = args[0] if args else next(iter(kwargs.values()), None)

@@ -161,7 +161,7 @@ class TorchInstrumentation:
         try:
             self.shared.rest()
             self.patches.undo()
-            self.patches.mend_all("torch")
+            self.patches.mend_all()
             self._optimizers.remove()
             for tracker in tuple(self.shared.trackers):
                 tracker.finish()
