@@ -5,6 +5,7 @@ They are no rows of the comparison with other tools in docs/torch-conformance.md
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,43 @@ def teacher_without_loader(ci: Any) -> Any:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+@loop("""
+cirron.session
+  step[0]
+    optimizer_step
+      forward
+      loss
+      backward
+  step[1]
+    optimizer_step!
+      forward
+      loss
+  step[2-3]
+    optimizer_step
+      forward
+      loss
+      backward
+""")
+def closure_that_raises(ci: Any) -> Any:
+    """The error is caught, and the loop goes on."""
+    training = Training()
+    whole = parts.points().tensors
+    for index in range(4):
+
+        def closure(index: int = index) -> Tensor:
+            training.optimizer.zero_grad()
+            loss = training.loss(whole)
+            if index == 1:
+                raise ValueError
+            loss.backward()
+            training.losses.append(loss.item())
+            return loss
+
+        with contextlib.suppress(ValueError):
+            training.optimizer.step(closure)
+    return training.losses
 
 
 @pytest.mark.parametrize("case", LOOPS, ids=lambda case: case.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ...sdk.errors import swallowed
@@ -143,7 +144,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             tracker.shared.meet(optimizer)
         stepping = tracker.stepping
         if stepping is not None:
-            if tracker.inside & OPTIMIZER:
+            if tracker.inside & OPTIMIZER and _is_nested():
                 # A wrapper around another optimizer, or the step of a class that it extends.
                 stepping.depth += stepping.optimizer == id(optimizer)
                 return
@@ -153,6 +154,18 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             tracker.stepping = Stepping(phase, optimizer, has_closure)
     except BaseException as error:
         tracker.failed(error)
+
+
+def _is_nested() -> bool:
+    """Whether the step that begins is inside of another one; else that one was left by an error.
+
+    The hooks are called by torch's function around `step`. It is on the stack twice then.
+    """
+    frame: Any = sys._getframe(3)
+    code, frame = frame.f_code, frame.f_back
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None) -> Any:
