@@ -50,6 +50,8 @@ class SpoolReader:
         """Find the spool at `path`. Raises InputError where there is none."""
         self.only = only
         """The names of the batches to read; None: all."""
+        self.unread: set[str] = set()
+        """The names of the files that were skipped; at most 10,000."""
         self.paths: SpoolPaths = find_spool(path)
         self.findings: list[Finding] = []
         self.skipped = 0
@@ -68,6 +70,7 @@ class SpoolReader:
         Raises InputError where the directory cannot be read.
         """
         self.findings.clear()
+        self.unread.clear()
         self.skipped = 0
         last: str | None = None
         while True:
@@ -128,6 +131,8 @@ class SpoolReader:
 
     def _report(self, name: str, problem: Problem) -> None:
         self.skipped += 1
+        if len(self.unread) < _MAX_COLLECTED:
+            self.unread.add(name)
         finding = Finding(name, problem.code, problem.message)
         if self._on_finding is not None:
             self._on_finding(finding)

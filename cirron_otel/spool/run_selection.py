@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
+from .owner import owner_of
 from .reader import SpoolReader
 from .runs import Run, SpoolRuns, read_runs
 
@@ -44,8 +45,18 @@ def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
     if wanted is None and not any(run.is_recorded for run in spool.runs):
         return ChosenRun(None, len(spool.runs))
     run = _last(spool) if wanted in (None, LAST) else find_run(spool.runs, str(wanted))
-    reader.only = run.batches
+    reader.only = run.batches | _unreadable(reader, run, spool.runs)
     return ChosenRun(run, len(spool.runs))
+
+
+def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
+    """The files that the reader could not read and that may be the run's: they are reported.
+
+    Files of processes that belong to other runs alone are not.
+    """
+    own = {owner_of(name) for name in run.batches}
+    others = {owner_of(name) for each in runs for name in each.batches} - own - {None}
+    return {name for name in reader.unread if owner_of(name) not in others}
 
 
 def find_run(runs: Sequence[Run], wanted: str) -> Run:

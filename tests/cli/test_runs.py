@@ -146,6 +146,37 @@ def test_a_name_that_is_ambiguous_or_unknown(
     assert not (three.parent / "out.jsonl").exists()
 
 
+def test_what_cannot_be_read_is_reported_with_the_run_that_it_may_be_of(
+    run: Run, tmp_path: Path
+) -> None:
+    program = """
+import sys
+import cirron_otel as ci
+ci.profile(name=sys.argv[1], frameworks="none")
+for step in ci.batches(range(4)):
+    ci.flush()
+"""
+    for name in ("first", "second"):
+        subprocess.run(
+            [sys.executable, "-c", program, name], cwd=tmp_path, env=environment(), check=True
+        )
+    first, second = read_runs(SpoolReader(tmp_path / ".cirron")).runs
+    torn = sorted(second.batches)[1]
+    path = tmp_path / ".cirron" / "spool" / torn
+    path.write_bytes(path.read_bytes()[:-20])
+    for options in ((), ("--run", "second"), ("--run", "last"), ("--run", second.id[:8])):
+        result = run("report", *options)
+        assert result.returncode == 1
+        assert f"skipped: {torn}: not JSON" in result.stderr
+    result = run("convert", ".cirron", "out.jsonl", "--run", "second")
+    assert result.returncode == 1
+    assert torn in result.stderr
+    for options in (("--run", "first"), ("--run", first.id)):
+        result = run("report", *options)
+        assert (result.returncode, result.stderr) == (0, "")
+    assert run("report", "--run", "all").returncode == 1
+
+
 def batches(directory: Path) -> dict[str, Any]:
     return {each.name: exactjson.loads(each.data) for each in SpoolReader(directory)}
 
