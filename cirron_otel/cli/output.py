@@ -20,7 +20,7 @@ from ..errors import TargetError
 from .text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from ..pipeline.report import Report
     from ..spool.findings import Finding
@@ -32,6 +32,7 @@ _PREFIX = "cirron-otel: "
 _MAX_LISTED = 20
 _REDRAW_SECONDS = 0.1
 _PIPE_WIDTH = 100_000
+_TABLE_WIDTH = 80
 _LAST_STANDARD = 2
 """The descriptor of standard error."""
 
@@ -142,36 +143,43 @@ terminal = _Terminal()
 
 
 def show(*renderables: RenderableType) -> None:
-    """Write what rich renders to stdout; lines are as long as they need to be in a pipe."""
+    """Write what rich renders to stdout; lines are as long as they need to be in a pipe.
+
+    On a terminal, tables have 80 columns at least: in fewer, their figures would be cut.
+    """
     from rich.console import Console
 
     if terminal.width is not None:
-        _print(
+        for each in renderables:
             Console(
                 highlight=False, markup=False, emoji=False, force_terminal=True,
-                width=terminal.width,
-            ),
-            renderables,
-        )  # fmt: skip
+                width=_width(each, terminal.width),
+            ).print(each)  # fmt: skip
         return
     if sys.stdout is not None and sys.stdout.isatty():
+        columns = Console().width
         with _failures():
-            _print(Console(highlight=False, markup=False, emoji=False), renderables)
+            for each in renderables:
+                Console(
+                    highlight=False, markup=False, emoji=False, width=_width(each, columns)
+                ).print(each)
         return
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     buffer = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
     console = Console(
         file=buffer, width=_PIPE_WIDTH, highlight=False, markup=False, emoji=False, no_color=True
     )
-    _print(console, renderables)
+    for each in renderables:
+        console.print(each)
     buffer.seek(0)
     for line in buffer:
         _write(line.rstrip() + "\n")
 
 
-def _print(console: Console, renderables: Sequence[RenderableType]) -> None:
-    for renderable in renderables:
-        console.print(renderable)
+def _width(renderable: RenderableType, columns: int) -> int:
+    from rich.table import Table
+
+    return max(columns, _TABLE_WIDTH) if isinstance(renderable, Table) else columns
 
 
 @contextlib.contextmanager

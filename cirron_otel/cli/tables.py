@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..spool.breakdown import Breakdown, Phase
 
+_IDS = ("run", "span")
 _RIGHT = ("times", "total", "share", "p50", "p95", "max")
 
 
@@ -25,9 +26,9 @@ def breakdown_table(found: Breakdown) -> Table:
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False,
         header_style="bold",
     )  # fmt: skip
-    drawn.add_column("phase")
+    drawn.add_column("phase", overflow="fold")
     for name in _RIGHT:
-        drawn.add_column(name, justify="right")
+        drawn.add_column(name, justify="right", overflow="fold")
     rows = [*found.phases, found.unattributed]
     for phase in rows:
         drawn.add_row(*_cells(found, phase), end_section=phase is rows[-1])
@@ -58,7 +59,10 @@ def rows_table(heads: tuple[str, ...], right: set[str], rows: list[tuple[str, ..
         header_style="bold",
     )  # fmt: skip
     for head in heads:
-        drawn.add_column(head, justify="right" if head in right else "left", overflow="fold")
+        drawn.add_column(
+            head, justify="right" if head in right else "left", overflow="fold",
+            no_wrap=head in _IDS,
+        )  # fmt: skip
     for row in rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
     return drawn

@@ -43,3 +43,14 @@ def test_the_pager(pager: str, options: tuple[str, ...], is_paged: bool) -> None
     assert "The slowest steps:" in shown
     assert "\x1b[" in shown  # colours are kept
     assert Path(RECORDED).name in shown
+
+
+@pytest.mark.parametrize("options", [(), ("--no-pager",)])
+def test_a_narrow_terminal_breaks_no_figure_and_no_id(options: tuple[str, ...]) -> None:
+    wide, narrow = (
+        on_a_terminal(*options, PAGER="cat -", COLUMNS=columns, NO_COLOR="1")
+        for columns in ("80", "40")
+    )
+    shown = [line.split() for line in narrow.splitlines()]
+    assert [line.split() for line in wide.splitlines()] == shown
+    assert "…" not in narrow
