@@ -243,27 +243,27 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
             f" the middle rank {_ms(straggler.others_ns)}; the difference is in {straggler.phase}"
         )
     steps = [each.steps for each in ranks]
-    typical = _typical(steps)
+    done = max(sum(len(each.steps.durations) for each in steps), 1)
     phases = {name for name, kind in _KINDS.items() if kind == bound}
     if bound in ("unattributed time", "other phases") or phases:
         mean = _mean(bound, phases, steps)
         again = sum(each.recompute_ns for each in ranks) if bound == "backward" else 0
-        done = sum(len(each.steps.durations) for each in steps)
+        whole = sum(each.steps.total_ns for each in steps) // done
         recomputed = f", {_ms(again // done)} of it to recompute activations" if again else ""
-        return f"{_ms(mean)} of a step's {_ms(typical)} on average{recomputed}"
+        return f"{_ms(mean)} of a step's {_ms(whole)} on average{recomputed}"
     if bound == "start-up":
         first = [each.time.rows["set_up"] for each in ranks]
         warm = [each.time.rows["warm_up"] for each in ranks]
         slow = f", {_ms(max(warm))} in slow first steps" if max(warm) else ""
-        return f"{_ms(max(first))} before the first step{slow}; a later step takes {_ms(typical)}"
+        step = "a later step" if done > 1 else "the only step"
+        return f"{_ms(max(first))} before the first step{slow}; {step} takes {_ms(_typical(steps))}"
     named: dict[str, tuple[Row, ...]] = {
         "evaluation": ("evaluation",),
         "checkpoints": ("checkpoints",),
     }
     rows = named.get(bound, ("between_steps", "after_steps"))
     taken = sum(each.time.rows[row] for each in ranks for row in rows)
-    done = sum(len(each.steps.durations) for each in steps)
-    return f"{_ms(taken // len(ranks))} per rank, {_ms(taken // max(done, 1))} for each step"
+    return f"{_ms(taken // len(ranks))} per rank, {_ms(taken // done)} for each step"
 
 
 def _typical(steps: Sequence[Breakdown]) -> int:

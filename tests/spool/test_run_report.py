@@ -326,6 +326,24 @@ def test_recomputed_activations_are_evidence(tmp_path: Path) -> None:
     assert "no activation checkpointing, if the device has room" in tried
 
 
+def test_the_evidence_has_the_share_of_the_verdict(tmp_path: Path) -> None:
+    """The mean of a phase and of a step are of the same steps, slow first ones included."""
+    first, later = {"data_load": 3000, "forward": 3000}, {"data_load": 10, "forward": 30}
+    verdict = spool(tmp_path, training(0, first, *[later] * 19, begun=10**6)).verdict
+    assert verdict is not None
+    assert verdict.bound == "start-up"
+    assert verdict.evidence.endswith("in slow first steps; a later step takes 40 ns")
+    inside = verdict.in_steps
+    assert inside is not None
+    assert inside.evidence == "159 ns of a step's 338 ns on average"
+    assert inside.share == pytest.approx(159 / 338, abs=0.01)
+
+
+def test_a_run_of_one_step_has_no_later_one(tmp_path: Path) -> None:
+    evidence, _ = suggested(tmp_path / "run", training(0, {"forward": 30}, begun=10**6))
+    assert evidence == "1 ms before the first step; the only step takes 30 ns"
+
+
 def test_warm_up_is_told_apart(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
