@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 import cirron_otel as ci
 from cirron_otel.sdk import buffers
+from cirron_otel.sdk.phase import Phase
 from tests.sdk.spool_trees import Node, read_spool
 
 
@@ -217,3 +219,25 @@ def test_an_evaluation_between_the_fetch_and_the_use_of_a_batch(folder: Path) ->
     for step in epoch.find("step"):
         found = [child.name for child in step.children if child.name != "data_load"]
         assert found == ["forward", "backward", "optimizer_step"]
+
+
+def test_a_training_in_a_single_step_keeps_no_phases(folder: Path) -> None:
+    """The iterator that gave the only batch is kept, so its step goes on."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    iterator = iter(DataLoader(torch.rand(4, 2), 1))
+    x = next(iterator)
+    for _ in range(1_200):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    ci.flush()
+    kept = sum(type(each) is Phase for each in gc.get_objects())
+    del iterator
+    (epoch,) = session(folder).children
+    (step,) = epoch.children
+    assert kept < 2_000
+    assert len(step.children) == 4_801
+    covered = sum(each.record["end_ns"] - each.record["start_ns"] for each in step.children)
+    whole = step.record["end_ns"] - step.record["start_ns"]
+    assert step.record["attrs"]["unattributed_ns"] == whole - covered

@@ -14,6 +14,9 @@ from ...sdk.state import state
 from ...sdk.unwinding import Place, keep
 from .clock import span
 
+MANY = 1_024
+"""Children of a step that has not ended; of more, only their times are kept."""
+
 
 def new_step() -> Step:
     """A step that is not open yet."""
@@ -93,6 +96,19 @@ class Iteration:
             self._close_micro()
         if self.is_held and not self.waits:
             self.release()
+        if len(self.kids) > MANY:
+            self.thin()
+
+    def thin(self) -> None:
+        """Keep of many children only when they ran: a step may last for a whole training.
+
+        So it is if the iterator that gave the only batch is kept.
+        """
+        if not self.is_held and self.step._folded is None:
+            inside = self.step.inside
+            for phase in self.kids:
+                inside.append((phase._start, phase._until))
+            self.kids = []
 
     @property
     def accumulates(self) -> bool:

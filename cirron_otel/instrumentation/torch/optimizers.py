@@ -8,6 +8,7 @@ from typing import Any
 from ...sdk.errors import swallowed
 from ...sdk.state import state
 from ..patches import Patches
+from .iteration import MANY
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
 from .left_open import fail_step, interrupt
 from .recovery import is_abandoned, start_over
@@ -114,6 +115,10 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             tracker.into(None)
         elif tracker.clock is not None and iteration.is_held:
             iteration.release()  # the device is asked for them from here on
+        elif len(iteration.kids) > MANY:
+            if iteration.is_held and not iteration.waits:
+                iteration.release()
+            iteration.thin()
         attrs = tracker.shared.optimizers.get(id(optimizer))
         if attrs is None:
             attrs = tracker.shared.meet(optimizer)
