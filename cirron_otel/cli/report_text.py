@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import output
 from .tables import breakdown_table, rows_table
-from .text import clock_time, count, duration, local_moment, printable, value_text, wrapped
+from .text import clock_time, count, duration, local_moment, printable, reason, value_text, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -90,10 +90,9 @@ def conclusions(report: RunReport) -> Iterator[str]:
 
 
 def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
-    error = printable(failure.error).removeprefix("killed: ").removeprefix("incomplete: ")
     rank = "" if failure.rank is None else f"{who(failure.rank)}: "
     head = f"{failure.state.upper()}: {rank}"
-    yield from wrapped(error, head, "  ")
+    yield from wrapped(reason(failure.error), head, "  ")
     place = [
         f"{name} {printable(index)}"
         for name, index in (("epoch", failure.epoch), ("step", failure.step))

@@ -11,7 +11,7 @@ import click
 
 from . import output
 from .parameters import json_option, spool_argument
-from .text import count, duration, local_moment, numbers, printable, size, wrapped
+from .text import count, duration, local_moment, numbers, printable, reason, size, wrapped
 
 if TYPE_CHECKING:
     from ..spool.reader import SpoolReader
@@ -93,9 +93,7 @@ def _session(session: SessionSummary) -> Iterator[str]:
         head.append(", ".join(place))
     yield from wrapped("  ".join(head), "", "  ")
     if session.error is not None:
-        reason = printable(session.error[:_LONGEST_REASON])
-        reason = reason.removeprefix("killed: ").removeprefix("incomplete: ")
-        yield from wrapped(reason, "  ", "  ")
+        yield from wrapped(reason(session.error[:_LONGEST_REASON]), "  ", "  ")
     counts = ", ".join([
         count(session.spans, "span"), count(session.marks, "mark"),
         count(session.snapshots, "snapshot"),

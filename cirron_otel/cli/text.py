@@ -29,6 +29,12 @@ def printable(text: str) -> str:
     )
 
 
+def reason(error: str) -> str:
+    """The status message of a session that failed or was killed, beside its state."""
+    text = printable(error).removeprefix("killed: ").removeprefix("incomplete: ")
+    return text.replace("without closing this scope", "without closing its session")
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """`1 span`, `1,234 spans`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from .conftest import Run, environment
+from .html_page import Page
 
 KILLED = """
 import os, signal
@@ -31,7 +32,13 @@ def test_failed_and_incomplete_scopes_are_marked(run: Run, tmp_path: Path) -> No
     )
     assert done.returncode == -signal.SIGKILL
     assert run("spool", "recover", "run").returncode == 0
-    assert " killed " in run("spool", "ls", "run").stdout
+    listed = run("spool", "ls", "run").stdout
+    assert "  killed  rank 0, pid " in listed
+    died = "the process ended without closing its session"
+    assert f"\n  {died}\n" in listed
+    report = run("report", "run", "--html", "page.html").stdout.splitlines()
+    assert report[2] == f"KILLED: rank 0: {died}"
+    assert f"rank 0 killed: {died}" in Page((tmp_path / "page.html").read_text("utf-8")).texts
     shown = run("spool", "show", "run").stdout
     (backward,) = [line for line in shown.splitlines() if "backward" in line]
     (epoch,) = [line for line in shown.splitlines() if "epoch 7" in line]

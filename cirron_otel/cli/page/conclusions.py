@@ -8,7 +8,7 @@ from ...spool.failures import Failure
 from ...spool.run_time import Row, WallTime
 from ...spool.verdict import Verdict, what
 from ..report_text import wall_time_names
-from ..text import duration, local_moment
+from ..text import duration, local_moment, reason
 from .content import RunContent
 from .element import Content, Element
 from .parts import code, note, rank_name, section, share, short, table, took
@@ -53,7 +53,10 @@ def _failure(failure: Failure) -> Content:
         facts.append(short(failure.where, 200))
     rank = "" if failure.rank is None else f"{rank_name(failure.rank)} "
     head = f"{rank}{failure.state}: "
-    return [Element("strong", head + short(failure.error, 300)), Element("div", "; ".join(facts))]
+    return [
+        Element("strong", head + short(reason(failure.error), 300)),
+        Element("div", "; ".join(facts)),
+    ]
 
 
 def verdict_section(content: RunContent) -> Element | None:
