@@ -69,13 +69,14 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
 
 def _is_none(tracker: Tracker) -> bool:
     """Whether a fetch now is none of a loop's: it is a part of something, or nobody records."""
-    if tracker.inside & PARTIAL:
+    if tracker.inside & NO_FETCH:
         try:
-            interrupt(tracker)  # only what comes next tells that a model's `forward` is over
+            if tracker.inside & PARTIAL:
+                interrupt(tracker)  # only what comes next tells that a model's `forward` is over
+            if tracker.inside & NO_FETCH and is_abandoned(tracker):
+                start_over(tracker)
         except BaseException as error:
             tracker.failed(error)
-    if tracker.inside & NO_FETCH and is_abandoned(tracker):
-        start_over(tracker)
     return bool(tracker.inside & NO_FETCH or not state.recording or tracker.shared.is_over)
 
 
