@@ -17,13 +17,14 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons backends test demo bench fuzz soak docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends test demo bench fuzz soak docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
 	@echo "make torch     PyTorch and what trains with it, added to .venv (demo, test and bench do it)"
 	@echo "make torch-oldest  the oldest PyTorch that is supported, in an environment of its own"
 	@echo "make pythons   the wheel, in each supported Python of this machine"
+	@echo "make compare BASE=COMMIT  every output of this tree beside that of an earlier commit"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make test      linters, types, layers and all tests"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
@@ -69,6 +70,10 @@ torch-oldest: $(STAMP)
 
 pythons: $(STAMP)
 	@$(BIN)/python -m tests.pythons
+
+compare: $(STAMP)
+	@test -n "$(BASE)" || { echo "make compare: name the commit to compare with: BASE=COMMIT" >&2; exit 2; }
+	@$(BIN)/python -m tests.compare $(BASE)
 
 backends:
 	$(PYTHON) -m tests.backends.build

@@ -7,21 +7,17 @@ fixture. Environments are kept in `~/.cache/cirron-otel/python-…`.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
 from tests.environments import Environment, EnvironmentUnavailableError, run_in
-from tests.install import install
+from tests.wheels import ROOT, build, put, requirements
 
-from .interpreters import ROOT, Interpreter, find, supported
+from .interpreters import Interpreter, find, supported
 
 SMOKE = Path(__file__).with_name("smoke.py")
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = ("otlp", "collector", "postgres", "s3")
-"""All but torch, which is gigabytes for each version."""
 
 
 def main() -> int:
@@ -40,34 +36,19 @@ def main() -> int:
     return int(failed)
 
 
-def build(folder: Path) -> Path:
-    """Build the wheel of the checkout."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
-    pins = ["--build-constraint", str(CONSTRAINTS)]
-    subprocess.run([*command, str(folder), *pins, str(ROOT)], check=True)
-    [wheel] = folder.glob("*.whl")
-    return wheel
-
-
 def attempt(version: str, interpreter: Interpreter, wheel: Path) -> str:
     """Install the wheel and run the checks; "" if all of them pass, else what went wrong."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    further = [line for name in EXTRAS for line in extras[name]]
     environment = Environment(
         f"python-{version}",
         pins=CONSTRAINTS,
-        install=(*project["dependencies"], *further, "pytest"),
+        install=(*requirements(), "pytest"),
         interpreter=interpreter.path,
         version=interpreter.version,
     )
     try:
-        python = environment.make()
+        put(environment, wheel)
     except EnvironmentUnavailableError as error:
         return str(error)
-    done = install(python, ["--quiet", "--no-deps", "--force-reinstall", str(wheel)])
-    if done.returncode != 0:
-        return done.stderr
     check = run_in(environment, ["-m", "pip", "check"])
     if check.returncode != 0:
         return check.stdout

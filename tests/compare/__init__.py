@@ -1,0 +1,1 @@
+"""`make compare BASE=<commit>`: this tree beside an earlier commit, output by output."""
