@@ -5,7 +5,7 @@ place.py       what a URL names: a directory, or a prefix in a bucket
 keys.py        names of objects: which are taken, and the layout of the schemas page
 content.py     the bytes of an object: a header, and a range of an open file
 tensors.py     safetensors files: their headers, and one tensor as a file of its own
-store.py       BlobStore, the seam; `open_store`
+store.py       BlobStore, the seam
 directory.py   a store in a directory
 s3.py          a store in S3 (brings obstore, the extra `s3`)
 pending.py     what is to be uploaded yet, on disk
@@ -14,6 +14,23 @@ uploader.py    the thread that uploads
 ```
 """
 
-from .store import BlobStore, DifferentError, Held, open_store
+from .place import parse_place
+from .store import BlobStore, DifferentError, Held
 
 __all__ = ["BlobStore", "DifferentError", "Held", "open_store"]
+
+
+def open_store(url: str) -> BlobStore:
+    """Return the store at a path, `file:///DIR` or `s3://BUCKET/PREFIX`, without using it yet.
+
+    Credentials and servers are those of the environment (docs/blobs.md). Raises UsageError for
+    any other URL, MissingExtraError if obstore is not installed.
+    """
+    place = parse_place(url)
+    if place.path is not None:
+        from .directory import DirectoryStore  # noqa: PLC0415 - each store when it is needed
+
+        return DirectoryStore(place)
+    from .s3 import S3BlobStore  # noqa: PLC0415
+
+    return S3BlobStore(place)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ..errors import TargetError
 from .content import Content
-from .place import Place, parse_place
+from .place import Place
 
 
 class DifferentError(TargetError):
@@ -53,19 +53,3 @@ class BlobStore(Protocol):
 
     def interrupt(self) -> None:
         """End what another thread is doing here, as far as that can be done, and what follows."""
-
-
-def open_store(url: str) -> BlobStore:
-    """The store at a path, `file:///DIR` or `s3://BUCKET/PREFIX`; nothing is asked of it yet.
-
-    Credentials and servers are those of the environment (docs/blobs.md). Raises UsageError for
-    what is no such URL, MissingExtraError where obstore is not installed.
-    """
-    place = parse_place(url)
-    if place.path is not None:
-        from .directory import DirectoryStore  # noqa: PLC0415 - each store when it is needed
-
-        return DirectoryStore(place)
-    from .s3 import S3BlobStore  # noqa: PLC0415
-
-    return S3BlobStore(place)

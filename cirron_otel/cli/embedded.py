@@ -3,15 +3,12 @@
 It ends with the command, however that ends: it watches a pipe that the command holds.
 """
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
-
 from __future__ import annotations
 
 import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +21,12 @@ from types import TracebackType
 from typing import Any, Self
 
 _START_S = 60.0
-_END_S = 45.0
+END_S = 45.0
 """More than the collector itself takes at most (`drain_s`)."""
 _ROUND_S, _GONE_ROUNDS, _MOST_ROUNDS = 0.1, 3, 50
 """After a kill: the time between two looks, how many in a row must find its folder gone, and how
 many there are."""
-_PROGRAM = "from cirron_otel.cli.embedded import serve; serve({})"
+_PROGRAM = "from cirron_otel.cli.embedded_collector import serve; serve({})"
 
 
 class EmbeddedError(Exception):
@@ -90,9 +87,9 @@ class Embedded:
         """Let it store what it has taken, and end. Raises EmbeddedError where it does not."""
         self._hang_up()
         try:
-            code = self._process.wait(_END_S)
+            code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            raise EmbeddedError(f"it does not end within {_END_S:.0f} s") from None
+            raise EmbeddedError(f"it does not end within {END_S:.0f} s") from None
         if code < 0:
             raise EmbeddedError(f"it was ended by {signal.Signals(-code).name}")
         if code != 0:
@@ -165,30 +162,3 @@ def _message(line: str) -> str:
         if isinstance(found, dict) and isinstance(found.get("message"), str):
             return str(found["message"])
     return line.removeprefix("cirron-otel: ").removeprefix("error: ").strip()
-
-
-def serve(command: int) -> None:
-    """The collector's process: as `cirron-otel` with these arguments, until the pipe is closed.
-
-    `command` is the process that started it.
-    """
-    from .main import main
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when
-    threading.Thread(target=_watch, daemon=True).start()
-    try:
-        main()
-    finally:
-        if os.getppid() != command:  # it was killed: nobody else removes these files
-            shutil.rmtree(sys.argv[sys.argv.index("--spool") + 1], ignore_errors=True)
-
-
-def _watch() -> None:
-    """End the process when nobody holds the other end of its standard input."""
-    with contextlib.suppress(OSError):
-        # Not sys.stdin, whose lock this thread would keep while the interpreter ends.
-        while os.read(0, 4096):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_END_S)
-    os._exit(1)

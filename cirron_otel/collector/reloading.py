@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import CirronOtelError
 from .config_file import ConfigError, Loaded
@@ -13,16 +13,27 @@ from .walking import diff, secrets_of
 
 if TYPE_CHECKING:
     from .logs import Logging
-    from .running import Collector
+    from .options import CollectorOptions
 
 logger = logging.getLogger(__name__)
+
+
+class Reloadable(Protocol):
+    """A running collector."""
+
+    @property
+    def options(self) -> CollectorOptions:
+        """The options that are in force."""
+
+    async def apply(self, options: CollectorOptions) -> None:
+        """Put other options into force."""
 
 
 class Reloading:
     """Brings other options into a running collector."""
 
-    def __init__(self, collector: Collector, read: Callable[[], Loaded], logs: Logging) -> None:
-        """`read` gives the configuration as it is now, validated whole, or raises ConfigError."""
+    def __init__(self, collector: Reloadable, read: Callable[[], Loaded], logs: Logging) -> None:
+        """`read` returns the present configuration, validated, or raises ConfigError."""
         self._collector, self._read, self._logs = collector, read, logs
         self._count = 0
 

@@ -115,7 +115,7 @@ class Cirron:
                 resolved, problem = Resolved(Config(enabled=False), (), {}), error
             joining = Joining(parent, link, provider)
             joining.hyperparameters = _hyperparameters(config, hyperparameters)
-            profiler = open_profiler(self, resolved, joining)
+            profiler = open_profiler(resolved, joining)
             if problem is not None:
                 swallowed("configuration", problem)
             active.profiler = profiler
@@ -149,12 +149,18 @@ class Cirron:
         return health()
 
 
+class _Default:
+    """The instance that `get_default` makes when it is first needed."""
+
+    instance: Cirron | None = None
+
+
 def get_default() -> Cirron:
     """The `Cirron` behind the functions of this package."""
     with active.lock:
-        if active.cirron is None:
-            active.cirron = Cirron()
-        return active.cirron
+        if _Default.instance is None:
+            _Default.instance = Cirron()
+        return _Default.instance
 
 
 def profile(
@@ -231,5 +237,5 @@ def trace(format: str = "tree", name: str | None = None, last: int | None = None
     `name` keeps the scopes of that name, `last` the last so many roots. `df` needs pandas. What
     cannot be had (another format, no pandas) is logged, and None returned.
     """
-    profiler = active.profiler or active.last or Profiler(None, Config(), get_default())
+    profiler = active.profiler or active.last or Profiler(None, Config())
     return profiler.trace(format, name, last)

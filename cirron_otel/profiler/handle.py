@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -21,9 +21,6 @@ from ..sdk.runtime import Runtime
 from ..sdk.scope import Scope
 from .closing_line import show_closing_line
 
-if TYPE_CHECKING:
-    from .cirron import Cirron
-
 _TRACE_FLUSH_S = 5.0
 
 
@@ -33,7 +30,7 @@ class Profiler:
     `enabled` is False where profiling was turned off; then every method does nothing.
     """
 
-    def __init__(self, runtime: Runtime | None, config: Config, cirron: Cirron) -> None:
+    def __init__(self, runtime: Runtime | None, config: Config) -> None:
         """Made by `profile()` alone."""
         self.runtime = runtime
         """What runs the session; None where there is none."""
@@ -41,7 +38,6 @@ class Profiler:
         self.instrumentation: Instrumentation | None = None
         """The hooks into frameworks."""
         self.config = config
-        self.cirron = cirron
 
     def __repr__(self) -> str:
         """The session and where its spool stands."""
@@ -195,7 +191,6 @@ class Active:
         self.last: Profiler | None = None
         self.waiting: Any = None
         """A session that is to open with the first thing recorded (`waiting.Waiting`)."""
-        self.cirron: Cirron | None = None
 
 
 active = Active()

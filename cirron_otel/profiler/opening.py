@@ -1,31 +1,36 @@
-"""Opening a session, and what is to happen at the ways out: exits, signals, forks."""
+"""Open a session, of this process or of a DataLoader's worker, and prepare exits and forks."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import threading
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from opentelemetry.trace import SpanContext
+
+from ..config import Config
 from ..config.resolve import Resolved
 from ..instrumentation.installing import Instrumentation
 from ..sdk import forks
 from ..sdk.beginning import Joining
 from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
-from ..sdk.identity import TORCH_DISTRIBUTED
+from ..sdk.identity import TORCH_DISTRIBUTED, Identity
+from ..sdk.run_identity import RunIdentity
 from ..sdk.runtime import Runtime, start_runtime
 from ..sdk.state import state
 from .handle import Profiler, active, seal_late
 
-if TYPE_CHECKING:
-    from .cirron import Cirron
+END_S = 1.0
+"""A worker that ends seals and sends its records for at most so many seconds. The spool keeps the
+rest. Torch terminates a worker that is still alive after 5 s."""
+WORKER = "worker"
 
 
 def open_profiler(
-    cirron: Cirron,
     resolved: Resolved,
     joining: Joining,
     instrumentation: Instrumentation | None = None,
@@ -44,13 +49,13 @@ def open_profiler(
         reported("configuration", problem)
     state.recording = config.enabled
     if not config.enabled:
-        return Profiler(None, config, cirron)
+        return Profiler(None, config)
     try:
         runtime = start_runtime(config, os.environ, joining)
     except Exception as error:
         swallowed("profile", error)
-        return Profiler(None, config, cirron)
-    profiler = Profiler(runtime, config, cirron)
+        return Profiler(None, config)
+    profiler = Profiler(runtime, config)
     is_new = instrumentation is None
     instrumentation = instrumentation or Instrumentation(config)
     instrumentation.opens_worker = _worker_opening(profiler)
@@ -74,13 +79,47 @@ def _rank_found(
 
 
 def _worker_opening(profiler: Profiler) -> object:
-    from .workers import WorkerOpening  # noqa: PLC0415 - it opens a session, by this module
-
     runtime = profiler.runtime
     if runtime is None or profiler.session is None:
         return None
     context = profiler.session.get_span_context()
     return WorkerOpening(profiler.config, context, runtime.inherited_identity, runtime.run)
+
+
+@dataclass(frozen=True)
+class WorkerOpening:
+    """Opens the session of a worker, forked or spawned, in its process; it can be pickled."""
+
+    config: Config
+    """The configuration of the parent process."""
+    parent: SpanContext
+    """The parent's session, to which the worker's is linked."""
+    identity: Identity | None = None
+    """The parent's place in the job, if that is not in the environment."""
+    run: RunIdentity | None = None
+    """The run that the parent's session belongs to."""
+
+    def __call__(self, worker: int) -> Callable[[], object]:
+        """Open the session of the worker with this id; returns what ends it. Raises nothing."""
+        with active.lock:
+            profiler = active.profiler
+            if profiler is None:
+                profiler = active.profiler = self._open()
+        if profiler.session is None:
+            state.recording = False
+        else:
+            profiler.session.set_attribute(WORKER, worker)
+        return lambda: profiler.shutdown(END_S)
+
+    def _open(self) -> Profiler:
+        # Torch has handlers of its own for a worker's signals.
+        config = replace(
+            self.config, frameworks=("none",), snapshots=None, handle_signals=False,
+            exit_timeout=min(self.config.exit_timeout, END_S),
+        )  # fmt: skip
+        run = self.run and replace(self.run, is_inherited=True)
+        joining = Joining(link=self.parent, identity=self.identity, run=run)
+        return open_profiler(Resolved(config, (), {}), joining)
 
 
 def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> None:
@@ -124,7 +163,6 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     if hooks is not None:
         hooks.renew()
     active.profiler, active.last = None, None
-    cirron = parent.cirron
     # Below `cirron-otel run` the child is one of the job's processes, as its parent is.
     joining = Joining(
         link=context,
@@ -137,6 +175,6 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     def revive() -> None:
         with active.lock:
             if active.profiler is None:
-                active.profiler = open_profiler(cirron, resolved, joining, hooks)
+                active.profiler = open_profiler(resolved, joining, hooks)
 
     forks.revive_later(revive)

@@ -12,7 +12,6 @@ from ..sdk.beginning import Joining
 from ..sdk.errors import swallowed
 from ..sdk.foreign import ForeignSpans
 from ..sdk.span_processor import ForeignSpanProcessor
-from .cirron import get_default
 from .handle import Profiler, active
 from .opening import open_profiler
 
@@ -43,7 +42,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
             try:
                 resolved = resolve(options)
                 joining = Joining(parent, link, None, self)
-                self._profiler = open_profiler(get_default(), resolved, joining)
+                self._profiler = open_profiler(resolved, joining)
                 active.profiler = self._profiler
             except Exception as error:
                 swallowed("profile", error)

@@ -22,7 +22,6 @@ from ..sdk.clock import now
 from ..sdk.errors import swallowed
 from ..sdk.provider import is_in_worker
 from ..sdk.state import state
-from .cirron import get_default
 from .handle import active
 from .opening import open_profiler
 
@@ -52,9 +51,7 @@ class Waiting:
                 return
             self._is_opening = True
             try:
-                active.profiler = open_profiler(
-                    get_default(), self._resolved, self._joining, self.hooks
-                )
+                active.profiler = open_profiler(self._resolved, self._joining, self.hooks)
                 if active.profiler.runtime is None:
                     self.give_up()  # there is no place for a session: nothing is to be recorded
             finally:

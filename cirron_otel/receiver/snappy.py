@@ -9,12 +9,8 @@ from before its beginning, which is invalid.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    from .inflating import Inflater
 
 STREAM = b"\xff\x06\x00\x00sNaPpY"
 """The chunk with which a stream of frames begins."""
@@ -128,7 +124,7 @@ class SnappyAny:
 
     def __init__(self) -> None:
         self._start = b""
-        self._codec: Inflater | None = None
+        self._codec: SnappyFrames | _Block | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the content of the next bytes. Raises InputError if they are damaged."""

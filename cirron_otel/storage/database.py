@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from .url import Location
-
 Row = Sequence[Any]
 _MOST_VALUES = 20_000
 
@@ -73,21 +71,6 @@ class Database(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: let go of the connection without a word to the server."""
-
-
-def connect(location: Location, *, create: bool) -> Database:
-    """A connection to the database at a location.
-
-    `create` makes an SQLite file that is not there. Raises as Database does, InputError where
-    the file is not there, and MissingExtraError where PostgreSQL's driver is not installed.
-    """
-    if location.path is not None:
-        from .sqlite import SqliteDatabase  # noqa: PLC0415 - each driver is imported when needed
-
-        return SqliteDatabase(location.path, create=create)
-    from .postgres import PostgresDatabase  # noqa: PLC0415
-
-    return PostgresDatabase(location)
 
 
 _Value = TypeVar("_Value", str, int)

@@ -11,7 +11,7 @@ from .. import exactjson
 from ..errors import InputError
 from ..exporter.batch_target import SealedBatch
 from ..spool.paths import checked_name
-from .database import Database, connect
+from .database import Database
 from .migrate import check_readable, migrate
 from .processes import forget_processes
 from .received import parts_of, without
@@ -48,6 +48,21 @@ _IS_EXPIRED = (
     ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?))'
 )
 """A condition on batches; its parameters are those of `_expiry`."""
+
+
+def connect(location: Location, *, create: bool) -> Database:
+    """Connect to the database at a location.
+
+    `create` makes an SQLite file that does not exist. Raises as Database does, InputError if the
+    file does not exist, and MissingExtraError if PostgreSQL's driver is not installed.
+    """
+    if location.path is not None:
+        from .sqlite import SqliteDatabase  # noqa: PLC0415 - each driver is imported when needed
+
+        return SqliteDatabase(location.path, create=create)
+    from .postgres import PostgresDatabase  # noqa: PLC0415
+
+    return PostgresDatabase(location)
 
 
 class Written(NamedTuple):

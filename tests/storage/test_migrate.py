@@ -11,8 +11,9 @@ import pytest
 from cirron_otel.errors import InputError
 from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
 from cirron_otel.storage import Storage
-from cirron_otel.storage.database import Database, connect
+from cirron_otel.storage.database import Database
 from cirron_otel.storage.migrate import current, migrate, steps, version_of
+from cirron_otel.storage.storage import connect
 from cirron_otel.storage.target import StorageTarget
 from cirron_otel.storage.url import parse_url
 from tests.exporter.deliveries import until

@@ -1,0 +1,39 @@
+"""The process of the collector that `embedded` starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+
+from .embedded import END_S
+from .main import main
+
+
+def serve(command: int) -> None:
+    """Run `cirron-otel` with the arguments of this process until standard input is closed.
+
+    `command` is the id of the process that started it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command decides when to end
+    threading.Thread(target=_watch, daemon=True).start()
+    try:
+        main()
+    finally:
+        if os.getppid() != command:  # the command was killed and does not remove these files
+            shutil.rmtree(sys.argv[sys.argv.index("--spool") + 1], ignore_errors=True)
+
+
+def _watch() -> None:
+    """End the process once no process has the other end of its standard input."""
+    with contextlib.suppress(OSError):
+        # Not sys.stdin, whose lock this thread would keep while the interpreter ends.
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_S)
+    os._exit(1)
