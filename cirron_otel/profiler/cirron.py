@@ -115,7 +115,7 @@ class Cirron:
                 resolved, problem = Resolved(Config(enabled=False), (), {}), error
             joining = Joining(parent, link, provider)
             joining.hyperparameters = _hyperparameters(config, hyperparameters)
-            profiler = open_profiler(resolved, joining)
+            profiler = open_profiler(resolved, joining, cirron=self)
             if problem is not None:
                 swallowed("configuration", problem)
             active.profiler = profiler
@@ -161,6 +161,9 @@ def get_default() -> Cirron:
         if _Default.instance is None:
             _Default.instance = Cirron()
         return _Default.instance
+
+
+active.default = get_default
 
 
 def profile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -30,7 +31,7 @@ class Profiler:
     `enabled` is False where profiling was turned off; then every method does nothing.
     """
 
-    def __init__(self, runtime: Runtime | None, config: Config) -> None:
+    def __init__(self, runtime: Runtime | None, config: Config, cirron: Any = None) -> None:
         """Made by `profile()` alone."""
         self.runtime = runtime
         """What runs the session; None where there is none."""
@@ -38,6 +39,12 @@ class Profiler:
         self.instrumentation: Instrumentation | None = None
         """The hooks into frameworks."""
         self.config = config
+        self._cirron = cirron
+
+    @property
+    def cirron(self) -> Any:
+        """The `Cirron` that opened the session."""
+        return active.default() if self._cirron is None else self._cirron
 
     def __repr__(self) -> str:
         """The session and where its spool stands."""
@@ -182,6 +189,10 @@ def _seconds(timeout: Any, default: float) -> float:
     return min(asked, threading.TIMEOUT_MAX) if asked > 0 else 0.0 if asked <= 0 else default
 
 
+def _none() -> None:
+    pass
+
+
 class Active:
     """The profiler of this process, and the one before it, which `trace` still shows."""
 
@@ -191,6 +202,8 @@ class Active:
         self.last: Profiler | None = None
         self.waiting: Any = None
         """A session that is to open with the first thing recorded (`waiting.Waiting`)."""
+        self.default: Callable[[], Any] = _none
+        """Returns the default `Cirron`; the module of that class sets it."""
 
 
 active = Active()

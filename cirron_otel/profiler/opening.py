@@ -20,7 +20,8 @@ from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
 from ..sdk.identity import TORCH_DISTRIBUTED, Identity
 from ..sdk.run_identity import RunIdentity
-from ..sdk.runtime import Runtime, start_runtime
+from ..sdk.runtime import Runtime
+from ..sdk.starting import start_runtime
 from ..sdk.state import state
 from .handle import Profiler, active, seal_late
 
@@ -34,11 +35,13 @@ def open_profiler(
     resolved: Resolved,
     joining: Joining,
     instrumentation: Instrumentation | None = None,
+    cirron: object = None,
 ) -> Profiler:
     """A profiler whose session is open, or one that is off. Nothing is raised.
 
     `instrumentation`: hooks that are there already: a forking parent's, or those of a session that
-    waited, which gives way to this one.
+    waited, which gives way to this one. `cirron` is the `Cirron` that opens the session; None is
+    the default one.
     """
     config = resolved.config
     waiting, active.waiting = active.waiting, None
@@ -49,13 +52,13 @@ def open_profiler(
         reported("configuration", problem)
     state.recording = config.enabled
     if not config.enabled:
-        return Profiler(None, config)
+        return Profiler(None, config, cirron)
     try:
         runtime = start_runtime(config, os.environ, joining)
     except Exception as error:
         swallowed("profile", error)
-        return Profiler(None, config)
-    profiler = Profiler(runtime, config)
+        return Profiler(None, config, cirron)
+    profiler = Profiler(runtime, config, cirron)
     is_new = instrumentation is None
     instrumentation = instrumentation or Instrumentation(config)
     instrumentation.opens_worker = _worker_opening(profiler)
@@ -175,6 +178,6 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     def revive() -> None:
         with active.lock:
             if active.profiler is None:
-                active.profiler = open_profiler(resolved, joining, hooks)
+                active.profiler = open_profiler(resolved, joining, hooks, parent.cirron)
 
     forks.revive_later(revive)

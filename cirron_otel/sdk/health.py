@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from operator import sub
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import buffers as buf
 from .errors import errors
 from .pipeline import STOPPED
+from .runtime import Runtime
 from .scope import drops
 
-if TYPE_CHECKING:
-    from .runtime import Runtime
-
-
-THINNED = "scopes_thinned"
-"""The one reason that the options ask for."""
 _QUEUE = ("scopes", "marks", "snapshots", "batches")
 _DROPS = (
     "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",
@@ -33,11 +27,6 @@ _SCOPE_DROPS = (
 _MARK_DROPS = ("marks_buffer_full", "marks_without_value_or_scope", "marks_spool_unwritable")
 _RECORDED = ("spans", "marks", "snapshots", "batches")
 _SNAPSHOTS = {"count": 0, "seconds": 0.0, "longest_seconds": 0.0, "files": 0, "file_bytes": 0}
-
-
-def dropped() -> tuple[int, int, int]:
-    """What the process dropped so far: scopes and marks of full buffers, and scopes too deep."""
-    return (*buf.dropped(), drops.too_deep)
 
 
 def disabled_health() -> dict[str, Any]:
@@ -71,31 +60,10 @@ def disabled_health() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def drops_of(runtime: Runtime) -> dict[str, int]:
-    """What the session dropped so far, by reason."""
-    sealer, collector, taken = runtime.sealer, runtime.collector, runtime.snapshots
-    scopes, marks, deep = map(sub, dropped(), runtime.dropped_before)
-    return {
-        "scopes_buffer_full": scopes,
-        "scopes_too_deep": deep,
-        "scopes_without_record": collector.spans_lost,
-        "foreign_spans": collector.foreign_dropped,
-        "marks_buffer_full": marks,
-        "marks_without_value_or_scope": collector.marks_lost,
-        "spans_spool_unwritable": sealer.dropped_spans,
-        "marks_spool_unwritable": sealer.dropped_marks,
-        "snapshots_without_record": collector.snapshots_lost + (taken.lost if taken else 0),
-        "snapshots_spool_unwritable": sealer.dropped_snapshots,
-        "snapshot_files": taken.files_dropped if taken is not None else 0,
-        "batches_evicted": runtime.writer.drops.batches,
-        "scopes_thinned": runtime.thinner.thinned if runtime.thinner is not None else 0,
-    }
-
-
 def health_of(runtime: Runtime) -> dict[str, Any]:
     """The state of a session, running or over. Times are wall-clock nanoseconds, sizes bytes."""
     pipeline, sealer, collector = runtime.pipeline, runtime.sealer, runtime.collector
-    lost = drops_of(runtime)
+    lost = runtime.drops()
     taken = runtime.snapshots
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}

@@ -32,7 +32,6 @@ from .clock import wall_now
 from .costs import resident_now
 from .durations import BOUNDS_NS, Lengths, exponential
 from .errors import errors, logger, reported, swallowed
-from .health import drops_of
 from .measures import Key, Measures, bounded
 from .plain import text_of
 from .run_details import without_details
@@ -170,7 +169,7 @@ class Instruments:
         self._known: set[str] = set()
         self._memory: dict[str, int] = {}
         meter.create_observable_counter(
-            sc.DROPS, [_read(_by(sc.REASON, lambda: drops_of(runtime)))], "{record}",
+            sc.DROPS, [_read(_by(sc.REASON, runtime.drops))], "{record}",
             "What was dropped, by reason: the keys of health()['drops']",
         )  # fmt: skip
         meter.create_observable_counter(

@@ -8,7 +8,7 @@ and leaves that one time to the program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -18,11 +18,8 @@ from .enclosing import Enclosing
 from .errors import swallowed
 from .otel_span import RecordedSpan
 from .scope import NOWHERE
-from .span_processor import Observers, processor_of, processors_of
+from .span_processor import Observers
 from .state import CONTEXT, SCOPE_KEY, state
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
 
 
 def _ignore(_: Any) -> None:
@@ -71,22 +68,6 @@ def publish(provider: TracerProvider) -> None:
         trace._TRACER_PROVIDER_SET_ONCE = _OnceMore()
 
 
-def take_over(runtime: Runtime, provider: Any) -> None:
-    """Have the session work in a provider that the program has set."""
-    before = runtime.provider
-    if runtime.is_over or provider is before or not isinstance(provider, TracerProvider):
-        return
-    if processor_of(provider) is None:
-        provider.add_span_processor(runtime.processor)
-    if before is not None and runtime.is_own_provider:
-        runtime.observers.earlier += processors_of(before)
-        before.add_span_processor(Forwarding(provider))
-    runtime.provider, runtime.is_own_provider = provider, False
-    watch(provider)
-    runtime.adopt(provider._active_span_processor, provider.resource)
-    _show_open(runtime.observers.others())
-
-
 def watch(provider: TracerProvider) -> None:
     """Have processors that the program adds from now on be shown scopes at once."""
     processors: Any = provider._active_span_processor
@@ -112,14 +93,7 @@ def unwatch(provider: TracerProvider | None) -> None:
         del processors.add_span_processor  # type: ignore[union-attr]
 
 
-def processor_added(runtime: Runtime, processor: SpanProcessor) -> None:
-    """The program has added a processor to the provider of the session."""
-    if processor is not runtime.processor and not isinstance(processor, Forwarding):
-        runtime.observe()
-        _show_open((processor,))
-
-
-def _show_open(processors: tuple[SpanProcessor, ...]) -> None:
+def show_open(processors: tuple[SpanProcessor, ...]) -> None:
     """Show the scopes that are open around the caller: their ends will be shown, too."""
     context = CONTEXT.get()
     scope: Any = context.get(SCOPE_KEY) or state.session

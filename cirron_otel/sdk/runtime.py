@@ -8,40 +8,34 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from operator import sub
 from typing import Any
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from ..config import Config
-from ..config.exporters import Export
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
 from ..spool.writer import SpoolWriter
 from . import buffers as buf
 from . import costs, logs, unwinding
-from .beginning import Joining, begin_session, place_of, segments_of
 from .clock import now, wall_now
 from .collector import Collector, Origin
-from .foreign import ForeignSpans
-from .health import THINNED, dropped, drops_of
 from .identity import NO_SOURCE, Identity
 from .joining import Joined
 from .pipeline import Pipeline
 from .provider import applications_provider
 from .readback import Recent
-from .replacement import listener, processor_added, publish, take_over, unwatch, watch
+from .replacement import Forwarding, listener, show_open, unwatch, watch
 from .resource import batch_attributes, rank_attributes
 from .run_details import LateDetails
-from .run_identity import RunIdentity, run_identity
-from .scope import NOWHERE
-from .sealer import Names, Sealer, Unwritten
-from .sending import deliveries_of, exports_of_session, recover_left, start_metrics
+from .run_identity import RunIdentity
+from .scope import NOWHERE, drops
+from .sealer import Sealer
 from .session import Entered, sampling
-from .sinks import sinks_of
-from .snapshots import Snapshots, snapshots_of
-from .span_processor import ForeignSpanProcessor, Observers, processor_of
+from .snapshots import Snapshots
+from .span_processor import ForeignSpanProcessor, Observers, processor_of, processors_of
 from .state import state
 from .step_places import StepPlaces, is_step
 from .thinning import Thinner, note_references
@@ -54,13 +48,22 @@ _SEAL_S = 5.0
 """How long a program that sets its provider waits for what is recorded so far to be sealed."""
 
 
+THINNED = "scopes_thinned"
+"""The one reason for drops that the options ask for."""
+
+
 def _nothing() -> None:
     pass
 
 
+def dropped() -> tuple[int, int, int]:
+    """What the process dropped so far: scopes and marks of full buffers, and scopes too deep."""
+    return (*buf.dropped(), drops.too_deep)
+
+
 @dataclass(slots=True)
 class Runtime:
-    """What `start_runtime` makes."""
+    """The parts of a session, and what it does; `starting.start_runtime` makes one."""
 
     config: Config
     environ: Mapping[str, str]
@@ -114,6 +117,27 @@ class Runtime:
             self.resource = self.resource.merge(Resource(attributes))
             state.resource = self.resource
             self.origin.resource = batch_attributes(self.resource)
+
+    def take_over(self, provider: Any) -> None:
+        """Work in a provider that the program has set."""
+        before = self.provider
+        if self.is_over or provider is before or not isinstance(provider, TracerProvider):
+            return
+        if processor_of(provider) is None:
+            provider.add_span_processor(self.processor)
+        if before is not None and self.is_own_provider:
+            self.observers.earlier += processors_of(before)
+            before.add_span_processor(Forwarding(provider))
+        self.provider, self.is_own_provider = provider, False
+        watch(provider)
+        self.adopt(provider._active_span_processor, provider.resource)
+        show_open(self.observers.others())
+
+    def processor_added(self, processor: SpanProcessor) -> None:
+        """The program has added a processor to the provider of the session."""
+        if processor is not self.processor and not isinstance(processor, Forwarding):
+            self.observe()
+            show_open((processor,))
 
     def observe(self) -> None:
         """Tell other processors of scopes from here on, if there are any."""
@@ -212,23 +236,41 @@ class Runtime:
     def _note_drops(self) -> None:
         """The session states what was dropped: a report of it is incomplete."""
         session = self.origin.session
-        for reason, dropped_count in self._drops():
+        for reason, dropped_count in self._losses():
             session.set_attribute(DROPS + reason, dropped_count)
 
     def _warn_of_drops(self) -> None:
-        found = ", ".join(f"{number:,} {reason}" for reason, number in self._drops())
+        found = ", ".join(f"{number:,} {reason}" for reason, number in self._losses())
         if found:
             logger.warning(
                 "cirron-otel: dropped while recording: %s; what the spool holds is incomplete",
                 found,
             )
 
-    def _drops(self) -> list[tuple[str, int]]:
-        return [
-            (reason, number)
-            for reason, number in drops_of(self).items()
-            if number and reason != THINNED
-        ]
+    def drops(self) -> dict[str, int]:
+        """Return how many records the session has dropped so far, by reason."""
+        sealer, collector, taken = self.sealer, self.collector, self.snapshots
+        scopes, marks, deep = map(sub, dropped(), self.dropped_before)
+        return {
+            "scopes_buffer_full": scopes,
+            "scopes_too_deep": deep,
+            "scopes_without_record": collector.spans_lost,
+            "foreign_spans": collector.foreign_dropped,
+            "marks_buffer_full": marks,
+            "marks_without_value_or_scope": collector.marks_lost,
+            "spans_spool_unwritable": sealer.dropped_spans,
+            "marks_spool_unwritable": sealer.dropped_marks,
+            "snapshots_without_record": collector.snapshots_lost + (taken.lost if taken else 0),
+            "snapshots_spool_unwritable": sealer.dropped_snapshots,
+            "snapshot_files": taken.files_dropped if taken is not None else 0,
+            "batches_evicted": self.writer.drops.batches,
+            THINNED: self.thinner.thinned if self.thinner is not None else 0,
+        }
+
+    def _losses(self) -> list[tuple[str, int]]:
+        """The drops that no option asks for."""
+        drops = self.drops().items()
+        return [(reason, number) for reason, number in drops if number and reason != THINNED]
 
     def _tell_end(self) -> None:
         """The session is a span like any: without it the application's backend lacks the root."""
@@ -269,90 +311,3 @@ class Runtime:
             self.snapshots.abandon()
         self.owner.abandon()
         state.special = False
-
-
-def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) -> Runtime:
-    """Open a session and start what belongs to it. Raises TargetError where there is no place."""
-    identity = joining.identity or Identity.from_environment(environ)
-    buf.limits.set(config.scope_capacity, config.mark_capacity)
-    run = joining.run or run_identity(config, environ, identity)
-    begun = begin_session(config, environ, identity, joining, run)
-    session, joined, resource, provider, is_own = begun
-    segments = segments_of(config, identity, session, is_shared=joined.parent is not None)
-    origin = Origin(os.getpid(), identity.rank, session, segments, batch_attributes(resource))
-    foreign = ForeignSpans()
-    processor = joining.processor or processor_of(provider) or ForeignSpanProcessor(foreign)
-    processor.foreign, processor.is_on = foreign, True
-    thinner = None
-    if config.detail_every:
-        thinner = Thinner(config.detail_every, config.detail_slow_factor)
-    recent = Recent(config.trace_buffer_max_spans)
-    exports = exports_of_session(config, environ, provider if not is_own else None)
-    is_spooled = "spool" in config.output or bool(exports)
-    paths, owner = place_of(config, is_spooled)
-    snapshots = None
-    if is_spooled:
-        snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
-    collector = Collector(
-        origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
-        naming=Names(owner), snapshots=snapshots, announces_open=bool(exports),
-    )  # fmt: skip
-    writer = SpoolWriter(paths.root, config.spool_max_bytes)
-    sealer = (Sealer if is_spooled else Unwritten)(
-        owner,
-        writer,
-        origin,
-        lambda name: pipeline.written(name),  # noqa: PLW0108 - made below
-    )
-    pipeline = Pipeline(collector, sealer, config.flush_interval, sinks_of(config.output))
-    entered = Entered(session, segments, joined)
-    runtime = Runtime(
-        config, environ, identity, resource, provider, is_own, processor,
-        Observers(provider, processor), collector, sealer, pipeline, owner, paths, writer,
-        recent, entered, thinner, origin, joined, snapshots, run,
-        LateDetails(config, identity, run),
-    )  # fmt: skip
-    try:
-        _attach(runtime, joining)
-        _start(runtime, exports, is_spooled=is_spooled)
-    except BaseException:
-        runtime.undo()
-        raise
-    return runtime
-
-
-def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None:
-    pipeline = runtime.pipeline
-    if runtime.snapshots is not None:
-        runtime.snapshots.open()
-    pipeline.exporters = deliveries_of(exports, runtime)
-    pipeline.metrics = start_metrics(runtime)
-    if is_spooled:
-        pipeline.before_first = lambda: _prepare_spool(runtime)
-    pipeline.before_each = runtime.before_flush
-    pipeline.start()
-
-
-def _prepare_spool(runtime: Runtime) -> None:
-    runtime.describe(runtime.details.begin())
-    recover_left(runtime.paths, runtime.pipeline.exporters)
-
-
-def _attach(runtime: Runtime, joining: Joining) -> None:
-    config, provider = runtime.config, runtime.provider
-    state.resource = runtime.resource
-    state.observe_start, state.observe_end = runtime.on_start, runtime.on_end
-    costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
-    if config.log_correlation:
-        logs.correlate()
-    is_added = processor_of(provider) is runtime.processor
-    if provider is not None and joining.processor is None and not is_added:
-        provider.add_span_processor(runtime.processor)
-    if provider and runtime.is_own_provider:
-        publish(provider)
-    elif provider:
-        watch(provider)
-    listener.listen(partial(take_over, runtime), partial(processor_added, runtime))
-    runtime.observe()
-    runtime.observers.start(runtime.origin.session, None)
-    runtime.processor.met = runtime.adopt if joining.processor is not None else None

@@ -52,7 +52,7 @@ def test_the_faults_struck_where_it_matters(reports: list[dict[str, Any]]) -> No
     for step in (
         "sdk.collector:Collector.collect", "sdk.sealer:Sealer.seal",
         "spool.writer:SpoolWriter.write", "exporter.delivery:Delivery.notify",
-        "spool.journal:Journal.write", "spool.owner:Owner.acquire", "sdk.runtime:start_runtime",
+        "spool.journal:Journal.write", "spool.owner:Owner.acquire", "sdk.starting:start_runtime",
         "sdk.buffers:Buffers.next_id", "sdk.foreign:ForeignSpans.start", "sdk.session:sampling",
         "sdk.span_processor:Observers.start", "sdk.span_processor:Observers.end",
         "sdk.scope:Scope._place", "sdk.traces:Segments.choose", "sdk.exits:Exits.install",
