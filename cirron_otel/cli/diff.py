@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from ..spool.breakdown import Breakdown, Phase
     from ..spool.findings import Finding
-    from ..spool.run_report import MarkSeries, RunReport
+    from ..spool.mark_series import MarkSeries
+    from ..spool.run_report import RunReport
     from ..spool.run_selection import ChosenRun
 
 

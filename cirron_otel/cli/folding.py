@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..semconv import OVERHEAD_NS
-from .spool_show import Marks, appendix, failure
+from .scope_labels import Marks, appendix, failure
 from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..spool.failures import Failure
-    from ..spool.run_report import GpuTime, MarkSeries, RankReport, RunReport, SlowStep
+    from ..spool.mark_series import MarkSeries
+    from ..spool.rank_report import RankReport
+    from ..spool.run_report import GpuTime, RunReport, SlowStep
     from ..spool.run_time import Row
     from ..spool.verdict import Verdict
 

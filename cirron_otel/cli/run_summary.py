@@ -19,9 +19,10 @@ from .text import count, duration, printable
 if TYPE_CHECKING:
     from ..pipeline.flush import TargetReport
     from ..spool.paths import SpoolPaths
+    from ..spool.rank_report import RankReport
     from ..spool.reader import BatchFile
     from ..spool.recovery import Recovered
-    from ..spool.run_report import RankReport, RunReport
+    from ..spool.run_report import RunReport
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
 _LOOKED_AT = 64

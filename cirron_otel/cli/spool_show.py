@@ -5,17 +5,15 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from ..semconv import OVERHEAD_NS
 from . import output
 from .parameters import json_option, run_option, spool_argument
 from .runs import chosen_run
+from .scope_labels import appendix, failure, marks_of
 from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
@@ -23,17 +21,12 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from ..spool.reader import SpoolReader
-    from ..spool.tree import Forest, MarkNode, TreeNode
+    from ..spool.tree import Forest, TreeNode
     from .folding import Fold
 
-_MARKS_SHOWN = 5
-_MAX_VALUE = 40
-_LONG_FRACTION = re.compile(r"-?\d{1,9}\.\d{6,20}(e[+-]?\d{1,3})?", re.ASCII)
 _DEFAULT_SPANS = 1000
 _FOLDED_SPANS = 50_000
 """If --fold cannot read all: what is folded has so many lines, or there are so many trees."""
-_MOST_NAMES = 1000
-"""Of the marks of scopes that are alike."""
 
 
 @click.command(short_help="The tree of scopes, durations and marks.")
@@ -132,7 +125,7 @@ def trees(forest: Forest) -> Iterator[Tree]:
 def _tail(forest: Forest, *, is_cut: bool) -> list[str]:
     lines = []
     if forest.marks_unattached:
-        lines.append(f"outside every session: {_marks_of(forest.marks_unattached, 0)}")
+        lines.append(f"outside every session: {marks_of(forest.marks_unattached, 0)}")
     shown = f"{forest.shown:,} of " if forest.shown < forest.spans else ""
     lines.append(f"{shown}{count(forest.spans, 'span')}")
     if is_cut:
@@ -167,75 +160,9 @@ def _label(node: TreeNode, parent: TreeNode | None) -> Text:
         label.append(f"  {local_moment(node.start_ns)}", "dim")
     if node.rank is not None and (parent is None or node.rank != parent.rank):
         label.append(f"  rank {node.rank}", "dim")
-    label.append(appendix(_marks_of(node.marks, node.marks_left_out)), "green")
+    label.append(appendix(marks_of(node.marks, node.marks_left_out)), "green")
     if node.snapshots:
         label.append(f"  {count(node.snapshots, 'snapshot')}", "magenta")
     if node.children_left_out and not node.children:
         label.append(f"  (+ {node.children_left_out:,} inside)", "dim")
     return label
-
-
-def failure(error: str | None) -> str:
-    """What stands beside a scope that failed; nothing beside others."""
-    return "" if error is None else f"  ✗ {_short(printable(error))}"
-
-
-class Marks:
-    """The last value of each mark of scopes that are alike, and how many there are."""
-
-    def __init__(self, left_out: int = 0) -> None:
-        """`left_out` marks are not known."""
-        self.left_out = left_out
-        self.last: dict[str | None, str | None] = {}
-        self._often: dict[str | None, int] = {}
-
-    def add(self, mark: MarkNode) -> None:
-        """One more, which comes after the others."""
-        self._take(mark.name, mark.value, 1)
-
-    def merge(self, other: Marks) -> None:
-        """Those of others, which come after."""
-        self.left_out += other.left_out
-        for name, value in other.last.items():
-            self._take(name, value, other._often[name])
-
-    def _take(self, name: str | None, value: str | None, often: int) -> None:
-        if name not in self.last and len(self.last) >= _MOST_NAMES:
-            self.left_out += often
-            return
-        self.last[name] = value
-        self._often[name] = self._often.get(name, 0) + often
-
-    def __str__(self) -> str:
-        """The last value of each, and how many there are where it is more than one."""
-        parts = []
-        for name, value in itertools.islice(self.last.items(), _MARKS_SHOWN):
-            often = self._often[name]
-            shown = printable(name if name is not None else "?")
-            parts.append(f"{shown}={_short(value)}" + (f" ({often:,}×)" if often > 1 else ""))
-        more = self.left_out + sum(list(self._often.values())[_MARKS_SHOWN:])
-        return ", ".join(parts) + (f", {count(more, 'more mark')}" if more else "")
-
-
-def _marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
-    # The SDK's own mark is in every scope: --json has it.
-    found = Marks(left_out)
-    for mark in marks:
-        if mark.name != OVERHEAD_NS:
-            found.add(mark)
-    return found
-
-
-def appendix(marks: Marks) -> str:
-    """The text after a scope with these marks; "" without any."""
-    return f"  {marks}" if marks.last or marks.left_out else ""
-
-
-def _short(value: str | None) -> str:
-    """A mark's value for people: six digits of a long fraction, the beginning of a long text."""
-    if value is None:
-        return "?"
-    if _LONG_FRACTION.fullmatch(value):
-        return f"{float(value):.6g}"
-    text = printable(value)
-    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"

@@ -15,9 +15,10 @@ from .breakdown import STEP, Breakdown, Phase, ends_closure, holds_phases, is_ph
 from .drops import Drop, drops_of
 from .failures import Failure, failures_of
 from .index import SpoolIndex, id_of
+from .mark_series import MAX_SERIES, MarkSeries, mark_series
+from .rank_report import RankReport
 from .reader import BatchFile, SpoolReader
-from .rows import number_of
-from .run_time import WallTime, wall_time
+from .run_time import wall_time
 from .sessions import assign_sessions
 from .summary import sessions_of, with_processes
 from .verdict import Straggler, Verdict, verdict_of
@@ -101,24 +102,6 @@ SELECT no, id, parent, rank, idx, start_ns, ns FROM step ORDER BY ns DESC, no LI
 """
 _ABOVE = "SELECT name, idx, parent FROM span WHERE id = ? LIMIT 1"
 _PHASES = "SELECT name, ns FROM phase WHERE step = ? ORDER BY no"
-# A series has one name, one rank, and marks of the training or of evaluations.
-_SERIES = """
-CREATE TABLE series (
-    no INTEGER PRIMARY KEY, name TEXT, rank INTEGER, is_eval INTEGER, epoch TEXT, value TEXT,
-    ts_ns INTEGER
-);
-INSERT INTO series
-SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
-    'eval' IN (coalesce(a.name, ''), coalesce(b.name, ''), coalesce(c.name, '')),
-    CASE 'epoch' WHEN a.name THEN a.idx WHEN b.name THEN b.idx WHEN c.name THEN c.idx END,
-    mark.value, mark.ts_ns
-FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
-LEFT JOIN span AS c ON c.id = b.parent
-WHERE mark.name IS NOT 'cirron.overhead_ns';
-"""
-_MARKS = """
-SELECT rank, name, is_eval, epoch, value FROM series ORDER BY name, rank, is_eval, ts_ns, no
-"""
 _GPU = """
 SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_ns, 0)),
     total(max(coalesce(end_ns - start_ns, 0), 0))
@@ -126,55 +109,9 @@ FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, n
 """
 _EPOCH = "epoch"
 _MOST_LEVELS = 64
-_MAX_SERIES = 1000
 _RECOMPUTE = """
 SELECT coalesce(sum(max(end_ns - start_ns, 0)), 0) FROM span WHERE rank IS ? AND name = 'recompute'
 """
-
-
-@dataclass(slots=True)
-class RankReport:
-    """What one rank did."""
-
-    rank: int | None
-    """None for what states none."""
-    spans: int
-    first_ns: int | None
-    last_ns: int | None
-    """The earliest start and the latest end of its spans, Unix ns."""
-    steps: Breakdown
-    time: WallTime
-    """Where the time from `first_ns` to `last_ns` went."""
-    recompute_ns: int = 0
-    """The part of the backward passes in which activation checkpointing computes again."""
-
-    @property
-    def run_ns(self) -> int | None:
-        """From the first start to the last end, pauses between sessions included."""
-        if self.first_ns is None or self.last_ns is None:
-            return None
-        return self.last_ns - self.first_ns
-
-    @property
-    def steps_per_second(self) -> float | None:
-        """Steps after the warm-up, by the time in them and between steps."""
-        rows = self.time.rows
-        ns = rows["steps"] + rows["between_steps"]
-        done = len(self.steps.steady.durations)
-        return done * 1e9 / ns if ns and done else None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; the breakdown's keys stand in it."""
-        return {
-            "rank": self.rank,
-            "spans": self.spans,
-            "first_ns": self.first_ns,
-            "last_ns": self.last_ns,
-            "run_ns": self.run_ns,
-            "time": self.time.to_json(),
-            "steps_per_second": self.steps_per_second,
-            **self.steps.to_json(),
-        }
 
 
 @dataclass(slots=True)
@@ -190,62 +127,6 @@ class SlowStep:
     duration_ns: int
     phases: dict[str, int]
     """The time of each phase in it, ns."""
-
-
-@dataclass(slots=True)
-class EpochMean:
-    """The mean of the numbers of one epoch."""
-
-    epoch: str
-    count: int = 0
-    mean: float = 0.0
-
-
-@dataclass(slots=True)
-class MarkSeries:
-    """The marks of one name and rank, in order of their time."""
-
-    name: str
-    rank: int | None
-    count: int = 0
-    first: str | None = None
-    last: str | None = None
-    """Values as text; None where there is none."""
-    numbers: int = 0
-    """How many values are finite numbers."""
-    min: float | None = None
-    max: float | None = None
-    is_eval: bool = False
-    """Whether the marks were made in evaluations."""
-    epochs: list[EpochMean] = field(default_factory=list)
-    """By epoch, in order of time; at most 1,000. Marks outside of epochs are in none."""
-
-    @property
-    def title(self) -> str:
-        """The name, with `(eval)` for the marks of evaluations."""
-        return f"{self.name} (eval)" if self.is_eval else self.name
-
-    def add(self, value: str | None, epoch: str | None = None) -> None:
-        """Take the next value."""
-        if not self.count:
-            self.first = value
-        self.count, self.last = self.count + 1, value
-        number = number_of(value)
-        if number is not None:
-            self.numbers += 1
-            self.min = number if self.min is None else min(self.min, number)
-            self.max = number if self.max is None else max(self.max, number)
-            if epoch is not None:
-                self._add_to(epoch, number)
-
-    def _add_to(self, epoch: str, number: float) -> None:
-        if not self.epochs or self.epochs[-1].epoch != epoch:
-            if len(self.epochs) >= _MAX_SERIES:
-                return
-            self.epochs.append(EpochMean(epoch))
-        last = self.epochs[-1]
-        last.count += 1
-        last.mean += (number - last.mean) / last.count
 
 
 @dataclass(slots=True)
@@ -330,7 +211,7 @@ def report_run(
     for function in (is_phase, holds_phases, ends_closure):
         index.function(function)
     index.script(_STEPS)
-    marks, left_out = _series(index)
+    marks, left_out = mark_series(index)
     ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
     verdict, straggler = verdict_of(ranks)
     return RunReport(
@@ -341,7 +222,7 @@ def report_run(
         left_out,
         [
             GpuTime(rank, name, times, int(gpu_ns), int(wall_ns))
-            for rank, name, times, gpu_ns, wall_ns in index.rows(_GPU, _MAX_SERIES)
+            for rank, name, times, gpu_ns, wall_ns in index.rows(_GPU, MAX_SERIES)
         ],
         failures_of(index, reader, sessions),
         drops_of(index, reader, sessions) if reader is not None else [],
@@ -394,21 +275,3 @@ def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:
         if name == _EPOCH:
             return str(position) if position is not None else None
     return None
-
-
-def _series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
-    """The first series, and how many more there are."""
-    series: list[MarkSeries] = []
-    current: tuple[str, int | None, int] | None = None
-    left_out = 0
-    index.script(_SERIES)
-    for rank, name, is_eval, epoch, value in index.rows(_MARKS):
-        if (name, rank, is_eval) != current:
-            current = (name, rank, is_eval)
-            if len(series) < _MAX_SERIES:
-                series.append(MarkSeries(name, rank, is_eval=bool(is_eval)))
-            else:
-                left_out += 1
-        if not left_out:
-            series[-1].add(value, epoch)
-    return series, left_out

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .index import SpoolIndex
+from .mark_series import MarkSeries
 from .rows import number_of
-from .run_report import MarkSeries
 
 _STEPS = "SELECT ns, start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no"
 # The order of the report's series, and of the records in them.

@@ -12,7 +12,7 @@ from ..durations import duration
 from .breakdown import Breakdown, is_checkpoint
 
 if TYPE_CHECKING:
-    from .run_report import RankReport
+    from .rank_report import RankReport
     from .run_time import Row
 
 Bound = Literal[

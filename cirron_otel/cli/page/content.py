@@ -8,8 +8,9 @@ from typing import Any
 
 from ...spool.findings import Finding
 from ...spool.index import SpoolIndex, id_of
+from ...spool.mark_series import MarkSeries
 from ...spool.reader import SpoolReader
-from ...spool.run_report import MarkSeries, RunReport
+from ...spool.run_report import RunReport
 from ...spool.run_series import Point, epoch_starts, mark_points, step_points
 from ...spool.run_traces import StepTrace, records_of, scopes_of, step_traces
 from ...spool.summary import SessionSummary, sessions_of, with_processes

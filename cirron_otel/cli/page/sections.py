@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...spool.run_report import MarkSeries, RankReport, SlowStep
+from ...spool.mark_series import MarkSeries
+from ...spool.rank_report import RankReport
+from ...spool.run_report import SlowStep
 from ...spool.run_series import Point
 from ..text import count, duration, local_moment, value_text
 from .charts import Part, Scale, course, durations_scale, stacked, values_scale

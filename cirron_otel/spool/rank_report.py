@@ -1,0 +1,54 @@
+"""The report of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .breakdown import Breakdown
+from .run_time import WallTime
+
+
+@dataclass(slots=True)
+class RankReport:
+    """What one rank did."""
+
+    rank: int | None
+    """None for what states none."""
+    spans: int
+    first_ns: int | None
+    last_ns: int | None
+    """The earliest start and the latest end of its spans, Unix ns."""
+    steps: Breakdown
+    time: WallTime
+    """Where the time from `first_ns` to `last_ns` went."""
+    recompute_ns: int = 0
+    """The part of the backward passes in which activation checkpointing computes again."""
+
+    @property
+    def run_ns(self) -> int | None:
+        """From the first start to the last end, pauses between sessions included."""
+        if self.first_ns is None or self.last_ns is None:
+            return None
+        return self.last_ns - self.first_ns
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps after the warm-up, by the time in them and between steps."""
+        rows = self.time.rows
+        ns = rows["steps"] + rows["between_steps"]
+        done = len(self.steps.steady.durations)
+        return done * 1e9 / ns if ns and done else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; the breakdown's keys stand in it."""
+        return {
+            "rank": self.rank,
+            "spans": self.spans,
+            "first_ns": self.first_ns,
+            "last_ns": self.last_ns,
+            "run_ns": self.run_ns,
+            "time": self.time.to_json(),
+            "steps_per_second": self.steps_per_second,
+            **self.steps.to_json(),
+        }
