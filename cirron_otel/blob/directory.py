@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import TargetError
-from ..exporter.batch_target import MisconfiguredError, StoppedError, UnreachableError
+from ..exporter.errors import MisconfiguredError, StoppedError, UnreachableError
 from ..spool.directories import make_private, sync_directory
 from ..spool.state import has_name, lock_named
 from .content import PIECE_BYTES, Content, file_content

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import MissingExtraError
-from ..exporter.batch_target import MisconfiguredError, StoppedError, UnreachableError
+from ..exporter.errors import MisconfiguredError, StoppedError, UnreachableError
 from .content import PIECE_BYTES, Content
 from .keys import checked_key
 from .place import Place

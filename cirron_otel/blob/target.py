@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..errors import TargetError
-from ..exporter.batch_target import Receipt, SealedBatch, StoppedError, UnreachableError
+from ..exporter.batch_target import Receipt, SealedBatch
 from ..exporter.blobs import local_blobs
+from ..exporter.errors import StoppedError, UnreachableError
 from .pending import Pending
 from .place import Place
 

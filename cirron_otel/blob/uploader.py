@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from .. import exactjson
 from ..errors import InputError, TargetError
-from ..exporter.batch_target import RefusedError, StoppedError, UnreachableError
 from ..exporter.blobs import open_blob
+from ..exporter.errors import RefusedError, StoppedError, UnreachableError
 from ..exporter.pace import Gate, Pace
 from ..exporter.tally import Tally
 from ..spool.blobs import BlobKey, blob_key, tenant_of_directory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import exactjson
 from ..errors import TargetError, UsageError
-from ..exporter.batch_target import MisconfiguredError, RefusedError, UnreachableError
+from ..exporter.errors import MisconfiguredError, RefusedError, UnreachableError
 from ..ids import is_id
 from ..receiver.whose import Headers
 from ..storage import Storage

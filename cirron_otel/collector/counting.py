@@ -10,14 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..exporter.batch_target import (
-    MisconfiguredError,
-    Receipt,
-    RefusedError,
-    SealedBatch,
-    StoppedError,
-    UnreachableError,
-)
+from ..exporter.batch_target import Receipt, SealedBatch
+from ..exporter.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
 from ..spool.dead_letters import DeadLetters
 from ..spool.eviction import Drops
 from ..spool.paths import SpoolPaths

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import CirronOtelError
 from ..exporter.config import OtlpConfig, target_key
-from ..exporter.otlp import PushError, StoppedError
+from ..exporter.errors import PushError, StoppedError
 from ..pipeline.convert import default_service_name
 from ..pipeline.export_report import ExportReport
 from ..pipeline.follow import Follower

@@ -15,16 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import TargetError
-from ..exporter.batch_target import (
-    BlobSink,
-    MisconfiguredError,
-    Receipt,
-    RefusedError,
-    SealedBatch,
-)
+from ..exporter.batch_target import BlobSink, Receipt, SealedBatch
 from ..exporter.blobs import local_blobs
 from ..exporter.cirron_http import CirronTarget
 from ..exporter.config import OtlpConfig
+from ..exporter.errors import MisconfiguredError, RefusedError
 from ..exporter.http_client import HttpAnswer
 from ..exporter.otlp import Pusher
 from ..pipeline.export_report import ExportReport

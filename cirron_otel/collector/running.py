@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
 from ..errors import CirronOtelError
 from ..receiver.intake import Intake, IntakeLimits, Signals
 from ..receiver.journal import Journal

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from .._version import SDK_VERSION
 from ..errors import UsageError
 from ..receiver.whose import Whose
 from ..spool.paths import SpoolPaths
-from ..translator.foreign import SDK_VERSION
 from . import metrics as m
 from .counting import DATABASE
 from .delivering import Delivering

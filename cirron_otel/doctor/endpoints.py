@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from .._version import SDK_VERSION
 from ..config import Config, Export, exports_of
 from ..errors import CirronOtelError
 from ..exporter.cirron_http import CirronTarget
 from ..exporter.config import OtlpConfig, target_key
 from ..translator.encode import DEFAULT_SERVICE_NAME
-from ..translator.foreign import SDK_VERSION
 from .check import Check, ok
 from .otlp import OtlpRequest, examine_otlp
 from .platform import examine_platform

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from .._version import SDK_VERSION
 from ..config import Config
 from ..errors import CirronOtelError
 from ..exporter.batch_target import SealedBatch
 from ..exporter.cirron_http import CirronTarget
+from ..exporter.errors import PushError
 from ..exporter.http_client import BrokenAnswerError, HttpClient
-from ..exporter.otlp import PushError
 from ..exporter.transport import USER_AGENT
 from ..ids import uuid4_shaped
 from ..model import SCHEMA_VERSION
 from ..spool.paths import file_name
-from ..translator.foreign import SDK_VERSION
 from .check import Check, Deadline, Problem, failed, ok, unreached, warning, within
 from .network import Place, Words, certificate_check, proxy_of, reach
 from .otlp import SPAN_NAME

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ..spool.blobs import BlobKey
 from .backlog import Backlog
-from .batch_target import BlobSink, Receipt, RefusedError, SealedBatch, Sender, StoppedError
+from .batch_target import BlobSink, Receipt, SealedBatch, Sender
+from .errors import RefusedError, StoppedError
 from .failures import Failure, kind_of
 from .schedule import Schedule
 

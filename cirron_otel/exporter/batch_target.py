@@ -7,27 +7,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..spool.blobs import BlobKey
-from .otlp import RefusedError, StoppedError, UnreachableError
-
-__all__ = [
-    "BatchTarget",
-    "BlobSink",
-    "MisconfiguredError",
-    "Receipt",
-    "RefusedError",
-    "SealedBatch",
-    "Sender",
-    "StoppedError",
-    "UnreachableError",
-    "lanes_of",
-]
-
-
-class MisconfiguredError(UnreachableError):
-    """The target says no to whatever is sent: a wrong key, URL, certificate or proxy.
-
-    Setting it right must not have lost anything: it is tried again, slowly, and reported.
-    """
 
 
 class SealedBatch(NamedTuple):

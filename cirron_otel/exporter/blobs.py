@@ -21,7 +21,7 @@ from ..ids import digest
 from ..spool.blobs import BlobKey, blob_key
 from ..spool.state import replace_file, set_aside
 from .awaited_blobs import AwaitedBlobs
-from .otlp import RefusedError
+from .errors import RefusedError
 
 _KEPT = 10_000
 """Files kept as done, the newest: batches may name a file that went with another."""

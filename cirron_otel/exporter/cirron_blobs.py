@@ -13,8 +13,8 @@ from typing import BinaryIO, NoReturn, Protocol
 from urllib.parse import quote
 
 from ..spool.blobs import BlobKey, key_of_span
-from .batch_target import UnreachableError
 from .blobs import named_blobs, open_blob
+from .errors import UnreachableError
 from .http_client import HttpAnswer
 
 PART_BYTES = 4 * 1024 * 1024

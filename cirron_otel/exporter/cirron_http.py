@@ -15,18 +15,10 @@ from typing import BinaryIO, NoReturn
 from ..errors import UsageError
 from ..ids import digest
 from ..spool.paths import parse_name
-from .batch_target import (
-    BlobSink,
-    MisconfiguredError,
-    Receipt,
-    RefusedError,
-    SealedBatch,
-    StoppedError,
-    UnreachableError,
-)
+from .batch_target import BlobSink, Receipt, SealedBatch
 from .cirron_blobs import CirronBlobs
+from .errors import MisconfiguredError, PushError, RefusedError, StoppedError, UnreachableError
 from .http_client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
-from .otlp import PushError
 from .transport import USER_AGENT, retry_after_seconds, without_secrets
 
 _TIMEOUT_S = 10.0

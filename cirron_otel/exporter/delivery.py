@@ -25,9 +25,10 @@ from ..spool.paths import SpoolPaths
 from .attempt import attempt, attempt_upload
 from .backlog import MOST_NAMES, Backlog
 from .batch_queue import BatchQueue
-from .batch_target import BatchTarget, BlobSink, SealedBatch, StoppedError, lanes_of
+from .batch_target import BatchTarget, BlobSink, SealedBatch, lanes_of
 from .blob_gates import BlobGates
 from .blobs import named_blobs
+from .errors import StoppedError
 from .leftovers import Leftovers
 from .pace import Gate, Pace
 from .resubmission import Resubmission

@@ -20,8 +20,9 @@ import msgspec
 from .. import exactjson
 from ..errors import InputError
 from ..spool.blobs import BlobKey
-from .batch_target import Receipt, RefusedError, SealedBatch, StoppedError, UnreachableError
+from .batch_target import Receipt, SealedBatch
 from .blobs import named_blobs, open_blob
+from .errors import RefusedError, StoppedError, UnreachableError
 
 _LINE_BREAK = re.compile(r"[\r\n]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from .batch_target import MisconfiguredError
-from .otlp import PushError
+from .errors import MisconfiguredError, PushError
 from .pace import Pace
 
 _NO_ANSWER = re.compile(

@@ -11,13 +11,14 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
-from ..errors import EndpointError, MissingExtraError
+from ..errors import MissingExtraError
 from ..otlp.split import count_spans, halve_request, split_request
 from .config import OtlpConfig, Protocol
+from .errors import PushError, PushResult, RefusedError, StoppedError, UnreachableError
+from .pace import Backoff
 from .transport import OtlpTransport, Outcome, Response
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
@@ -44,74 +45,6 @@ _HINTS = {
     "UNAVAILABLE": ("ENDPOINT", "PROTOCOL", "CERTIFICATE"),
 }
 """By status: the settings to look at."""
-
-
-@dataclass(frozen=True, slots=True)
-class PushResult:
-    """What became of the spans of one push."""
-
-    accepted_spans: int = 0
-    rejected_spans: int = 0
-    """Refused by a partial success; sending them again is pointless."""
-    error_message: str = ""
-    """What the endpoint said in partial successes; it may warn without rejecting anything."""
-    warnings: tuple[str, ...] = ()
-    """What the encoding could not carry, or of an answer could not be read."""
-    requests: int = 0
-    """How many requests were accepted."""
-
-
-class PushError(EndpointError):
-    """Not everything was accepted; `result` says what was before the failure."""
-
-    def __init__(
-        self,
-        message: str,
-        result: PushResult | None = None,
-        *,
-        status: str = "",
-        retry_after: float | None = None,
-    ) -> None:
-        """`status` is the endpoint's last answer, in the words of Response.status."""
-        super().__init__(message)
-        self.result = result or PushResult()
-        self.status = status
-        self.retry_after = retry_after
-        """Seconds that the endpoint asked to wait, if it did."""
-        self.unsent: tuple[bytes, ...] = ()
-        """The requests that were not accepted, in order: the one that failed, and those behind."""
-
-
-class RefusedError(PushError):
-    """The endpoint refused for good: the same request will never be accepted."""
-
-
-class UnreachableError(PushError):
-    """The endpoint was not ready to accept before the deadline; it may be later."""
-
-
-class StoppedError(PushError):
-    """The push was told to stop before everything was accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waits between attempts: exponential, with jitter so that clients do not come at once."""
-
-    first: float = 1.0
-    """Seconds before the second attempt."""
-    longest: float = 30.0
-    jitter: float = 0.2
-    """How far a wait may be off, as a part of it."""
-
-    def wait(self, attempt: int) -> float:
-        """Seconds to wait behind the failed attempt number `attempt`, from 0."""
-        wait = min(self.first * 2.0 ** min(attempt, 60), self.longest)
-        # Not the random module's own generator: training code seeds it, and ranks would agree.
-        return wait * _random.uniform(1 - self.jitter, 1 + self.jitter)
-
-
-_random = SystemRandom()
 
 
 def transport_for(config: OtlpConfig) -> OtlpTransport:

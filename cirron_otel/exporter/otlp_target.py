@@ -11,9 +11,10 @@ from ..errors import InputError, UsageError
 from ..spool.paths import parse_name
 from ..translator.encode import Options
 from ..translator.translate import encode_own
-from .batch_target import MisconfiguredError, Receipt, SealedBatch
+from .batch_target import Receipt, SealedBatch
 from .config import OtlpConfig, target_key
-from .otlp import Pusher, PushError, PushResult, RefusedError, UnreachableError
+from .errors import MisconfiguredError, PushError, PushResult, RefusedError, UnreachableError
+from .otlp import Pusher
 from .sampled import sampled_part
 from .summary import summarised
 

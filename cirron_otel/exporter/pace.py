@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import SystemRandom
 
-from .batch_target import MisconfiguredError
-from .otlp import Backoff, PushError
+from .errors import MisconfiguredError, PushError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits between attempts: exponential, with jitter so that clients do not come at once."""
+
+    first: float = 1.0
+    """Seconds before the second attempt."""
+    longest: float = 30.0
+    jitter: float = 0.2
+    """How far a wait may be off, as a part of it."""
+
+    def wait(self, attempt: int) -> float:
+        """Seconds to wait behind the failed attempt number `attempt`, from 0."""
+        wait = min(self.first * 2.0 ** min(attempt, 60), self.longest)
+        # Not the random module's own generator: training code seeds it, and ranks would agree.
+        return wait * _random.uniform(1 - self.jitter, 1 + self.jitter)
+
+
+_random = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)

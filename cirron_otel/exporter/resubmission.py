@@ -8,7 +8,8 @@ from collections.abc import Callable
 from ..spool.dead_letters import DeadLetters
 from ..spool.lease import claim
 from ..spool.paths import SpoolPaths
-from .batch_target import RefusedError, SealedBatch, Sender, StoppedError, lanes_of
+from .batch_target import SealedBatch, Sender, lanes_of
+from .errors import RefusedError, StoppedError
 from .schedule import Schedule
 
 _BUDGET_S = 0.5

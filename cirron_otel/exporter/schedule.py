@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .errors import PushError
 from .failures import OF_TARGET, Failure, kind_of, wait_after
-from .otlp import PushError
 from .pace import Pace
 
 _LANE_PROBES = 3

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CirronOtelError
-from .batch_target import MisconfiguredError
+from .errors import MisconfiguredError
 
 _MOST_CAUSES = 100
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+")

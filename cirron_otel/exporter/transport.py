@@ -15,7 +15,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from .. import __version__
+from .._version import __version__
 from ..errors import UsageError
 from .config import OtlpConfig
 

@@ -16,19 +16,9 @@ from ..errors import CirronOtelError, EndpointError, TargetError
 from ..exporter.attempt import attempt
 from ..exporter.backlog import Backlog
 from ..exporter.batch_queue import BatchQueue
-from ..exporter.batch_target import (
-    BlobSink,
-    MisconfiguredError,
-    Receipt,
-    RefusedError,
-    SealedBatch,
-    Sender,
-    StoppedError,
-    UnreachableError,
-    lanes_of,
-)
-from ..exporter.otlp import Backoff
-from ..exporter.pace import Pace
+from ..exporter.batch_target import BlobSink, Receipt, SealedBatch, Sender, lanes_of
+from ..exporter.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from ..exporter.pace import Backoff, Pace
 from ..exporter.resubmission import Resubmission
 from ..exporter.schedule import Schedule
 from ..spool.dead_letters import DeadLetters

@@ -13,7 +13,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import UsageError
 from ..exporter.config import OtlpConfig
-from ..exporter.otlp import Pusher, PushError
+from ..exporter.errors import PushError
+from ..exporter.otlp import Pusher
 from ..query.address import is_query_address
 from ..query.ingestion_slack import find_slack
 from ..spool.paths import parse_name

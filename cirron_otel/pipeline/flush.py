@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .._version import SDK_VERSION
 from ..config import Config, Export, exports_of, resolve
 from ..errors import EndpointError, UsageError
 from ..exporter.cirron_http import CirronTarget
 from ..exporter.config import OtlpConfig
-from ..exporter.otlp import StoppedError
+from ..exporter.errors import StoppedError
 from ..spool.findings import Finding
 from ..spool.owner import group_of, known_owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..spool.recovery import Recovered, find_recoverable, recover
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
-from ..translator.foreign import SDK_VERSION
 from .courier import Courier
 from .export_report import ExportReport
 from .follow import Follower, unsent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import InputError, TargetError
 from ..exporter.config import OtlpConfig, target_key
-from ..exporter.otlp import StoppedError
+from ..exporter.errors import StoppedError
 from ..spool.cursors import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..errors import CirronOtelError, InputError
 from ..exporter.backlog import Backlog
 from ..exporter.config import OtlpConfig
-from ..exporter.otlp import Backoff
+from ..exporter.pace import Backoff
 from ..spool.dead_letters import DeadLetters
 from ..spool.findings import Finding
 from ..spool.owner import NONE, group_of, known_owners

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..exporter.batch_target import Receipt, RefusedError, SealedBatch
+from ..exporter.batch_target import Receipt, SealedBatch
 from ..exporter.config import OtlpConfig
+from ..exporter.errors import RefusedError
 from ..exporter.otlp_target import OtlpTarget
 from ..otlp.split import count_spans
 from ..translator.encode import Options

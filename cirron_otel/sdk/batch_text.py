@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import exactjson
-from ..translator.foreign import SDK_VERSION
+from .._version import SDK_VERSION
 from .errors import swallowed
 from .rows import MarkRow, SpanRow, as_raw, encoder
 

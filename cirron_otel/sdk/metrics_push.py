@@ -24,8 +24,8 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from .. import __version__
 from .. import semconv as sc
+from .._version import __version__
 from ..config.exporters import are_metrics_named
 from ..exporter.otlp_metrics import Exporter
 from .clock import wall_now

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
 
-from .. import __version__
+from .._version import __version__
 from ..config import Config
 from .errors import swallowed
 from .git_state import BRANCH, COMMIT, DIRTY, TreeState, head_of, program_directory

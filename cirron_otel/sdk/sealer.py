@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from .._version import SDK_VERSION
 from ..errors import CirronOtelError
 from ..spool.journal import VERSION, Journal
 from ..spool.owner import Owner
 from ..spool.paths import file_name
 from ..spool.writer import SpoolWriter
-from ..translator.foreign import SDK_VERSION
 from .batch_text import BatchText
 from .clock import wall_now
 from .collector import Collected, Collector, Origin

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.trace import TracerProvider
 
+from .._version import SDK_VERSION
 from ..config import Config
 from ..config.exporters import Export, are_metrics_sent, exports_of
 from ..errors import CirronOtelError
 from ..spool.paths import SpoolPaths
 from ..spool.recovery import recover
 from ..translator.encode import Options
-from ..translator.foreign import SDK_VERSION
 from .errors import swallowed
 from .foreign import ForeignSpans
 from .pipeline import Exporter, Metrics

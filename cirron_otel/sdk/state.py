@@ -15,7 +15,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation import _SPAN_KEY
 
 from .. import semconv as sc
-from ..translator.foreign import SDK_VERSION
+from .._version import SDK_VERSION
 
 if TYPE_CHECKING:
     from .scope import Scope

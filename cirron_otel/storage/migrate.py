@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import resources
 
 from ..errors import InputError
-from ..exporter.batch_target import MisconfiguredError, RefusedError, UnreachableError
+from ..exporter.errors import MisconfiguredError, RefusedError, UnreachableError
 from .database import Database
 
 _VERSIONS = "TraceStorage"

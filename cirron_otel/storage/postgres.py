@@ -8,12 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import MissingExtraError, UsageError
-from ..exporter.batch_target import (
-    MisconfiguredError,
-    RefusedError,
-    StoppedError,
-    UnreachableError,
-)
+from ..exporter.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
 from ..exporter.transport import without_secrets
 from .database import Row, quoted
 from .url import Location

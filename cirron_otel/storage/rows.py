@@ -13,7 +13,8 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError
-from ..exporter.batch_target import RefusedError, SealedBatch
+from ..exporter.batch_target import SealedBatch
+from ..exporter.errors import RefusedError
 from ..ids import is_id
 from ..spool.canonical import batch_bytes
 from ..spool.check import check_batch

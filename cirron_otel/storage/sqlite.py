@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..exporter.batch_target import (
-    MisconfiguredError,
-    RefusedError,
-    StoppedError,
-    UnreachableError,
-)
+from ..exporter.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
 from ..spool.directories import make_private
 from .database import Row, quoted
 

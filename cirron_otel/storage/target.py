@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import TargetError, UsageError
-from ..exporter.batch_target import (
-    BlobSink,
-    MisconfiguredError,
-    Receipt,
-    RefusedError,
-    SealedBatch,
-    StoppedError,
-    UnreachableError,
-)
+from ..exporter.batch_target import BlobSink, Receipt, SealedBatch
+from ..exporter.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
 from .storage import Storage
 from .url import parse_url
 from .whose import Context

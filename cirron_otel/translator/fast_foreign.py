@@ -17,13 +17,13 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
 
 from .. import exactjson
+from .._version import SDK_VERSION
 from ..errors import InputError
 from ..model import SCHEMA_VERSION
 from .events import Record
 from .foreign import (
     RECEIVED,
     RESOURCE_SPANS,
-    SDK_VERSION,
     Process,
     process_of,
     resource_record,

@@ -14,8 +14,9 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from .. import __version__, exactjson
+from .. import exactjson
 from .. import semconv as sc
+from .._version import SDK_VERSION
 from ..ids import derive_id, digest, uuid4_shaped
 from ..model import SCHEMA_VERSION
 from . import otelview
@@ -34,9 +35,6 @@ from .exact_view import (
 )
 from .otelview import unhex, write_plain
 from .values import INT64_MAX, is_int
-
-SDK_VERSION = f"0.3.0+cirron-otel.{__version__}"
-"""What our own batches say: readers that branch on the version keep working."""
 
 RESOURCE_SPANS = "resource_spans"
 COPY = "copy"

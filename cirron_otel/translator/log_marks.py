@@ -20,6 +20,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, LogsData, ResourceLo
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 from .. import semconv as sc
+from .._version import SDK_VERSION
 from ..errors import InputError
 from ..ids import derive_id, digest, is_id, uuid4_shaped
 from ..model import SCHEMA_VERSION
@@ -27,7 +28,6 @@ from .events import Record
 from .exact_view import NotOursError, value_view, view_attributes
 from .foreign import (
     RECEIVED,
-    SDK_VERSION,
     resource_record,
     scope_record,
     write_resource,

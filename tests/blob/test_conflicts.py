@@ -8,7 +8,7 @@ import pytest
 
 from cirron_otel.blob import DifferentError, open_store
 from cirron_otel.blob.s3 import PART_BYTES
-from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
+from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 
 from .conflicts import ConflictingS3, conflicting
 from .made import noise, put, written

@@ -14,7 +14,7 @@ from cirron_otel.blob import open_store
 from cirron_otel.blob.place import parse_place
 from cirron_otel.blob.s3 import PART_BYTES
 from cirron_otel.errors import MissingExtraError, UsageError
-from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
+from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 from tests.backends.process import free_endpoints
 from tests.backends.versitygw import ACCESS, SECRET, Versitygw, versitygw
 

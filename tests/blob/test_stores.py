@@ -16,7 +16,7 @@ from cirron_otel.blob import BlobStore, DifferentError, Held, open_store
 from cirron_otel.blob.content import Content
 from cirron_otel.blob.s3 import PART_BYTES
 from cirron_otel.errors import UsageError
-from cirron_otel.exporter.batch_target import StoppedError
+from cirron_otel.exporter.errors import StoppedError
 
 from .made import content_of, noise, put, written
 

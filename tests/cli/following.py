@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.otlp import Backoff
+from cirron_otel.exporter.pace import Backoff
 from cirron_otel.pipeline.export_report import ExportReport
 from cirron_otel.pipeline.follow import Follower
 from cirron_otel.pipeline.follow_work import Terms

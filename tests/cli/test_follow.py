@@ -13,8 +13,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from cirron_otel import exactjson
 from cirron_otel.errors import EndpointError
 from cirron_otel.exporter import otlp_target
-from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
 from cirron_otel.exporter.config import OtlpConfig, Protocol, target_key
+from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 from cirron_otel.pipeline import segments
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.cursor import cursor_path

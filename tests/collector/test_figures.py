@@ -12,11 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cirron_otel.collector import metrics as m
 from cirron_otel.collector.counting import Counting, Records, records_of
-from cirron_otel.exporter.batch_target import (
+from cirron_otel.exporter.batch_target import Receipt, SealedBatch
+from cirron_otel.exporter.errors import (
     MisconfiguredError,
-    Receipt,
     RefusedError,
-    SealedBatch,
     StoppedError,
     UnreachableError,
 )

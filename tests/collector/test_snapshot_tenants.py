@@ -16,7 +16,7 @@ from cirron_otel.cli.pruning import plan
 from cirron_otel.collector.logs import Logging
 from cirron_otel.collector.passing import PassingCirron
 from cirron_otel.collector.worker import Worker
-from cirron_otel.exporter.batch_target import RefusedError
+from cirron_otel.exporter.errors import RefusedError
 from cirron_otel.receiver.journal_files import PARTS, intake_directory
 from cirron_otel.receiver.whose import tenant_of
 from cirron_otel.spool.blobs import BlobKey, tenant_key

@@ -15,8 +15,7 @@ from typing import Any
 from cirron_otel.exporter.batch_target import BatchTarget
 from cirron_otel.exporter.cirron_http import CirronTarget
 from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.otlp import Backoff
-from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.pace import Backoff, Pace
 from cirron_otel.spool.owner import Owner
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.writer import SpoolWriter

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.otlp import (
-    Backoff,
-    Pusher,
-    PushResult,
-)
+from cirron_otel.exporter.errors import PushResult
+from cirron_otel.exporter.otlp import Pusher
+from cirron_otel.exporter.pace import Backoff
 
 from .servers import (
     HttpReceiver,

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.exporter import cirron_blobs
-from cirron_otel.exporter.batch_target import RefusedError
 from cirron_otel.exporter.blobs import local_blobs, open_blob
-from cirron_otel.exporter.otlp import Backoff
-from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.errors import RefusedError
+from cirron_otel.exporter.pace import Backoff, Pace
 from cirron_otel.spool.blobs import BlobKey
 
 from .cirron_server import CirronServer, Fault

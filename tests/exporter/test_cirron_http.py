@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import UsageError
-from cirron_otel.exporter.batch_target import (
+from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.exporter.cirron_http import CirronTarget
+from cirron_otel.exporter.errors import (
     MisconfiguredError,
     RefusedError,
-    SealedBatch,
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.exporter.cirron_http import CirronTarget
 from cirron_otel.spool.paths import file_name
 
 from .cirron_server import CirronServer, Fault

@@ -15,16 +15,11 @@ from pathlib import Path
 import pytest
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 
-from cirron_otel.exporter.batch_target import (
-    MisconfiguredError,
-    Receipt,
-    SealedBatch,
-    UnreachableError,
-)
+from cirron_otel.exporter.batch_target import Receipt, SealedBatch
 from cirron_otel.exporter.delivery import Delivery
+from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 from cirron_otel.exporter.event_stream import EventStreamTarget
-from cirron_otel.exporter.otlp import Backoff
-from cirron_otel.exporter.pace import Gate, Pace
+from cirron_otel.exporter.pace import Backoff, Gate, Pace
 from cirron_otel.spool.lease import claim_delivery
 from cirron_otel.spool.paths import file_name
 

@@ -11,12 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.exporter.batch_target import (
-    RefusedError,
-    SealedBatch,
-    StoppedError,
-    UnreachableError,
-)
+from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.exporter.errors import RefusedError, StoppedError, UnreachableError
 from cirron_otel.exporter.event_stream import EventStreamTarget
 
 from .deliveries import Process, until

@@ -22,13 +22,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from cirron_otel.errors import EndpointError, UsageError
 from cirron_otel.exporter.config import Compression, OtlpConfig
-from cirron_otel.exporter.otlp import (
-    Backoff,
-    Pusher,
-    PushResult,
-    RefusedError,
-    UnreachableError,
-)
+from cirron_otel.exporter.errors import PushResult, RefusedError, UnreachableError
+from cirron_otel.exporter.otlp import Pusher
+from cirron_otel.exporter.pace import Backoff
 
 from .servers import (
     Certificates,

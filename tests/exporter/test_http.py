@@ -16,12 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from cirron_otel.errors import EndpointError, InputError
 from cirron_otel.exporter.config import Compression, Protocol
-from cirron_otel.exporter.otlp import (
-    Pusher,
-    PushResult,
-    RefusedError,
-    UnreachableError,
-)
+from cirron_otel.exporter.errors import PushResult, RefusedError, UnreachableError
+from cirron_otel.exporter.otlp import Pusher
 from cirron_otel.otlp.json_codec import traces_from_json
 
 from .http_pushes import config_for, push

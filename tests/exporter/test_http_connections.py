@@ -11,13 +11,8 @@ import pytest
 
 from cirron_otel.errors import EndpointError, UsageError
 from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.otlp import (
-    Pusher,
-    PushResult,
-    RefusedError,
-    StoppedError,
-    UnreachableError,
-)
+from cirron_otel.exporter.errors import PushResult, RefusedError, StoppedError, UnreachableError
+from cirron_otel.exporter.otlp import Pusher
 
 from .http_pushes import QUICK, push
 from .servers import (

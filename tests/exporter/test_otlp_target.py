@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
-from cirron_otel.exporter.batch_target import (
+from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.exporter.config import OtlpConfig, Protocol
+from cirron_otel.exporter.errors import (
     MisconfiguredError,
     RefusedError,
-    SealedBatch,
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.otlp import RefusedError as PushRefusedError
+from cirron_otel.exporter.errors import RefusedError as PushRefusedError
 from cirron_otel.exporter.otlp_target import OtlpTarget
 from cirron_otel.spool.paths import file_name
 from cirron_otel.translator.encode import Options

@@ -13,7 +13,9 @@ import pytest
 
 from cirron_otel.errors import InputError, MissingExtraError
 from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.otlp import Backoff, Pusher, PushResult, StoppedError
+from cirron_otel.exporter.errors import PushResult, StoppedError
+from cirron_otel.exporter.otlp import Pusher
+from cirron_otel.exporter.pace import Backoff
 
 from .servers import Answer, RecordedStop, http_receiver, traces
 

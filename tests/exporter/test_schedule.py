@@ -6,10 +6,9 @@ import pytest
 
 from cirron_otel.exporter import schedule
 from cirron_otel.exporter.batch_queue import BatchQueue
-from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
+from cirron_otel.exporter.errors import MisconfiguredError, PushError, UnreachableError
 from cirron_otel.exporter.failures import Failure, kind_of
-from cirron_otel.exporter.otlp import Backoff, PushError
-from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.pace import Backoff, Pace
 from cirron_otel.exporter.schedule import Schedule
 
 DOWN = UnreachableError("down", status="no answer")

@@ -12,7 +12,8 @@ import pytest
 
 from cirron_otel.errors import TargetError
 from cirron_otel.exporter.config import OtlpConfig
-from cirron_otel.exporter.otlp import Backoff, Pusher
+from cirron_otel.exporter.otlp import Pusher
+from cirron_otel.exporter.pace import Backoff
 from cirron_otel.receiver.export import Reason, RefusalError
 from cirron_otel.receiver.grpc_server import GrpcLimits, GrpcReceiver
 

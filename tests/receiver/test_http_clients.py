@@ -28,10 +28,12 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 
-from cirron_otel.exporter.batch_target import MisconfiguredError, SealedBatch
+from cirron_otel.exporter.batch_target import SealedBatch
 from cirron_otel.exporter.config import Compression as OurCompression
 from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.otlp import Backoff, Pusher, RefusedError, UnreachableError
+from cirron_otel.exporter.errors import MisconfiguredError, RefusedError, UnreachableError
+from cirron_otel.exporter.otlp import Pusher
+from cirron_otel.exporter.pace import Backoff
 from cirron_otel.receiver.auth import Tokens
 from cirron_otel.receiver.export import Answer, Encoding, Reason, RefusalError, Signal
 from tests.conftest import leave_out

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import cirron_otel as ci
-from cirron_otel.translator.foreign import SDK_VERSION
+from cirron_otel._version import SDK_VERSION
 from tests.exporter.cirron_server import CirronServer, Fault
 from tests.sdk.opened import opened, recorded
 from tests.sdk.spool_trees import OVERHEAD, read_spool

@@ -13,8 +13,7 @@ from cirron_otel.cli.main import run
 from cirron_otel.errors import InputError
 from cirron_otel.exporter import resubmission
 from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.otlp import Backoff
-from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.pace import Backoff, Pace
 from cirron_otel.exporter.resubmission import Resubmission
 from cirron_otel.exporter.schedule import Schedule
 from cirron_otel.spool.dead_letters import (

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 import cirron_otel.cli
 from cirron_otel import exactjson
 from cirron_otel.exactjson import Raw
-from cirron_otel.exporter.batch_target import RefusedError, SealedBatch
+from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.exporter.errors import RefusedError
 from cirron_otel.spool.check import check_batch, check_value
 from cirron_otel.storage import Storage
 from tests.spool import mutations

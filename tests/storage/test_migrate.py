@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import InputError
-from cirron_otel.exporter.batch_target import MisconfiguredError, UnreachableError
+from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 from cirron_otel.storage import Storage
 from cirron_otel.storage.database import Database
 from cirron_otel.storage.migrate import current, migrate, steps, version_of

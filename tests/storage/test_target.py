@@ -11,15 +11,14 @@ from urllib.parse import quote
 
 import pytest
 
-from cirron_otel.exporter.batch_target import (
-    BatchTarget,
+from cirron_otel.exporter.batch_target import BatchTarget, SealedBatch
+from cirron_otel.exporter.delivery import Delivery
+from cirron_otel.exporter.errors import (
     MisconfiguredError,
     RefusedError,
-    SealedBatch,
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.exporter.delivery import Delivery
 from cirron_otel.spool.owner import Owner
 from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.writer import SpoolWriter

@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
+from cirron_otel._version import SDK_VERSION
 from cirron_otel.translator.decode import Decoded
 from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.foreign import SDK_VERSION
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 from cirron_otel.translator.typed import FallbackError
 
