@@ -34,9 +34,13 @@ for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
 
-# A shell ignores Ctrl-C for what it starts in the background, and children inherit that.
+# A shell ignores the signals of the keyboard for what it starts in the background, and `nohup`
+# ignores SIGHUP. Children inherit that, and tests send these signals.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 # CI draws the same examples each time, so that what passed there passes again; all other runs go
