@@ -1,4 +1,4 @@
-"""`cirron-otel convert`: a spool or a batch to OTLP, OTLP to a spool or to other OTLP."""
+"""`cirron-otel convert`: between spools, batch files, OTLP files and batches as protobuf."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -57,8 +57,8 @@ def convert(
     """Convert SRC to DST: a spool, a batch file, an OTLP file, or - for stdin and stdout.
 
     A spool is a directory that holds spool/ or is it. Suffixes of OTLP files: .jsonl and .json,
-    .binpb, and .gz or .zst behind them. A file is replaced whole or not at all; a spool is added
-    to.
+    .binpb, and .gz or .zst behind them. --to cirron-proto writes batches as protobuf, and
+    --from cirron-proto reads them. A file is replaced whole or not at all; a spool is added to.
     """
     from ..pipeline.convert import Request
     from ..pipeline.convert import convert as convert_request

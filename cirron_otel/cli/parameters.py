@@ -11,7 +11,7 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS = ("spool", "batch", "otlp-json", "otlp-proto")
+FORMATS = ("spool", "batch", "otlp-json", "otlp-proto", "cirron-proto")
 DEFAULT_SPOOL = ".cirron"
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
 _PREFIXES = ("", "k", "m", "g", "t")

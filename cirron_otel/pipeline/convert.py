@@ -37,6 +37,7 @@ from .sources import (
 )
 from .targets import BatchTarget, open_batches, open_traces
 from .temporary import temporary_folder, writing_temporary_files
+from .wire_files import WireTarget, wire_as_spool
 from .workers import CIRRON, OTLP_JSON, OTLP_PROTO, Chunk, Job, default_jobs, encode_all
 
 
@@ -53,7 +54,7 @@ class Request:
     target: str
     source_format: str | None = None
     target_format: str | None = None
-    """`spool`, `batch`, `otlp-json` or `otlp-proto`; None goes by the path."""
+    """`spool`, `batch`, `otlp-json`, `otlp-proto` or `cirron-proto`; None goes by the path."""
     layout: str = SEGMENTED
     select: Selection | None = None
     run: str | None = None
@@ -73,10 +74,13 @@ def convert(request: Request, *, progress: Progress | None = None) -> Report:
         source = open_source(request.source, request.source_format, stack, before, progress)
         target = target_place(request.target, request.target_format, source)
         report = Report(target=target.path)
-        if source.is_otlp and (request.select or request.run not in (None, ALL)):
+        is_selected = request.select or request.run not in (None, ALL)
+        if source.is_otlp and (is_selected or target.kind is Kind.CIRRON_PROTO):
             source = otlp_as_spool(source, stack, before, request.limits)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
+        elif source.kind is Kind.CIRRON_PROTO:
+            source = wire_as_spool(source, stack, before, request.limits)
         if not source.is_otlp:
             _from_spool(source, target, request, report, progress)
         elif target.is_otlp:
@@ -129,7 +133,7 @@ def _from_spool(
 
 def _write(items: Iterable[Encoded], target: Place, report: Report, limits: Limits) -> None:
     if not target.is_otlp:
-        with open_batches(target, report, limits.batch_bytes) as batches:
+        with _batch_target(target, report, limits) as batches:
             for item in items:
                 batches.write(item.name, item.data)
         return
@@ -139,6 +143,16 @@ def _write(items: Iterable[Encoded], target: Place, report: Report, limits: Limi
             report.written += item.messages
             report.messages += item.messages
             report.bytes_written += len(item.data)
+
+
+@contextlib.contextmanager
+def _batch_target(target: Place, report: Report, limits: Limits) -> Iterator[BatchTarget]:
+    if target.kind is Kind.CIRRON_PROTO:
+        with open_traces(target) as writer:
+            yield WireTarget(writer, report, limits)
+        return
+    with open_batches(target, report, limits.batch_bytes) as batches:
+        yield batches
 
 
 def _chunks(

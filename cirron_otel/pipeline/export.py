@@ -28,6 +28,7 @@ from .follow import Follower
 from .formats import Kind, source_place
 from .indexing import read_sessions, temporary_index
 from .sources import Progress, as_spool_if_batch, messages_of, open_source, parsed
+from .wire_files import wire_as_spool
 from .workers import MESSAGE, Job, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
@@ -82,6 +83,8 @@ def export(
             source = otlp_as_spool(source, stack, report)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
+        elif source.kind is Kind.CIRRON_PROTO:
+            source = wire_as_spool(source, stack, report)
         pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
         sender = _Sender(pusher, report)
         if source.is_otlp:

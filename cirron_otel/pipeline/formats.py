@@ -1,4 +1,4 @@
-"""What a path names: a spool, a batch file, or OTLP in one of its encodings."""
+"""The kinds of sources and targets: spool, batch file, OTLP, batches as protobuf."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..spool.check import check_batch
 
 STANDARD = "-"
 _SNIFFED_BYTES = 256 * 2**20
+_STREAMED = "batch, otlp-json, otlp-proto or cirron-proto"
 _SUFFIXES = ".json, .jsonl or .binpb, each with .gz or .zst behind it if compressed"
 
 
@@ -23,6 +24,8 @@ class Kind(StrEnum):
     BATCH = "batch"
     OTLP_JSON = "otlp-json"
     OTLP_PROTO = "otlp-proto"
+    CIRRON_PROTO = "cirron-proto"
+    """`cirron.v1.Batch` messages."""
 
 
 class Place(NamedTuple):
@@ -39,7 +42,7 @@ class Place(NamedTuple):
 
     @property
     def form(self) -> Format:
-        """The format of an OTLP file."""
+        """The format of a file with messages."""
         is_json = self.kind is Kind.OTLP_JSON
         return Format(Encoding.JSON if is_json else Encoding.PROTO, self.compression)
 
@@ -59,7 +62,7 @@ def source_place(path: str, told: str | None) -> Place:
     kind = _kind(told)
     if path == STANDARD:
         if kind is None or kind is Kind.SPOOL:
-            raise UsageError("standard input needs --from batch, otlp-json or otlp-proto")
+            raise UsageError(f"standard input needs --from {_STREAMED}")
         return Place(path, kind)
     if kind is not None:
         return Place(path, kind, compression_of(path))
@@ -87,7 +90,7 @@ def target_place(path: str, told: str | None, source: Place) -> Place:
         if kind is None and not source.is_otlp:
             kind = Kind.OTLP_JSON
         if kind is None or kind is Kind.SPOOL:
-            raise UsageError("standard output needs --to batch, otlp-json or otlp-proto")
+            raise UsageError(f"standard output needs --to {_STREAMED}")
         return Place(path, kind)
     if kind is not None:
         return Place(path, kind, compression_of(path))

@@ -1,0 +1,128 @@
+"""Files of the wire schema as protobuf: `cirron.v1.Batch` messages, each after its length.
+
+The form of the messages is in proto/cirron/v1/trace.proto; docs/spool-format.md has the rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .. import exactjson
+from ..errors import InputError, TargetError
+from ..otlp.files import TracesWriter
+from ..otlp.wire import encode_varint
+from ..spool.canonical import batch_bytes
+from ..spool.findings import Finding
+from ..spool.paths import checked_name
+from ..translator.assembly import content_name
+from ..translator.top import file_name
+from ..translator.wire_proto import from_proto, parse, to_proto
+from .formats import Kind, Place
+from .messages import DEFAULT_LIMITS, Limits
+from .report import Report
+from .sources import messages_of
+from .targets import open_batches
+from .temporary import temporary_folder, writing_temporary_files
+
+Record = dict[str, Any]
+
+_FILE_NAME = "the name of a batch's file, which id and time do not give"
+_UNKNOWN_FIELDS = "unknown protobuf fields of a batch"
+_RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
+"""The memory of a decoded record; the memory that is allowed for a byte of its message, and for
+any message."""
+
+
+class WireTarget:
+    """Writes batches as messages."""
+
+    def __init__(self, writer: TracesWriter, report: Report, limits: Limits) -> None:
+        """Write through `writer`; a message that readers would refuse is reported."""
+        self._writer, self._report, self._most = writer, report, limits.batch_bytes
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a batch; `name` is the name of its file. Raises TargetError."""
+        report = self._report
+        try:
+            batch = exactjson.loads(data)
+            message = to_proto(batch).SerializeToString()
+        except InputError as error:
+            report.skip(Finding(name, "untranslatable", str(error)))
+            return
+        if len(message) > self._most:
+            what = f"longer than {self._most} bytes, the most that is read"
+            report.skip(Finding(name, "too-large", what))
+            return
+        if name != _name_of(batch):
+            report.lose([f"{_FILE_NAME}: {name!a}"])
+        framed = encode_varint(len(message)) + message
+        self._writer.write_encoded(framed)
+        report.written += 1
+        report.bytes_written += len(framed)
+
+    def read(self, name: str) -> bytes | None:  # noqa: ARG002 - the interface of a target
+        """Return None: a file is not read while it is written."""
+        return None
+
+
+def wire_as_spool(
+    source: Place, stack: contextlib.ExitStack, before: Report, limits: Limits = DEFAULT_LIMITS
+) -> Place:
+    """Store the batches of a file in a temporary spool, which exists until `stack` is closed.
+
+    `before` lists what is not read. Raises InputError if nothing of the file can be read.
+    """
+    folder = stack.enter_context(temporary_folder())
+    place, passing = Place(str(folder), Kind.SPOOL), Report()
+    with open_batches(place, passing, limits.batch_bytes) as batches:
+        for name, data in _batches(source, passing, limits):
+            batches.write(name, data)
+    before.add_problems(passing)
+    with writing_temporary_files():
+        (folder / "spool").mkdir(exist_ok=True)
+    return place
+
+
+def _batches(source: Place, report: Report, limits: Limits) -> Iterator[tuple[str, bytes]]:
+    count = 0
+    try:
+        for message in messages_of(source, report, None, limits.batch_bytes):
+            try:
+                batch = _batch(message.data, report)
+            except InputError as error:
+                where = str(message.position)
+                report.skip(Finding(source.path, "unreadable", str(error), path=where))
+                continue
+            count += 1
+            yield _name_of(batch), batch_bytes(batch)
+    except InputError as error:
+        if not count:
+            raise
+        report.skip(Finding(source.path, "unreadable", f"{error}; {count} batches precede it"))
+    if report.skipped and not count:
+        raise InputError(f"{source.path} holds no batch: {report.skipped[0].message}")
+
+
+def _batch(data: bytes, report: Report) -> Record:
+    """Decode a message. Raises InputError if it is not valid, or needs too much memory."""
+    message = parse(data)
+    records = len(message.spans) + len(message.marks) + len(message.snapshots)
+    if records * _RECORD_BYTES > _ALWAYS + len(data) * _BYTES_PER_BYTE:
+        raise InputError(f"{records} records in {len(data)} bytes, nearly all of them empty")
+    known = message.ByteSize()
+    batch = from_proto(message)
+    message.DiscardUnknownFields()
+    if message.ByteSize() != known:
+        report.lose([_UNKNOWN_FIELDS])
+    if not isinstance(batch, dict):
+        raise InputError("a message that does not contain a batch, but another JSON value")
+    return batch
+
+
+def _name_of(batch: Record) -> str:
+    """Return the name of a batch's file: of its id and time, or else of its content."""
+    with contextlib.suppress(TargetError):
+        return checked_name(file_name(batch) or "")
+    return content_name(batch)
