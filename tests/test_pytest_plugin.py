@@ -166,7 +166,7 @@ def test_a_run_that_does_not_use_it_imports_nothing(pytester: pytest.Pytester) -
 
         def test_it():
             loaded = {name for name in sys.modules if name.startswith(("cirron_otel", "torch"))}
-            assert loaded == {"cirron_otel", "cirron_otel.pytest_plugin"}
+            assert loaded == {"cirron_otel", "cirron_otel._version", "cirron_otel.pytest_plugin"}
             assert not {"opentelemetry", "msgspec"} & set(sys.modules)
         """
     )
