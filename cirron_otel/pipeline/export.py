@@ -27,6 +27,7 @@ from .export_report import ExportReport
 from .follow import Follower
 from .formats import Kind, source_place
 from .indexing import read_sessions, temporary_index
+from .report import Report
 from .sources import Progress, as_spool_if_batch, messages_of, open_source, parsed
 from .wire_files import wire_as_spool
 from .workers import MESSAGE, Job, default_jobs, encode_all
@@ -78,13 +79,14 @@ def export(
         Follower(request.source, config, options, report, stop=stop, say=say).run()
         return report
     with contextlib.ExitStack() as stack:
+        before = Report()  # of what precedes the spool: reading that clears the findings
         source = open_source(request.source, request.source_format, stack, report, progress)
         if source.is_otlp and request.run not in (None, ALL):
-            source = otlp_as_spool(source, stack, report)
+            source = otlp_as_spool(source, stack, before)
         if source.kind is Kind.BATCH:
             source = as_spool_if_batch(source, stack)
         elif source.kind is Kind.CIRRON_PROTO:
-            source = wire_as_spool(source, stack, report)
+            source = wire_as_spool(source, stack, before)
         pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
         sender = _Sender(pusher, report)
         if source.is_otlp:
@@ -101,6 +103,7 @@ def export(
             if request.run is not None:
                 choose_run(reader, request.run)
             _push_spool(reader, options, sender, report, progress, stop)
+        report.add_problems(before)
         report.messages = sender.messages  # those that were sent, not those that were read
     report.hint = _hint(config, report)
     return report

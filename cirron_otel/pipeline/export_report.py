@@ -32,9 +32,10 @@ class ExportReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """0 if everything was accepted; 1 if something was skipped, missing or rejected."""
+        """0 if everything was accepted; 1 if something was skipped, lost, missing or rejected."""
         missing = self.backend is not None and self.backend.missing_count
-        return 1 if self.skipped_count or self.incomplete or self.rejected or missing else 0
+        lost = self.losses and self.is_translated
+        return 1 if self.skipped_count or self.incomplete or self.rejected or missing or lost else 0
 
     @property
     def synthetic(self) -> int:

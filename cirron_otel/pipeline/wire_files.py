@@ -47,7 +47,9 @@ class WireTarget:
         report = self._report
         try:
             batch = exactjson.loads(data)
-            message = to_proto(batch).SerializeToString()
+            made = to_proto(batch)
+            message = made.SerializeToString()
+            _check_density(made, len(message))
         except InputError as error:
             report.skip(Finding(name, "untranslatable", str(error)))
             return
@@ -108,9 +110,7 @@ def _batches(source: Place, report: Report, limits: Limits) -> Iterator[tuple[st
 def _batch(data: bytes, report: Report) -> Record:
     """Decode a message. Raises InputError if it is not valid, or needs too much memory."""
     message = parse(data)
-    records = len(message.spans) + len(message.marks) + len(message.snapshots)
-    if records * _RECORD_BYTES > _ALWAYS + len(data) * _BYTES_PER_BYTE:
-        raise InputError(f"{records} records in {len(data)} bytes, nearly all of them empty")
+    _check_density(message, len(data))
     known = message.ByteSize()
     batch = from_proto(message)
     message.DiscardUnknownFields()
@@ -119,6 +119,13 @@ def _batch(data: bytes, report: Report) -> Record:
     if not isinstance(batch, dict):
         raise InputError("a message that does not contain a batch, but another JSON value")
     return batch
+
+
+def _check_density(message: Any, size: int) -> None:
+    """Raise InputError if the records of a message of `size` bytes need too much memory."""
+    records = len(message.spans) + len(message.marks) + len(message.snapshots)
+    if records * _RECORD_BYTES > _ALWAYS + size * _BYTES_PER_BYTE:
+        raise InputError(f"{records} records in {size} bytes, nearly all of them empty")
 
 
 def _name_of(batch: Record) -> str:

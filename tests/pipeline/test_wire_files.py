@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from cirron_otel._proto.cirron.v1 import trace_pb2 as pb
 from cirron_otel.errors import InputError
 from cirron_otel.otlp.wire import encode_varint
 from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.pipeline.export import ExportRequest, export
 from cirron_otel.pipeline.messages import Limits
 from cirron_otel.pipeline.report import Report
 from cirron_otel.spool.check import check_batch
 from cirron_otel.translator.top import file_name
-from cirron_otel.translator.wire_proto import to_proto
+from cirron_otel.translator.wire_proto import from_proto, to_proto
+from tests.exporter.servers import http_receiver
 from tests.integration.spools import RECORDED, assert_same, batches
 from tests.spool.made import made, span
 from tests.spool.mutations import batches as changed
@@ -170,6 +173,23 @@ def test_unknown_fields_are_reported(tmp_path: Path) -> None:
     assert (report.batches, report.exit_code) == (1, 1)
 
 
+def test_an_export_reports_what_it_could_not_read(tmp_path: Path) -> None:
+    message = to_proto(made(1, spans=[span(1)])).SerializeToString()
+    file = tmp_path / "batches"
+    with http_receiver() as server:
+        environ = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.url}
+        environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+        request, stop = ExportRequest(str(file), WIRE), threading.Event()
+        file.write_bytes(framed(message, b"\xff" * 9))
+        report = export(request, environ=environ, stop=stop)
+        assert [(each.code, each.path) for each in report.skipped] == [("unreadable", "2")]
+        assert (report.batches, report.exit_code) == (1, 1)
+        file.write_bytes(framed(message + b"\xa2\x06\x01x"))
+        report = export(request, environ=environ, stop=stop)
+        assert report.losses == {"unknown protobuf fields of a batch": 1}
+        assert (report.batches, report.exit_code) == (1, 1)
+
+
 def test_a_message_of_empty_records_is_refused(tmp_path: Path) -> None:
     """Each takes two bytes in the file, and kilobytes in memory."""
     message = pb.Batch(schema_version=1)
@@ -179,6 +199,17 @@ def test_a_message_of_empty_records_is_refused(tmp_path: Path) -> None:
     file.write_bytes(framed(message.SerializeToString()))
     with pytest.raises(InputError, match="30000 records in 60002 bytes"):
         read(file, tmp_path / "back")
+
+
+def test_a_batch_of_empty_records_is_reported_when_it_is_written(tmp_path: Path) -> None:
+    message = pb.Batch(schema_version=1, batch_id="b")
+    for _ in range(30_000):
+        message.spans.add()
+    batch = from_proto(message)
+    source = spool_of(tmp_path / "in", {str(file_name(batch)): exactjson.dumps(batch)})
+    report = write(source, tmp_path / "batches")
+    assert [each.code for each in report.skipped] == ["untranslatable"]
+    assert (report.written, report.exit_code) == (0, 1)
 
 
 def test_a_batch_that_readers_would_refuse_is_reported(tmp_path: Path) -> None:
