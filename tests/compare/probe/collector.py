@@ -21,10 +21,11 @@ from .descriptions import file_names
 COMMAND = str(Path(sys.executable).with_name("cirron-otel"))
 PLACE = Path("collected")
 TYPES = {".binpb": "application/x-protobuf", ".json": "application/json"}
-_END_S = 300
+_END_S, _REST_S = 300, 60
 _TIME = re.compile(r"0?(1[0-9]{18})(-[0-9a-f]{32})?\b")
 """A time in ns, which may begin the name of a file."""
-_WAITING = 'cirron_collector_queue_requests{queue="translation"} '
+_QUEUES = "cirron_collector_queue_requests{"
+_WAITING = f'{_QUEUES}queue="translation"}} '
 _SHARE = 20
 """One of so many files of a kind is sent: each request waits for the disk."""
 
@@ -45,8 +46,8 @@ def outputs(cli: CommandLine, corpus: Path) -> Iterator[Output]:
         try:
             address = json.loads(process.stdout.readline())["http"]
             yield from _answers(f"http://{address}", corpus)
-            _, metrics = _request(f"http://{address}/metrics")
-            yield "collector metrics", "\n".join(_series(metrics.decode())).encode()
+            metrics = _metrics_at_rest(f"http://{address}/metrics")
+            yield "collector metrics", "\n".join(_series(metrics)).encode()
         finally:
             process.terminate()
             code = process.wait(_END_S)
@@ -82,6 +83,21 @@ def _answer(url: str, route: str, data: bytes, content_type: str) -> bytes:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the collector did not translate a request in {_END_S} s")
         time.sleep(0.01)
+
+
+def _metrics_at_rest(url: str) -> str:
+    """Return the metrics once no queue has a request, or after a while.
+
+    Some series begin with a delivery.
+    """
+    deadline = time.monotonic() + _REST_S
+    while True:
+        metrics = _request(url)[1].decode()
+        queues = [line for line in metrics.splitlines() if line.startswith(_QUEUES)]
+        is_waiting = any(float(line.rsplit(" ", 1)[1]) for line in queues)
+        if not is_waiting or time.monotonic() > deadline:
+            return metrics
+        time.sleep(0.05)
 
 
 def _request(url: str, data: bytes | None = None, content_type: str = "") -> tuple[int, bytes]:
