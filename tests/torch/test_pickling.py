@@ -213,7 +213,8 @@ def _inventory() -> dict[tuple[str, str], Any]:
 
 
 def _changes(before: dict[tuple[str, str], Any], after: dict[tuple[str, str], Any]) -> list[str]:
-    owners = {where for where, _ in before}  # torch imports parts of itself when it needs them
+    # Torch imports parts of itself when it needs them, and its compiled classes are freed.
+    owners = {where for where, _ in before} & {where for where, _ in after}
     changed = []
     for key in before.keys() | after.keys():
         if key[0] not in owners:
