@@ -14,6 +14,7 @@ from ..errors import InputError, TargetError
 from ..otlp.files import TracesWriter
 from ..otlp.wire import encode_varint
 from ..spool.canonical import batch_bytes
+from ..spool.check import check_batch
 from ..spool.findings import Finding
 from ..spool.paths import checked_name
 from ..translator.assembly import content_name
@@ -93,12 +94,16 @@ def _batches(source: Place, report: Report, limits: Limits) -> Iterator[tuple[st
         for message in messages_of(source, report, None, limits.batch_bytes):
             try:
                 batch = _batch(message.data, report)
+                data = batch_bytes(batch)
+                # Readers of a spool skip such a file, and it would take the name of a valid batch.
+                if problem := check_batch(data):
+                    raise InputError(problem.message)
             except InputError as error:
                 where = str(message.position)
                 report.skip(Finding(source.path, "unreadable", str(error), path=where))
                 continue
             count += 1
-            yield _name_of(batch), batch_bytes(batch)
+            yield _name_of(batch), data
     except InputError as error:
         if not count:
             raise

@@ -222,6 +222,16 @@ def test_a_batch_that_readers_would_refuse_is_reported(tmp_path: Path) -> None:
     assert read(tmp_path / "batches", tmp_path / "back").batches == 1
 
 
+def test_an_invalid_batch_does_not_take_the_name_of_a_valid_one(tmp_path: Path) -> None:
+    bad, good = made(1, schema_version=99), made(1, spans=[span(1)])
+    file = tmp_path / "batches"
+    file.write_bytes(framed(*(to_proto(each).SerializeToString() for each in (bad, good))))
+    report = read(file, tmp_path / "back")
+    (finding,) = report.skipped
+    assert (finding.name, finding.code, finding.path) == (str(file), "unreadable", "1")
+    assert (report.batches, report.exit_code) == (1, 1)
+
+
 def test_two_batches_of_one_name_are_both_reported(tmp_path: Path) -> None:
     first, second = made(1), made(1, spans=[span(1)])
     file = tmp_path / "batches"
