@@ -59,7 +59,7 @@ class Indexes:
     """The numbers of scopes that are alike, each once."""
 
     def __init__(self) -> None:
-        """None at first."""
+        """Start without numbers."""
         self._texts: dict[str, None] = {}
         """The first ones, as far as they are shown."""
         self._length = 0
@@ -68,7 +68,7 @@ class Indexes:
         self._room = _COMPACTED
 
     def add(self, index: str) -> None:
-        """One more."""
+        """Add a number, as text."""
         self._add_text(index)
         if index.isdecimal() and index.isascii() and len(index) <= _DIGITS:
             self._extend([(int(index), int(index))])
@@ -76,14 +76,14 @@ class Indexes:
             self._is_decimal = False
 
     def merge(self, other: Indexes) -> None:
-        """Those of others, which come after."""
+        """Add the numbers of `other`, which come after these."""
         for text in other._texts:
             self._add_text(text)
         self._is_decimal = self._is_decimal and other._is_decimal
         self._extend(other._ranges)
 
     def __str__(self) -> str:
-        """`0-7, 12`, cut after 40 characters; "" if there are none."""
+        """Return text such as `0-7, 12` with at most 40 characters; "" without numbers."""
         if self._is_decimal:
             shown = itertools.islice(_compact(self._ranges), _INDEXES_SHOWN)
             text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in shown)

@@ -35,11 +35,11 @@ class Marks:
         self._often: dict[str | None, int] = {}
 
     def add(self, mark: MarkNode) -> None:
-        """One more, which comes after the others."""
+        """Add a mark, which comes after the others."""
         self._take(mark.name, mark.value, 1)
 
     def merge(self, other: Marks) -> None:
-        """Those of others, which come after."""
+        """Add the marks of `other`, which come after these."""
         self.left_out += other.left_out
         for name, value in other.last.items():
             self._take(name, value, other._often[name])
@@ -52,7 +52,7 @@ class Marks:
         self._often[name] = self._often.get(name, 0) + often
 
     def __str__(self) -> str:
-        """The last value of each, and how many there are where it is more than one."""
+        """Return the last value of each mark, with the number of marks if there are several."""
         parts = []
         for name, value in itertools.islice(self.last.items(), _MARKS_SHOWN):
             often = self._often[name]
@@ -78,7 +78,7 @@ def appendix(marks: Marks) -> str:
 
 
 def _short(value: str | None) -> str:
-    """A mark's value for people: six digits of a long fraction, the beginning of a long text."""
+    """Return a short form of a value: six digits of a long fraction, the start of a long text."""
     if value is None:
         return "?"
     if _LONG_FRACTION.fullmatch(value):

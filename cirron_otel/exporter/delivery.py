@@ -208,10 +208,10 @@ class Delivery:
         self._attempt(self._target.close)
 
     def _count_evicted(self) -> None:
-        """Bring `_evicted` up to date: what was notified, is not done and waits no more.
+        """Update `_evicted`: the notified batches that are neither done nor waiting.
 
-        Only the delivery's thread knows it, between two turns: within one, a batch may be on its
-        way from one of the three to another.
+        Only the delivery's thread calls this, and between two turns: within a turn, a batch may be
+        counted in none of the three.
         """
         with self._changed:
             noted = len(self._noted) + self._unnoted

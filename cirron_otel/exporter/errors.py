@@ -9,21 +9,21 @@ from ..errors import EndpointError
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What became of the spans of one push."""
+    """The result of one push: how many spans and requests were accepted."""
 
     accepted_spans: int = 0
     rejected_spans: int = 0
     """Refused by a partial success; sending them again is pointless."""
     error_message: str = ""
-    """What the endpoint said in partial successes; it may warn without rejecting anything."""
+    """The messages of partial successes; an endpoint may warn and still accept all spans."""
     warnings: tuple[str, ...] = ()
-    """What the encoding could not carry, or of an answer could not be read."""
+    """Values that the encoding cannot express, and parts of answers that cannot be read."""
     requests: int = 0
-    """How many requests were accepted."""
+    """The number of accepted requests."""
 
 
 class PushError(EndpointError):
-    """Not everything was accepted; `result` says what was before the failure."""
+    """The push failed; `result` has the spans that were accepted before the failure."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class PushError(EndpointError):
         status: str = "",
         retry_after: float | None = None,
     ) -> None:
-        """`status` is the endpoint's last answer, in the words of Response.status."""
+        """`status` is the endpoint's last answer, in the form of Response.status."""
         super().__init__(message)
         self.result = result or PushResult()
         self.status = status
         self.retry_after = retry_after
         """Seconds that the endpoint asked to wait, if it did."""
         self.unsent: tuple[bytes, ...] = ()
-        """The requests that were not accepted, in order: the one that failed, and those behind."""
+        """The requests that were not accepted, in order: the failed one and all after it."""
 
 
 class RefusedError(PushError):
@@ -52,11 +52,11 @@ class UnreachableError(PushError):
 
 
 class StoppedError(PushError):
-    """The push was told to stop before everything was accepted."""
+    """The push was stopped before everything was accepted."""
 
 
 class MisconfiguredError(UnreachableError):
-    """The target says no to whatever is sent: a wrong key, URL, certificate or proxy.
+    """The target refuses every request: a wrong key, URL, certificate or proxy.
 
-    Setting it right must not have lost anything: it is tried again, slowly, and reported.
+    Nothing is lost: the delivery reports it, and tries again slowly until it is corrected.
     """

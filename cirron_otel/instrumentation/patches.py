@@ -66,7 +66,7 @@ class Patches:
         self._mend(module, self._originals())
 
     def _originals(self) -> dict[int, Any]:
-        """What was replaced, by the ids of what stands in its place, or stood there."""
+        """Return the original functions by the ids of their present and former replacements."""
         done = {id(made): own for _, _, own, made in self._done if own is not _ABSENT}
         return done | self._gone
 

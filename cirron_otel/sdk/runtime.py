@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 
 def dropped() -> tuple[int, int, int]:
-    """What the process dropped so far: scopes and marks of full buffers, and scopes too deep."""
+    """Return the drops of this process: scopes and marks of full buffers, scopes too deep."""
     return (*buf.dropped(), drops.too_deep)
 
 

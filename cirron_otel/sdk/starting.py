@@ -32,7 +32,7 @@ from .thinning import Thinner
 
 
 def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) -> Runtime:
-    """Open a session and start what belongs to it. Raises TargetError where there is no place."""
+    """Open a session and start its threads. Raises TargetError if its spool cannot be created."""
     identity = joining.identity or Identity.from_environment(environ)
     buf.limits.set(config.scope_capacity, config.mark_capacity)
     run = joining.run or run_identity(config, environ, identity)

@@ -8,6 +8,7 @@ from .index import SpoolIndex
 from .rows import number_of
 
 MAX_SERIES = 1000
+"""The most series of a run, and the most epochs of a series."""
 # A series has one name, one rank, and marks of the training or of evaluations.
 _SERIES = """
 CREATE TABLE series (
@@ -46,15 +47,15 @@ class MarkSeries:
     count: int = 0
     first: str | None = None
     last: str | None = None
-    """Values as text; None where there is none."""
+    """The first and the last value as text; None for a mark without a value."""
     numbers: int = 0
-    """How many values are finite numbers."""
+    """The number of values that are finite numbers."""
     min: float | None = None
     max: float | None = None
     is_eval: bool = False
     """Whether the marks were made in evaluations."""
     epochs: list[EpochMean] = field(default_factory=list)
-    """By epoch, in order of time; at most 1,000. Marks outside of epochs are in none."""
+    """One entry an epoch, in order of time; at most 1,000. Marks outside epochs are left out."""
 
     @property
     def title(self) -> str:

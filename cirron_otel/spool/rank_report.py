@@ -11,17 +11,17 @@ from .run_time import WallTime
 
 @dataclass(slots=True)
 class RankReport:
-    """What one rank did."""
+    """The spans, steps and wall time of one rank."""
 
     rank: int | None
-    """None for what states none."""
+    """None for spans without a rank."""
     spans: int
     first_ns: int | None
     last_ns: int | None
     """The earliest start and the latest end of its spans, Unix ns."""
     steps: Breakdown
     time: WallTime
-    """Where the time from `first_ns` to `last_ns` went."""
+    """The time from `first_ns` to `last_ns`, divided into rows."""
     recompute_ns: int = 0
     """The part of the backward passes in which activation checkpointing computes again."""
 
@@ -41,7 +41,7 @@ class RankReport:
         return done * 1e9 / ns if ns and done else None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; the breakdown's keys stand in it."""
+        """Return a JSON object, which includes the keys of the breakdown."""
         return {
             "rank": self.rank,
             "spans": self.spans,

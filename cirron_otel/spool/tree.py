@@ -259,7 +259,7 @@ class _Builder:
         return self.nodes(self.index.rows(_BY_ID, key_of(span_id)))
 
     def session_number(self, session: str | None) -> int | None:
-        """The number of a session of this id in the index. Raises InputError if there is none."""
+        """Return the session's number in the index. Raises InputError if no session has this id."""
         if session is None:
             return None
         number: int | None = self.index.one("SELECT no FROM session WHERE key = ?", key_of(session))

@@ -162,7 +162,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
 
 
 def _is_nested() -> bool:
-    """Whether the step that begins is inside of another one; else that one was left by an error.
+    """Whether the step that begins is inside another one; if not, an error ended the other one.
 
     The hooks are called by torch's function around `step`. It is on the stack twice then.
     """

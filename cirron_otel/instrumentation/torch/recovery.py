@@ -27,7 +27,7 @@ _HOOKS = __name__.rpartition(".")[0]
 
 
 def is_abandoned(tracker: Tracker) -> bool:
-    """Whether what is open is nothing's: no hook runs around the one that calls the caller.
+    """Whether no hook that could close the open scopes is still running around the caller's hook.
 
     A KeyboardInterrupt may be raised in the code of a hook. What the hook has opened stays open
     then, and everything that follows would be a part of it.

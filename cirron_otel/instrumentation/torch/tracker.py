@@ -96,9 +96,9 @@ class Tracker:
         self.bare = Bare(self)
 
     def failed(self, error: BaseException) -> None:
-        """Something of ours raised: what is held here may contradict itself.
+        """Note an error in our own code: the state of this tracker may be inconsistent.
 
-        What a signal's handler raised there, a KeyboardInterrupt for one, is raised again.
+        An exception of a signal handler, such as KeyboardInterrupt, is raised again.
         """
         self.has_failed, self.is_plain = True, False
         if not isinstance(error, Exception):
