@@ -12,7 +12,7 @@ import pytest
 from cirron_otel import exactjson
 from cirron_otel.errors import InputError
 from cirron_otel.exporter.summary import summarised
-from cirron_otel.spool import validate_batch
+from cirron_otel.spool.validate import validate_batch
 from cirron_otel.translator.translate import FromOtlp, encode_own
 
 from .deliveries import batch_of

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from cirron_otel import model
-from cirron_otel.spool import validate_batch
+from cirron_otel.spool.validate import validate_batch
 from tests.conftest import leave_out
 
 from .recorded import copy_of

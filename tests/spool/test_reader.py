@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import InputError
-from cirron_otel.spool import Finding, SpoolReader, SpoolWriter, read_batch, reader
+from cirron_otel.spool import SpoolReader, SpoolWriter, read_batch, reader
+from cirron_otel.spool.findings import Finding
 
 from .made import encoded, made
 from .recorded import NAMES, SPOOLS, batch_files

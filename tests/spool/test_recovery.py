@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.spool import SpoolReader, SpoolWriter, verify_spool
+from cirron_otel.spool import SpoolReader, SpoolWriter
 from cirron_otel.spool.cursor import Cursor
 from cirron_otel.spool.journal import Journal, journal_path
 from cirron_otel.spool.lease import claim
 from cirron_otel.spool.owner import Owner, dead_owners, lock_path, owners
 from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.recovery import MESSAGE, Recovered, recover
+from cirron_otel.spool.verify import verify_spool
 
 from .journals import SESSION, WRITTEN_NS, journal, open_span, sealed
 from .made import EPOCH_NS, mark, span, span_id

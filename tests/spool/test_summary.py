@@ -12,17 +12,10 @@ from hypothesis import HealthCheck, given, settings
 
 from cirron_otel import exactjson
 from cirron_otel.errors import InputError
-from cirron_otel.spool import (
-    Forest,
-    Limits,
-    SpoolReader,
-    SpoolSummary,
-    SpoolWriter,
-    TreeNode,
-    build_trees,
-    summarise,
-    verify_spool,
-)
+from cirron_otel.spool import SpoolReader, SpoolWriter
+from cirron_otel.spool.summary import SpoolSummary, summarise
+from cirron_otel.spool.tree import Forest, Limits, TreeNode, build_trees
+from cirron_otel.spool.verify import verify_spool
 
 from .made import EPOCH_NS, encoded, made, mark, snapshot, span, span_id
 from .mutations import batches

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.spool import Finding, SpoolReader, SpoolWriter, verify, verify_spool
+from cirron_otel.spool import SpoolReader, SpoolWriter, verify
+from cirron_otel.spool.findings import Finding
+from cirron_otel.spool.verify import verify_spool
 
 from .made import encoded, made, mark, snapshot, span, span_id
 from .recorded import NAMES, SPOOLS, copy_of
