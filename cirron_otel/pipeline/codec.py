@@ -15,7 +15,7 @@ from ..translator.foreign import regular
 from ..translator.foreign_header import drop_headers
 from ..translator.own import plan_of, plan_of_typed
 from ..translator.translate import to_otlp
-from ..translator.typed import FallbackError, TypedBatch
+from ..translator.typed import NotCanonicalError, TypedBatch
 from .light import LightBatch, light
 from .sessions import SessionIndex
 
@@ -56,7 +56,7 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
         seen = typed_batch(data)
         plan = plan_of_typed(seen) or index.plan(seen, segmented, fallback)
         message = fast_encode(seen, plan, name, options)
-    except FallbackError:
+    except NotCanonicalError:
         problem = check_batch(data)
         if problem is not None:
             raise NoBatchError(problem) from None

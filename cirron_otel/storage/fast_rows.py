@@ -26,7 +26,7 @@ from ..translator.platform import (
 )
 from ..translator.typed import (
     EMPTY,
-    FallbackError,
+    NotCanonicalError,
     TypedBatch,
     TypedMark,
     TypedSnapshot,
@@ -54,12 +54,12 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 def fast_rows(data: bytes) -> tuple[PlatformRecords, dict[str, Any]]:
     """The rows of a batch, and of the batch itself what rows are not made of.
 
-    A trace id is the topmost parent that the batch knows of. Raises FallbackError where only the
-    exact way will do.
+    A trace id is the topmost parent that the batch contains. Raises NotCanonicalError if only the
+    generic path can read the batch.
     """
     # Escapes stand for control characters, NUL among them.
     if b"\\u" in data:
-        raise FallbackError
+        raise NotCanonicalError
     batch = decode(data)
     marks: dict[str, list[str]] = {}
     for mark in batch.marks:
@@ -165,7 +165,7 @@ def _value(mark: TypedMark) -> Any:
     try:
         value = _any(raw)
     except msgspec.DecodeError:  # a number that no double holds
-        raise FallbackError from None
+        raise NotCanonicalError from None
     if kind == "float":
         is_plain = type(value) is float and math.isfinite(value) and value != 0
     elif kind == "int":
@@ -238,10 +238,10 @@ def _text(raw: msgspec.Raw) -> str:
 
 def _check(is_so: bool) -> None:
     if not is_so:
-        raise FallbackError
+        raise NotCanonicalError
 
 
 def _check_64(*values: int | None) -> None:
     for value in values:
         if value is not None and not -_MAX_64 <= value < _MAX_64:
-            raise FallbackError
+            raise NotCanonicalError

@@ -28,7 +28,7 @@ from ..translator.platform import (
     from_platform,
     to_platform,
 )
-from ..translator.typed import FallbackError
+from ..translator.typed import NotCanonicalError
 from .fast_rows import fast_rows
 from .keys import bounded
 from .tops import local_tops
@@ -122,7 +122,7 @@ def made_of(batch: SealedBatch, hash_: bytes, context: Context) -> Made:
 
 def _records_of(data: bytes, context: Context) -> tuple[dict[str, Any], PlatformRecords]:
     """The batch as far as it matters here, and its rows."""
-    with contextlib.suppress(FallbackError):
+    with contextlib.suppress(NotCanonicalError):
         records, value = fast_rows(data)
         if context.blob_uri is None or not records.snapshots:
             return value, records

@@ -1,9 +1,9 @@
-"""Readable JSON views of OTLP messages, and the message itself where a view does not give it back.
+"""Readable JSON views of OTLP messages, with the message itself if the view is not exact.
 
-Whoever makes a view compares what it gives back with the message (`is_same`), and puts the message
-beside it (`raw_of`, under `RAW`) where they differ. What reads a view takes nothing else than what
-is written so: NotOursError. The views themselves stand where the messages are known: `foreign`,
-`log_marks`. (`otelview` is of single spans, and tolerant.)
+Code that writes a view reads it back and compares the result with the message (`is_same`). If they
+differ, it adds the encoded message (`raw_of`, under the key `RAW`). Code that reads a view accepts
+only the form that this package writes and raises NotCanonicalError for any other. `foreign` and
+`log_marks` define the views of their messages. (`otelview` is the tolerant view of a single span.)
 """
 
 from __future__ import annotations
@@ -19,30 +19,27 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from .events import Record
 from .otelview import UINT32_MAX, write_plain
+from .typed import NotCanonicalError
 from .values import is_int
 
 RAW = "raw"
 _M = TypeVar("_M", bound=Message)
 
 
-class NotOursError(Exception):
-    """A batch's `otel` is not what our decoder writes."""
-
-
 def of_type(value: object, kind: type) -> Any:
-    """`value`, which is of just this type. Raises NotOursError."""
+    """`value`, which is of just this type. Raises NotCanonicalError."""
     if type(value) is not kind:
-        raise NotOursError
+        raise NotCanonicalError
     return value
 
 
 def text_of(value: object) -> str:
-    """`value`, which is a text that UTF-8 can say. Raises NotOursError."""
+    """`value`, which is a text that UTF-8 can say. Raises NotCanonicalError."""
     text = of_type(value, str)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise NotOursError from None
+        raise NotCanonicalError from None
     return str(text)
 
 
@@ -60,11 +57,11 @@ def raw_of(message: Message) -> str:
 
 
 def unraw(kind: type[_M], text: object) -> _M:
-    """The inverse of `raw_of`. Raises NotOursError, DecodeError."""
+    """The inverse of `raw_of`. Raises NotCanonicalError, DecodeError."""
     try:
         return kind.FromString(base64.b64decode(of_type(text, str), validate=True))
     except (binascii.Error, ValueError):
-        raise NotOursError from None
+        raise NotCanonicalError from None
 
 
 # --- views --------------------------------------------------------------------------------------
@@ -103,9 +100,9 @@ def counted_attributes(owner: Resource | InstrumentationScope) -> Record:
 
 
 def write_counted_attributes(owner: Any, record: Record) -> None:
-    """The inverse of `counted_attributes`, as far as it can be said. Raises NotOursError."""
+    """The inverse of `counted_attributes`, as far as it can be said. Raises NotCanonicalError."""
     write_plain(owner.attributes, of_type(record.get("attributes", {}), dict))
     count = record.get("dropped_attributes_count", 0)
     if not is_int(count, 0, UINT32_MAX):
-        raise NotOursError
+        raise NotCanonicalError
     owner.dropped_attributes_count = count

@@ -1,7 +1,7 @@
 """Translate serialised KeyValues of our own spans and events to JSON text.
 
 Text is UTF-8 with one character for each byte (Latin-1), as in `light_text`. The order on the wire
-is not significant, since `normal` does not compare it. A repeated key raises FallbackError.
+is not significant, since `normal` does not compare it. A repeated key raises NotCanonicalError.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .. import exactjson
 from ..semconv import ESCAPE
 from .fast_wire import length_at
 from .light_attributes import Pairs
-from .light_text import LARGEST_KNOWN, Memo, SlowError, quoted
+from .light_text import LARGEST_KNOWN, Memo, quoted
 from .pieces import SPAN_TAG, sized
-from .typed import FallbackError, encode
+from .typed import NotCanonicalError, encode
 from .values import UnsayableError, add, escape, is_reserved, read_value
 
 _INT, _DOUBLE = 0x18, 0x21
@@ -36,21 +36,24 @@ class AttributeCache(Pairs):
     def _slowly(self, data: bytes) -> tuple[str, str]:
         try:
             return super()._slowly(data)
-        except SlowError:
+        except NotCanonicalError:
             return self._nested(data)
 
     def _nested(self, data: bytes) -> tuple[str, str]:
-        """Read a value of any kind. Raises FallbackError unless encoding gives the same bytes."""
+        """Read a value of any kind.
+
+        Raises NotCanonicalError unless encoding gives the same bytes.
+        """
         field = SPAN_TAG + sized(data)
         try:
             (pair,) = Span.FromString(field).attributes
             value = read_value(pair.value)
         except (DecodeError, UnsayableError):
-            raise FallbackError from None
+            raise NotCanonicalError from None
         again = Span()
         add(again.attributes, pair.key, value)
         if again.SerializeToString() != field:
-            raise FallbackError
+            raise NotCanonicalError
         key = pair.key.encode()
         text = exactjson.dumps(value).decode("latin-1")
         return self._found(data, key.decode("latin-1"), f"{quoted(key)}:{text}")
@@ -64,7 +67,7 @@ class _Owners(Memo):
         if is_reserved(name):
             owner = _OURS
         elif escape(name.removeprefix(ESCAPE)) != name:
-            raise FallbackError  # this key needs no escape
+            raise NotCanonicalError  # this key needs no escape
         else:
             owner = _ESCAPED if name.startswith(ESCAPE) else _USERS
         if len(key) <= LARGEST_KNOWN:
@@ -119,7 +122,7 @@ def read_attributes(
             if number > 127:
                 number, after = length_at(data, value)
             if after != at:
-                raise FallbackError
+                raise NotCanonicalError
             text = str(number if number < 2**63 else _negative(number))
         else:
             text = _finite(data, value)
@@ -128,20 +131,20 @@ def read_attributes(
         else:
             ours[head.key] = text
     if at > end or count != len(ours) + len(users):
-        raise FallbackError
+        raise NotCanonicalError
     return ours, users, at
 
 
 def _negative(number: int) -> int:
     if number >= 2**64:
-        raise FallbackError
+        raise NotCanonicalError
     return number - 2**64
 
 
 def _finite(data: bytes, at: int) -> str:
     number: float = _double(data, at)[0]
     if number - number != 0.0:
-        raise FallbackError
+        raise NotCanonicalError
     return encode(number).decode()
 
 
@@ -170,19 +173,19 @@ def object_of(users: dict[str, str]) -> str:
 
 
 def int_of(text: str | None) -> int | None:
-    """Convert the JSON text of an int. Raises FallbackError for another type."""
+    """Convert the JSON text of an int. Raises NotCanonicalError for another type."""
     return None if text is None else int(int_text(text))
 
 
 def int_text(text: str) -> str:
-    """Return `text` if it is an int. Raises FallbackError for another type."""
+    """Return `text` if it is an int. Raises NotCanonicalError for another type."""
     if not text.isdigit() and not (text[0] == "-" and text[1:].isdigit()):
-        raise FallbackError
+        raise NotCanonicalError
     return text
 
 
 def string_of(text: str | None) -> str:
-    """Return `text` if it is a JSON string. Raises FallbackError for another type."""
+    """Return `text` if it is a JSON string. Raises NotCanonicalError for another type."""
     if text is None or text[0] != '"':
-        raise FallbackError
+        raise NotCanonicalError
     return text

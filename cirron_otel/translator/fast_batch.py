@@ -29,7 +29,7 @@ from .pieces import (
 from .placement import Place, Plan
 from .spans import natural_parent
 from .synthetic import Carrier, write_carrier
-from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan
+from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan
 from .values import INT64_MAX, is_int
 
 ZERO = bytes(8)
@@ -46,7 +46,7 @@ class FastEncoder:
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         """Group the events by span.
 
-        Raises FallbackError if two spans have one id, or the resource cannot hold pid or rank.
+        Raises NotCanonicalError if two spans have one id, or the resource cannot hold pid or rank.
         """
         self.batch, self.plan = batch, plan
         self.service_name = options.service_name
@@ -61,7 +61,7 @@ class FastEncoder:
         ranks = (span.rank for span in batch.spans if span.rank is not None)
         self.pid, self.rank = (next(pids, None), next(ranks, None)) if first else (None, None)
         if not all(value is None or is_int(value) for value in (self.pid, self.rank)):
-            raise FallbackError
+            raise NotCanonicalError
         self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
         self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
         """Thread, process and rank of scopes without costs, as attributes."""
@@ -71,7 +71,7 @@ class FastEncoder:
         """Sort marks and snapshots by their scope; returns the `seq` of the spans."""
         batch = self.batch
         if not batch.spans or len(self.spans) != len(batch.spans):
-            raise FallbackError
+            raise NotCanonicalError
         for mark, seq in with_seq(batch.marks):
             self._riders_of(mark.span_id)[0].append((mark, seq))
         for snapshot, seq in with_seq(batch.snapshots):
@@ -89,7 +89,7 @@ class FastEncoder:
         if parent_id is None:
             return b"", b""
         if not is_id(parent_id) or parent_id.startswith("0" * 16):
-            raise FallbackError
+            raise NotCanonicalError
         field = b"\x22\x08" + bytes.fromhex(parent_id[:16])
         derived = parent_id[16:] == trace_id[8:].hex()
         made = (field, b"" if derived else text_parent(parent_id))
@@ -108,10 +108,10 @@ class FastEncoder:
         try:
             raw = bytes.fromhex(text)
         except ValueError:
-            raise FallbackError from None
+            raise NotCanonicalError from None
         # fromhex takes capitals and white space, too; the lengths of single ids add up otherwise
         if raw.hex() != text or {len(span.id) for span in spans} != {32}:
-            raise FallbackError
+            raise NotCanonicalError
         return raw
 
     def span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
@@ -119,9 +119,9 @@ class FastEncoder:
         try:
             times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
         except StructError:
-            raise FallbackError from None
+            raise NotCanonicalError from None
         if raw.startswith(ZERO) or span.start_ns == 0 or span.end_ns == 0:
-            raise FallbackError  # proto3 leaves a zero out
+            raise NotCanonicalError  # proto3 leaves a zero out
         parent_id = span.parent_id
         parent, attribute = self.parents.get((parent_id, trace_id)) or self.parent(
             parent_id, trace_id
@@ -161,10 +161,10 @@ class FastEncoder:
         made: list[bytes] = []
         for span_id, (marks, snapshots) in self.riders.items():
             if len(marks) + len(snapshots) > sc.MAX_EVENTS:
-                raise FallbackError
+                raise NotCanonicalError
             place = self.plan.outside(span_id)
             if place.session != self.session:
-                raise FallbackError
+                raise NotCanonicalError
             parent = b"" if span_id == "root" else natural_parent(span_id)
             trace_id = self.trace_of(place)
             carrier = Carrier(len(made), trace_id, parent, span_id)
@@ -178,7 +178,7 @@ class FastEncoder:
             write_carrier(span, carrier, self.header)
             body = span.SerializeToString()
             if len(body) > SMALL and not fits((marks, snapshots)):
-                raise FallbackError
+                raise NotCanonicalError
             made.append(body)
         return made
 
@@ -203,7 +203,7 @@ def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
 
 def _known(value: int | None) -> int:
     if value is None:
-        raise FallbackError
+        raise NotCanonicalError
     return value
 
 

@@ -1,8 +1,8 @@
 """OTLP → Cirron, the fast path: the bytes of one complete batch, as our encoder writes it, to JSON.
 
 It reads the wire in the order in which the encoder writes it. Anything else (another order, an
-unknown field, a part of a batch, a value in a rest) raises FallbackError, and `decode` takes the
-exact path. So a batch that is accepted here needs no second check.
+unknown field, a part of a batch, a value in a residual) raises NotCanonicalError, and `decode`
+takes the exact path. So a batch that is accepted here needs no second check.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .fast_spans import SpanReader
 from .fast_wire import UNREADABLE, SuspectError, field_at
 from .header import Header, Origin, read_resource, read_scope
 from .top import decoded_top
-from .typed import FallbackError, encode
+from .typed import NotCanonicalError, encode
 
 _CACHED, _LONGEST_CACHED = 1024, 16_384
 """The most cached resources, and the largest in bytes: 16 MiB in all."""
@@ -39,11 +39,11 @@ class Whole(NamedTuple):
 
 
 def fast_decode(data: bytes) -> Whole:
-    """Decode the one complete batch of a TracesData. Raises FallbackError for anything else."""
+    """Decode the one complete batch of a TracesData. Raises NotCanonicalError for anything else."""
     try:
         return _decode(data)
     except UNREADABLE:
-        raise FallbackError from None
+        raise NotCanonicalError from None
 
 
 def _decode(data: bytes) -> Whole:
@@ -51,18 +51,18 @@ def _decode(data: bytes) -> Whole:
     resource_start, resource_end = field_at(data, start, 0x0A)
     spans_start, spans_end = field_at(data, resource_end, 0x12)
     if end != len(data) or spans_end != end:
-        raise FallbackError
+        raise NotCanonicalError
     scope_start, scope_end = field_at(data, spans_start, 0x0A)
     scope = InstrumentationScope.FromString(data[scope_start:scope_end])
     header = read_scope(scope)
     if header is None:
-        raise FallbackError
+        raise NotCanonicalError
     origin = _origin(data[resource_start:resource_end], header)
     if origin is None or header.schema_version != 1:
-        raise FallbackError
+        raise NotCanonicalError
     created_ns = header.created_ns
     if not isinstance(header.batch_id, str) or not isinstance(created_ns, int) or created_ns < 0:
-        raise FallbackError
+        raise NotCanonicalError
     try:
         read = _read(SpanReader(data, header, origin), scope_end, spans_end)
     except SuspectError:
@@ -96,7 +96,7 @@ def _read(reader: SpanReader, at: int, end: int) -> _Records:
     records = (reader.spans, events.marks, events.snapshots)
     expected = (counts.spans, counts.marks, counts.snapshots, counts.synthetic)
     if (*map(len, records), len(reader.synthetic)) != expected:
-        raise FallbackError
+        raise NotCanonicalError
     return _Records([each.joined().encode("latin-1") for each in records], reader.rest)
 
 
@@ -107,7 +107,7 @@ def _otel(header: Header, origin: Origin, text: str) -> bytes:
     inner = rest.get(rests.NESTED, {})
     touched = {*inner.get("set", {}), *inner.get("missing", ())}
     if rest.keys() - {rests.NESTED} or "resource" in touched:
-        raise FallbackError
+        raise NotCanonicalError
     rests.apply(top, rest)
     if "otel" not in top:
         return b""

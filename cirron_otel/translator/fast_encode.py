@@ -30,7 +30,7 @@ from .pieces import (
 )
 from .placement import Place, Plan
 from .synthetic import write_seams
-from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan, decode
+from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan, decode
 from .values import INT64_MAX, UINT64_MAX
 
 _UNIT_DEPTHS = (1, 2)
@@ -66,17 +66,20 @@ def _resource_of(session: str, pid: int | None, rank: int | None, service_name: 
 def fast_encode(
     batch: TypedBatch, plan: Plan, name: str | None, options: Options = DEFAULT
 ) -> bytes:
-    """Encode a batch as a serialised TracesData. Raises FallbackError if `encode_batch` must."""
+    """Encode a batch as a serialised TracesData.
+
+    Raises NotCanonicalError if only `encode_batch` can encode it.
+    """
     if plan.told is not None:
         return OwnEncoder(batch, plan, name, options).run()
     return _PlacedEncoder(batch, plan, name, options).run()
 
 
 def typed_batch(data: bytes) -> TypedBatch:
-    """The typed form of a batch's bytes. Raises FallbackError where it would not be exact."""
+    """The typed form of a batch's bytes. Raises NotCanonicalError where it would not be exact."""
     batch = decode(data)
     if batch.schema_version != 1 or not 0 <= batch.created_ns <= INT64_MAX:
-        raise FallbackError
+        raise NotCanonicalError
     return batch
 
 
@@ -86,7 +89,7 @@ class _PlacedEncoder(FastEncoder):
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         super().__init__(batch, plan, name, options)
         if batch.otel is not UNSET or any(s.otel is not UNSET for s in batch.spans):
-            raise FallbackError
+            raise NotCanonicalError
         self.header = Header(
             batch.sdk_version,
             batch.batch_id,
@@ -115,7 +118,7 @@ class _PlacedEncoder(FastEncoder):
                 continue
             place = children.get(span.parent_id) or self._place(span)
             if place.session != session:
-                raise FallbackError
+                raise NotCanonicalError
             seq = seqs[number] if seqs is not None else None
             body = self.span(span, raw, place.trace_id, seq)
             size = len(body)
@@ -171,11 +174,11 @@ class _PlacedEncoder(FastEncoder):
                 break
             chain.append(parent)
             if len(chain) > len(self.spans):
-                raise FallbackError  # a circle
+                raise NotCanonicalError  # a circle
         for scope in reversed(chain):
             above = self.places[scope.id] = self._below(scope, above)
         if above is None:
-            raise FallbackError
+            raise NotCanonicalError
         if above.depth > _DEEPEST_UNIT:
             self.children[span.parent_id] = above  # its siblings stand there as well
         return above
@@ -209,7 +212,7 @@ class _PlacedEncoder(FastEncoder):
         """What all siblings of a scope have in common; None where a segment may part them."""
         place, parent_id = self._place(span), span.parent_id
         if place.session != self.session:
-            raise FallbackError
+            raise NotCanonicalError
         if place.depth <= _DEEPEST_UNIT:
             return None
         trace_id = place.trace_id

@@ -31,7 +31,7 @@ from .pieces import (
     varint,
 )
 from .spans import overhead_id
-from .typed import EMPTY, FallbackError, TypedMark, TypedSnapshot, TypedSpan, encode
+from .typed import EMPTY, NotCanonicalError, TypedMark, TypedSnapshot, TypedSpan, encode
 from .values import INT64_MAX, INT64_MIN
 
 
@@ -73,7 +73,7 @@ _CACHED, _LONGEST_CACHED = 1024, 256
 def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
     """Append a span's last attributes, the user's among them, and its events.
 
-    Raises FallbackError where that is more than one span may carry.
+    Raises NotCanonicalError where that is more than one span may carry.
     """
     marks, snapshots = riders
     if len(marks) == 1 and not snapshots and span.mark_ids == (marks[0][0].id,):
@@ -87,7 +87,7 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
             parts += (b"\x5a", varint(len(event)), event)
             return
     if len(marks) + len(snapshots) > sc.MAX_EVENTS:
-        raise FallbackError
+        raise NotCanonicalError
     marks = _in_order(span.mark_ids, marks)
     overhead = _overhead(span, marks)
     decoded = tuple([mark.id for mark, _ in marks])
@@ -105,7 +105,7 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
     events += [_generic(ev.write_snapshot, snapshot, seq) for snapshot, seq in snapshots]
     size = sum(map(len, events)) + len(bytes(span.attrs)) + len(span.name)
     if size > SMALL and not fits(riders, span):
-        raise FallbackError
+        raise NotCanonicalError
     for event in events:
         parts += (b"\x5a", varint(len(event)), event)
 
@@ -113,7 +113,7 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
 def _mark(mark: TypedMark, seq: int | None) -> bytes:
     try:
         if not is_id(mark.id) or mark.ts_ns <= 0:
-            raise FallbackError
+            raise NotCanonicalError
         value, rest = _value(mark)
         if seq is not None:
             value += event_seq(seq)
@@ -121,7 +121,7 @@ def _mark(mark: TypedMark, seq: int | None) -> bytes:
         users = b"" if mark.attrs == EMPTY else event_users(bytes(mark.attrs))
         name = _names.get(mark.name) or _name(mark.name)
         time = pack_time(0x09, mark.ts_ns)
-    except (FallbackError, StructError):
+    except (NotCanonicalError, StructError):
         return _generic(ev.write_mark, mark, seq)
     return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users, rest))
 
@@ -180,20 +180,23 @@ def fits(riders: Riders, *scope: TypedSpan) -> bool:
 
 
 def _value(mark: TypedMark) -> tuple[bytes, bytes]:
-    """Encode a mark's value as an attribute and a rest. Raises FallbackError for other values."""
+    """Encode a mark's value as an attribute and a residual.
+
+    Raises NotCanonicalError for other values.
+    """
     token = bytes(mark.value)
     kind = mark.value_type
     if mark.value_nonfinite is not UNSET:
         if token != b"null" or kind != "float" or mark.value_nonfinite not in NONFINITE:
-            raise FallbackError
+            raise NotCanonicalError
         return b"", NONFINITE[mark.value_nonfinite]
     if kind == "float":
         try:
             number = float(token)
         except ValueError:
-            raise FallbackError from None
+            raise NotCanonicalError from None
         if repr(number).encode() != token and type(exactjson.loads(token)) is not float:
-            raise FallbackError
+            raise NotCanonicalError
         return MARK_DOUBLE + pack_double(number), b""
     if kind == "bool" and token in MARK_BOOLS:
         return MARK_BOOLS[token], b""
@@ -202,7 +205,7 @@ def _value(mark: TypedMark) -> tuple[bytes, bytes]:
         return mark_int(value), b""
     if kind == "string" and isinstance(value, str):
         return mark_text(value), b""
-    raise FallbackError
+    raise NotCanonicalError
 
 
 def _nonfinite(name: str) -> bytes:

@@ -14,7 +14,7 @@ from .fast_wire import UNREADABLE, length_at
 from .light_text import quoted
 from .pieces import MARK_DOUBLE, MARK_ID_PREFIX, mark_kind
 from .record_text import NEXT, MarkText, SnapshotText
-from .typed import FallbackError, encode
+from .typed import NotCanonicalError, encode
 
 EVENT_TAG = 0x5A
 _ATTRIBUTE_TAG = 0x1A
@@ -86,11 +86,11 @@ class EventReader:
             if mark_id is None:
                 has_snapshots = True
             elif has_snapshots:
-                raise FallbackError  # the encoder writes marks before snapshots
+                raise NotCanonicalError  # the encoder writes marks before snapshots
             else:
                 mark_ids.append(mark_id)
         if at > end:
-            raise FallbackError
+            raise NotCanonicalError
         return mark_ids, at
 
     def _event(self, at: int, end: int, scope: str) -> str | None:
@@ -98,7 +98,7 @@ class EventReader:
         data = self.data
         tag, ts_ns, _, size = _EVENT(data, at)
         if tag != 0x09 or not ts_ns:
-            raise FallbackError
+            raise NotCanonicalError
         begin = at + 11 + size + _ID
         name = self._names.get(data[at + 9 : begin]) or self._name(data[at + 9 : begin])
         if not name:
@@ -127,7 +127,7 @@ class EventReader:
             name = f'{name[:-_FLOAT_SIZE]}"{kind}","value":'
             attrs, last = f',"attrs":{object_of(users)},"ts_ns":', f"{last}{nonfinite}{NEXT}"
         if at != end or (self.careful and not _is_plain(own, value)):
-            raise FallbackError
+            raise NotCanonicalError
         marks = self.marks
         marks.parts += (own, scope, name, None, attrs, None, last)
         marks.times.append(ts_ns)
@@ -146,7 +146,7 @@ class EventReader:
     def _snapshot(self, name: int, at: int, end: int, scope: str, ts_ns: int) -> None:
         """Read a snapshot; the field of its name is from `name` to `at`."""
         if self.data[name:at] != _SNAPSHOT:
-            raise FallbackError
+            raise NotCanonicalError
         ours, users, at = read_attributes(self.data, at, end, _ATTRIBUTE_TAG)
         own = string_of(ours.pop(_PREFIX + "id"))
         tensor, dtype, mode = (string_of(ours.pop(key)) for key in _STRINGS)
@@ -158,7 +158,7 @@ class EventReader:
             bins, counts = _floats(ours.pop(_BINS)), _ints(ours.pop(_COUNTS))
             stats.append(f'"histogram":{{"bins":{bins},"counts":{counts}}}')
         if at != end or ours or not own[1:-1].isalnum() or not own.isascii():
-            raise FallbackError
+            raise NotCanonicalError
         summary = f"{{{','.join(stats)}}}" if stats else "null"
         self.snapshots.add_text(
             f'{{"id":{own},"span_id":{scope[_SCOPE_SIZE:]},"tensor_name":{tensor},"shape":{shape},'
@@ -170,7 +170,7 @@ class EventReader:
         )
 
     def _exactly(self, body: bytes, scope: str) -> str | None:
-        """Read an event with the exact mapper. Raises FallbackError if encoding changes it."""
+        """Read an event with the exact mapper. Raises NotCanonicalError if encoding changes it."""
         event, again = Span.Event.FromString(body), Span.Event()
         scope_id = exactjson.loads(scope[_SCOPE_SIZE:].encode("latin-1"))
         is_snapshot = ev.kind_of(event) == ev.SNAPSHOT
@@ -181,7 +181,7 @@ class EventReader:
             record, seq = ev.read_mark(event, scope_id)
             ev.write_mark(again, record, scope_id, seq)
         if again.SerializeToString() != body:
-            raise FallbackError
+            raise NotCanonicalError
         records = self.snapshots if is_snapshot else self.marks
         records.add_record(record, "ts_ns", seq)
         return None if is_snapshot else exactjson.dumps(record["id"]).decode("latin-1")
@@ -195,7 +195,7 @@ def scope_of(span_id: object) -> str:
 def _only_seq(ours: dict[str, str]) -> int:
     seq = int(int_text(ours.pop(sc.SEQ)))
     if ours:
-        raise FallbackError
+        raise NotCanonicalError
     return seq
 
 
@@ -209,10 +209,10 @@ def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
     if text is None:
         name = NONFINITE.get(ours.pop(sc.REST, ""))
         if name is None or ours:
-            raise FallbackError
+            raise NotCanonicalError
         return "float", 0, "null", f',"value_nonfinite":"{name}"'
     if ours:
-        raise FallbackError
+        raise NotCanonicalError
     if text[0] == '"':
         return "string", 0, text, ""
     if text in ("true", "false"):
@@ -223,26 +223,26 @@ def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
 
 
 def _float(text: str) -> str:
-    """Return `text` if it is a finite float. Raises FallbackError for another type."""
+    """Return `text` if it is a finite float. Raises NotCanonicalError for another type."""
     if text.lstrip("-")[0] not in "0123456789" or not set(".eE") & set(text):
-        raise FallbackError
+        raise NotCanonicalError
     return text
 
 
 def _floats(text: str) -> str:
-    """Return `text` if it is a list of finite floats. Raises FallbackError for another type."""
+    """Return `text` if it is a list of finite floats. Raises NotCanonicalError for another type."""
     if text[0] != "[":
-        raise FallbackError
+        raise NotCanonicalError
     for item in text[1:-1].split(",") if text != "[]" else ():
         _float(item)
     return text
 
 
 def _ints(text: str) -> str:
-    """Return `text` if it is a list of ints. Raises FallbackError for another type."""
+    """Return `text` if it is a list of ints. Raises NotCanonicalError for another type."""
     if text != "[]":
         if text[0] != "[":
-            raise FallbackError
+            raise NotCanonicalError
         for item in text[1:-1].split(","):
             int_text(item)
     return text

@@ -25,7 +25,7 @@ from .riders import fitting, in_order_of, take_overhead
 from .spans import SpanSet, Wire, wire_parent, write_span
 from .synthetic import rest_carrier, told_seams, write_carrier
 from .top import Top
-from .typed import EMPTY, FallbackError, TypedBatch, TypedSpan
+from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan
 from .values import UINT64_MAX
 
 
@@ -33,11 +33,11 @@ class OwnEncoder(FastEncoder):
     """A batch that names its session."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
-        """Raises FallbackError where only `encode_batch` can say the batch."""
+        """Raises NotCanonicalError where only `encode_batch` can say the batch."""
         super().__init__(batch, plan, name, options)
         self.session = plan.default
         if any(s.parent_id is None and self._is_alien(s) for s in batch.spans):
-            raise FallbackError
+            raise NotCanonicalError
         self._traces: dict[bytes, bytes] = {}
         """By text of a span's `otel`: the trace id that is all it says."""
         self._top = self._make_top()
@@ -45,7 +45,7 @@ class OwnEncoder(FastEncoder):
         own = self.header.own_trace_ids
         self._trace_id = self._top.trace_id if self.segmented else plan.session_trace(self.session)
         if not self._trace_id or (own and not self.segmented):
-            raise FallbackError
+            raise NotCanonicalError
         self._head = b"\x0a\x10" + self._trace_id + b"\x12\x08"
         self._above: dict[str | None, tuple[bytes, bytes]] = {}
         """By parent: its field and its attribute, in the batch's own trace."""
@@ -87,7 +87,7 @@ class OwnEncoder(FastEncoder):
             service_name=self.service_name,
         )
         if PART in top.otel:
-            raise FallbackError
+            raise NotCanonicalError
         return top
 
     def run(self) -> bytes:
@@ -180,7 +180,7 @@ class OwnEncoder(FastEncoder):
         return made
 
     def _exactly(self, span: TypedSpan, trace_id: bytes, seq: int | None) -> bytes:
-        """A span by the exact mapper. Raises FallbackError where not all of it fits on one."""
+        """A span by the exact mapper. Raises NotCanonicalError where not all of it fits on one."""
         record = record_of(span)
         riders = self.riders.pop(span.id, ([], []))
         placed = [(record_of(mark), number) for mark, number in riders[0]]
@@ -194,7 +194,7 @@ class OwnEncoder(FastEncoder):
             sc.MAX_SPAN_BYTES - size - taken,
         )
         if over or more:
-            raise FallbackError
+            raise NotCanonicalError
         otel = record.get("otel")
         own = stated_trace(otel.get("trace_id")) if isinstance(otel, dict) else b""
         made = Span()

@@ -11,7 +11,7 @@ from .header import Header, Origin
 from .light_text import quoted
 from .pieces import PARENT_PREFIX
 from .record_text import NEXT
-from .typed import FallbackError
+from .typed import NotCanonicalError
 
 ZERO = bytes(8)
 NAME_TAG = 0x2A
@@ -27,7 +27,7 @@ class Trace:
     def __init__(self, head: bytes, header: Header) -> None:
         trace_id = head[2:18]
         if head[:2] != b"\x0a\x10" or head[18:] != b"\x12\x08":
-            raise FallbackError
+            raise NotCanonicalError
         self.lower = trace_id[8:].hex()
         own = header.own_trace_ids and trace_id != header.trace_id
         self.last = (f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if own else "") + NEXT
@@ -63,13 +63,13 @@ class Trace:
 
 
 def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> str:
-    """Return the text from `cpu_ns` to `attrs`. Raises FallbackError for other attributes."""
+    """Return the text from `cpu_ns` to `attrs`. Raises NotCanonicalError for other attributes."""
     costs = [f'"{name}":{_int(ours, key)}' for key, name in _COSTS]
     thread = _int(ours, sc.THREAD_ID)
     pid = _differing(ours, sc.PROCESS_PID, origin.pid)
     rank = _differing(ours, sc.RANK, origin.rank)
     if ours:
-        raise FallbackError
+        raise NotCanonicalError
     return (
         f',{",".join(costs)},"thread_id":{thread},"pid":{pid},"rank":{rank},'
         f'"attrs":{object_of(users)}'
@@ -89,7 +89,7 @@ def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
     if text is None:
         return common
     if text == common:
-        raise FallbackError
+        raise NotCanonicalError
     return int_text(text)
 
 
@@ -102,9 +102,9 @@ def rest_of(ours: dict[str, str]) -> str:
         name = f"{sc.REST}.{len(pieces)}"
     texts = [exactjson.loads(piece.encode("latin-1")) for piece in pieces]
     if any(len(text) != sc.REST_PIECE for text in texts[:-1]):
-        raise FallbackError
+        raise NotCanonicalError
     if not 0 < len(texts[-1]) <= sc.REST_PIECE:
-        raise FallbackError  # the encoder writes no empty piece
+        raise NotCanonicalError  # the encoder writes no empty piece
     return "".join(texts)
 
 
@@ -114,9 +114,9 @@ def other_ids(text: str, mark_ids: str) -> str:
     changed = rest.get("set", {})
     listed = changed.get("mark_ids")
     if rest.keys() != {"set"} or changed.keys() != {"mark_ids"} or rests.text_of(rest) != text:
-        raise FallbackError
+        raise NotCanonicalError
     if exactjson.equal(listed, exactjson.loads(mark_ids.encode("latin-1"))):
-        raise FallbackError
+        raise NotCanonicalError
     return exactjson.dumps(listed).decode("latin-1")
 
 
@@ -124,9 +124,9 @@ def name_of(field: bytes) -> str:
     """Return the text from the name to the parent; `field` ends with the tag of the start time."""
     text = field[2:-3]
     if not field.endswith(KIND_AND_START):
-        raise FallbackError
+        raise NotCanonicalError
     if len(field) == len(KIND_AND_START):
         text = b""
     elif not text or len(text) > 127 or field[0] != NAME_TAG or field[1] != len(text):
-        raise FallbackError
+        raise NotCanonicalError
     return f'","name":{quoted(text)},"parent_id":'

@@ -29,7 +29,7 @@ from .pieces import ID_PREFIX, PARENT_PREFIX, int_index, int_overhead
 from .record_text import NEXT, SpanText
 from .spans import Placed, overhead_id, overhead_mark, read_span
 from .synthetic import is_synthetic, read_synthetic
-from .typed import FallbackError
+from .typed import NotCanonicalError
 from .values import INT64_MAX
 
 _HEAD = Struct("<20s8s10sxB").unpack_from
@@ -114,7 +114,7 @@ class SpanReader:
                 else:
                     size, start = length_at(data, at + 1)
             if data[at] != _SPAN_TAG:
-                raise FallbackError
+                raise NotCanonicalError
             at = start + size
             head, span_id, above, length = _HEAD(data, start) if size >= _SHORTEST else _OTHER
             first = start + 43 + length
@@ -161,7 +161,7 @@ class SpanReader:
             else:
                 self._other(start, at)
         if at != end:
-            raise FallbackError
+            raise NotCanonicalError
 
     def check_ids(self) -> None:
         """Check the explicit ids. Raises SuspectError if one of them is not regular."""
@@ -225,7 +225,7 @@ class SpanReader:
             self._names[field] = name_of(field)
         start_ns, end_tag, end_ns = _TIMES(data, at)
         if end_tag != _END_TAG or not (start_ns and end_ns and parent) or span_id == ZERO:
-            raise FallbackError
+            raise NotCanonicalError
         return (trace, span_id, field, trace.lower, parent, start_ns, end_ns), above, at + 17
 
     def _ids(self, each: _Span, above: bytes, at: int) -> tuple[_Span, int]:
@@ -236,7 +236,7 @@ class SpanReader:
             at += _ID_SIZE
             own = data[at - 32 : at].decode("latin-1")
             if own[:16] != span_id.hex() or own[16:] == lower or (self._careful and not is_id(own)):
-                raise FallbackError
+                raise NotCanonicalError
             lower = own[16:]
             self._uppers.append(data[at - 32 : at - 16])
             self._lowers.append(lower)
@@ -244,7 +244,7 @@ class SpanReader:
         if above and data.startswith(PARENT_PREFIX, at):
             found = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
             if not found[1]:
-                raise FallbackError
+                raise NotCanonicalError
             parent, at = found[1], at + PARENT_SIZE
         return (trace, span_id, field, lower, parent, start_ns, end_ns), at
 
@@ -265,7 +265,7 @@ class SpanReader:
         own = span_id.hex() + lower
         mark_ids, at = self.events.read(at, end, f'","span_id":"{own}"') if at < end else ([], at)
         if at != end and data[at:end] != _EMPTY_STATUS:
-            raise FallbackError
+            raise NotCanonicalError
         if overhead is not None:
             mark_ids.append(self._overhead(own, end_ns, overhead))
         ids = f"[{','.join(mark_ids)}]"
@@ -323,7 +323,7 @@ class SpanReader:
     def _overhead(self, own: str, end_ns: int, value: int) -> str:
         """Add the SDK's own overhead mark of a span; returns its id as JSON."""
         if end_ns > INT64_MAX:
-            raise FallbackError
+            raise NotCanonicalError
         mark_id = overhead_id(own)
         marks = self.events.marks
         marks.parts += (mark_id, f'","span_id":"{own}"', _OVERHEAD, None, _NO_ATTRS, None, _SUMMARY)
@@ -340,11 +340,11 @@ class SpanReader:
         if value > 127:
             value, after = length_at(data, start + 2)
         if data[at] != _ATTRIBUTE_TAG:
-            raise FallbackError
+            raise NotCanonicalError
         if data[start + 1] != 0x18 or data[start] != after - start - 1 or after != at + 2 + size:
-            raise FallbackError
+            raise NotCanonicalError
         if value > INT64_MAX or after > end:
-            raise FallbackError
+            raise NotCanonicalError
         return value, after
 
     def _exactly(self, at: int, end: int) -> None:
@@ -355,7 +355,7 @@ class SpanReader:
             return
         unit = read_span(span, self.header, self.origin)
         if unit.more_marks:
-            raise FallbackError
+            raise NotCanonicalError
         record, marks = unit.record, unit.marks
         self.spans.add_record(record, "end_ns", unit.seq)
         if unit.overhead_ns is not None:
@@ -377,21 +377,21 @@ class SpanReader:
         carrier = read_synthetic(span, self.header)
         key: object = (span.trace_id, span.span_id) if carrier is None else carrier.ordinal
         if key in self.synthetic:
-            raise FallbackError
+            raise NotCanonicalError
         self.synthetic.add(key)
         if carrier is None:
             if has_events:
-                raise FallbackError
+                raise NotCanonicalError
             return
         if carrier.ordinal <= self._ordinal:
-            raise FallbackError
+            raise NotCanonicalError
         self._ordinal = carrier.ordinal
         self._add_records(carrier.marks, carrier.snapshots)
         if carrier.rest is not None:
             if self.rest is not None or has_events:
-                raise FallbackError
+                raise NotCanonicalError
             self.rest = carrier.rest
         elif has_events:
             _, at = self.events.read(attributes_end, end, scope_of(carrier.span_id))
             if at != end and data[at:end] != _EMPTY_STATUS:
-                raise FallbackError
+                raise NotCanonicalError

@@ -7,12 +7,11 @@ from struct import error as StructError  # noqa: N812
 from google.protobuf.message import DecodeError
 
 from ..errors import InputError
-from .light_text import SlowError
-from .typed import FallbackError
+from .typed import NotCanonicalError
 from .values import UnsayableError
 
 
-class SuspectError(FallbackError):
+class SuspectError(NotCanonicalError):
     """One of the ids or values that are checked together is not valid.
 
     If they are checked separately, only that one needs the exact mapper.
@@ -21,8 +20,7 @@ class SuspectError(FallbackError):
 
 UNREADABLE = (
     InputError,
-    FallbackError,
-    SlowError,
+    NotCanonicalError,
     LookupError,
     StructError,
     UnicodeDecodeError,
@@ -48,19 +46,19 @@ def length_at(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             if byte == 0:
-                raise FallbackError  # not the shortest form
+                raise NotCanonicalError  # not the shortest form
             return value, at + 1
         shift += 7
         if shift > 63:
-            raise FallbackError
+            raise NotCanonicalError
 
 
 def field_at(data: bytes, at: int, tag: int) -> tuple[int, int]:
     """Where the length-delimited field with this tag begins and ends."""
     if at >= len(data) or data[at] != tag:
-        raise FallbackError
+        raise NotCanonicalError
     size, start = length_at(data, at + 1)
     end = start + size
     if end > len(data):
-        raise FallbackError
+        raise NotCanonicalError
     return start, end

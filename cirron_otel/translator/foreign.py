@@ -23,7 +23,6 @@ from . import otelview
 from .events import Record
 from .exact_view import (
     RAW,
-    NotOursError,
     counted_attributes,
     is_same,
     of_type,
@@ -34,6 +33,7 @@ from .exact_view import (
     write_counted_attributes,
 )
 from .otelview import unhex, write_plain
+from .typed import NotCanonicalError
 from .values import INT64_MAX, is_int
 
 RESOURCE_SPANS = "resource_spans"
@@ -92,7 +92,7 @@ def messages_of(batch: Record) -> list[ResourceSpans] | None:
     try:
         left = iter(spans)
         messages = [_write_resource_spans(record, left) for record in resources]
-    except (NotOursError, StopIteration, DecodeError):
+    except (NotCanonicalError, StopIteration, DecodeError):
         return None
     return messages if next(left, None) is None else None
 
@@ -166,7 +166,7 @@ def resource_record(bare: ResourceSpans) -> Record:
 
 
 def write_resource(record: Record) -> ResourceSpans:
-    """The inverse of `resource_record`. Raises NotOursError, DecodeError."""
+    """The inverse of `resource_record`. Raises NotCanonicalError, DecodeError."""
     message = ResourceSpans()
     if RAW in record:
         return unraw(ResourceSpans, record[RAW])
@@ -203,7 +203,7 @@ def scope_record(bare: ScopeSpans) -> Record:
 
 
 def write_scope(record: Record) -> ScopeSpans:
-    """The inverse of `scope_record`. Raises NotOursError, DecodeError."""
+    """The inverse of `scope_record`. Raises NotCanonicalError, DecodeError."""
     message = ScopeSpans()
     if RAW in record:
         return unraw(ScopeSpans, record[RAW])
@@ -249,7 +249,7 @@ def span_record(span: Span, process: Process) -> Record:
     record = _view(span, process)
     try:
         exact = is_same(_write_span(record), span)
-    except NotOursError:
+    except NotCanonicalError:
         exact = False
     if not exact:
         record["otel"][RAW] = raw_of(span)
@@ -327,7 +327,7 @@ def _write_span(record: Record) -> Span:
     span.name = text_of(record.get("name"))
     for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
         if not is_int(record.get(source), 0, 2**64 - 1):
-            raise NotOursError
+            raise NotCanonicalError
         setattr(span, target, record[source])
     otelview.write(span, otel, 0)
     write_plain(span.attributes, of_type(record.get("attrs"), dict))
@@ -339,7 +339,7 @@ def _write_span(record: Record) -> Span:
 def _bytes(value: object) -> bytes:
     found = unhex(value)
     if found is None:
-        raise NotOursError
+        raise NotCanonicalError
     return found
 
 
@@ -350,6 +350,6 @@ def _span_id(told: object, record_id: object) -> bytes:
 def _write_event(event: Span.Event, told: Record) -> None:
     event.name = text_of(told.get("name"))
     if not is_int(told.get("time_ns"), 0, 2**64 - 1):
-        raise NotOursError
+        raise NotCanonicalError
     event.time_unix_nano = told["time_ns"]
     write_counted_attributes(event, told)

@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import Struct
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from .light_text import MOST_KNOWN, Memo, SlowError, encoded, length, plain, quoted, read
+from .light_text import MOST_KNOWN, Memo, encoded, length, plain, quoted, read
+from .typed import NotCanonicalError
 
 _INFINITE = float("inf")
 _KEY, _VALUE, _STRING, _BOOL, _INT, _DOUBLE, _ARRAY = 0x0A, 0x12, 0x0A, 0x10, 0x18, 0x21, 0x2A
@@ -48,7 +49,7 @@ class _Count(Struct, gc=False):
 class Pairs(Memo):
     """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
 
-    A key whose values are many is not worth keeping. Raises SlowError; DecodeError,
+    A key whose values are many is not worth keeping. Raises NotCanonicalError; DecodeError,
     UnicodeDecodeError and IndexError for what is no KeyValue.
     """
 
@@ -227,17 +228,17 @@ def _value(value: Any) -> Any:
 
 def _scalar(value: Any, kind: str | None) -> Any:
     if kind not in _VALUES:
-        raise SlowError
+        raise NotCanonicalError
     found = getattr(value, kind)
     if kind == "double_value" and not -_INFINITE < found < _INFINITE:
-        raise SlowError
+        raise NotCanonicalError
     return found
 
 
 def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, str], int]:
     """The members of the attributes that begin at `at`, by key, and where they end.
 
-    Raises SlowError, IndexError, and as Pairs does.
+    Raises NotCanonicalError, IndexError, and as Pairs does.
     """
     members: dict[str, str] = {}
     count, size = 0, len(data)
@@ -251,5 +252,5 @@ def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, 
         key, members[key] = pairs[data[begins:at]]
         count += 1
     if at > size or count != len(members):
-        raise SlowError  # it is cut off, or there is a key twice
+        raise NotCanonicalError  # it is cut off, or there is a key twice
     return members, at

@@ -7,7 +7,8 @@ is for the slow way.
 from __future__ import annotations
 
 from .light_attributes import Pairs, attributes
-from .light_text import Names, SlowError, length, quoted
+from .light_text import Names, length, quoted
+from .typed import NotCanonicalError
 
 _EVENT, _LINK = 0x5A, 0x6A
 _DROPPED = {0x50: "attributes", 0x60: "events", 0x70: "links"}
@@ -21,7 +22,7 @@ _LINK_STATE, _LINK_ATTRIBUTE, _LINK_FLAGS = 0x1A, 0x22, 0x35
 def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
     """What a serialised span has from `at` on, up to its status, and where that ends.
 
-    Each member has a comma before it. Raises SlowError, IndexError, and as Pairs does.
+    Each member has a comma before it. Raises NotCanonicalError, IndexError, and as Pairs does.
     """
     told, events, links = "", [], []
     size, last = len(data), 0
@@ -38,10 +39,10 @@ def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
         elif tag in _DROPPED and last < tag and 0 < inner < 0x80:
             told += f',"dropped_{_DROPPED[tag]}_count":{inner}'
         else:
-            raise SlowError
+            raise NotCanonicalError
         last = tag
     if at > size:
-        raise SlowError
+        raise NotCanonicalError
     if links:
         told += f',"links":[{",".join(links)}]'
     if events:
@@ -53,17 +54,17 @@ def _event(data: bytes, pairs: Pairs, names: Names) -> str:
     """An event with a time, a name and perhaps attributes."""
     size = len(data)
     if data[0] != _EVENT_TIME or data[9] != _EVENT_NAME:
-        raise SlowError
+        raise NotCanonicalError
     inner, begins = length(data, 10)
     at = begins + inner
     if at > size:
-        raise SlowError
+        raise NotCanonicalError
     told = f'{{"name":{names[data[begins:at]]},"time_ns":{int.from_bytes(data[1:9], "little")}'
     if at == size:
         return told + "}"
     members, at = attributes(data, at, _EVENT_ATTRIBUTE, pairs)
     if at != size:
-        raise SlowError
+        raise NotCanonicalError
     return f'{told},"attributes":{{{",".join(members.values())}}}}}'
 
 
@@ -71,14 +72,14 @@ def _link(data: bytes, pairs: Pairs) -> str:
     """A link with both ids, and perhaps trace_state, attributes and flags."""
     size = len(data)
     if size < 28 or data[:2] != _LINK_TRACE_ID or data[18:20] != _LINK_SPAN_ID:
-        raise SlowError
+        raise NotCanonicalError
     told = f'{{"trace_id":"{data[2:18].hex()}","span_id":"{data[20:28].hex()}"'
     at = 28
     if at < size and data[at] == _LINK_STATE:
         inner, begins = length(data, 29)
         at = begins + inner
         if not inner or at > size:
-            raise SlowError
+            raise NotCanonicalError
         told += f',"trace_state":{quoted(data[begins:at])}'
     members, at = attributes(data, at, _LINK_ATTRIBUTE, pairs)
     if at == size - 5 and data[at] == _LINK_FLAGS:
@@ -86,5 +87,5 @@ def _link(data: bytes, pairs: Pairs) -> str:
             told += f',"flags":{flags}'
         at = size
     if at != size:
-        raise SlowError
+        raise NotCanonicalError
     return f'{told},"attributes":{{{",".join(members.values())}}}}}' if members else told + "}"

@@ -14,7 +14,8 @@ from struct import error as StructError  # noqa: N812
 from .. import semconv as sc
 from .light_attributes import Pairs, attributes
 from .light_more import FIRST, LAST, more
-from .light_text import Ends, Names, SlowError, length, quoted
+from .light_text import Ends, Names, length, quoted
+from .typed import NotCanonicalError
 
 _TRACE_ID, _SPAN_ID = 0x100A, 0x0812
 """The tags, and the lengths of what follows, as numbers."""
@@ -50,10 +51,10 @@ def add_rows(
         try:
             trace_tag, trace_id, span_tag, span_id, tag = _head(data)
             if trace_tag != _TRACE_ID or span_tag != _SPAN_ID or span_id == _ZERO:
-                raise SlowError
+                raise NotCanonicalError
             if trace_id != last:
                 if not any(trace_id):
-                    raise SlowError
+                    raise NotCanonicalError
                 last, trace_hex = trace_id, trace_id.hex()
                 low = trace_hex[16:]
                 otel = f'}},"mark_ids":[],"otel":{{"trace_id":"{trace_hex}"'
@@ -64,12 +65,12 @@ def add_rows(
             if tag == _PARENT:
                 parent = data[at + 2 : at + 10]
                 if data[at + 1] != 8 or parent == _ZERO:
-                    raise SlowError
+                    raise NotCanonicalError
                 parent_id = f'"{parent.hex()}{low}"'
                 at += 10
                 tag = data[at]
             if tag != _NAME:
-                raise SlowError
+                raise NotCanonicalError
             size, begins = data[at + 1], at + 2
             if size > 0x7F:
                 size, begins = length(data, at + 1)
@@ -79,14 +80,14 @@ def add_rows(
                 kind, at = data[at + 1], at + 2
             start_tag, start, end_tag, end = _times(data, at)
             if start_tag != _START or end_tag != _END or kind > 0x7F:
-                raise SlowError
+                raise NotCanonicalError
             members, at = attributes(data, at + 18, _ATTRIBUTE, pairs)
             if at < len(data) and FIRST <= data[at] <= LAST:
                 told, at = more(data, at, pairs, names)
                 told = ends[kind, data[at:]] + state + told
             else:
                 told = ends[kind, data[at:]] + state
-        except (SlowError, IndexError, StructError):
+        except (NotCanonicalError, IndexError, StructError):
             rows.append(slow(data))
             continue
         thread = _thread(members[sc.THREAD_ID]) if sc.THREAD_ID in members else "null"
@@ -103,7 +104,7 @@ def _state(data: bytes) -> tuple[str, int]:
     size, begins = length(data, 29)
     ends = begins + size
     if not size:
-        raise SlowError
+        raise NotCanonicalError
     return f',"trace_state":{quoted(data[begins:ends])}', ends
 
 

@@ -2,7 +2,7 @@
 
 Text is UTF-8 here, a byte a character (as Latin-1 reads it): so a character that takes several
 bytes makes no row wider, and a row becomes bytes without being encoded. What JSON cannot say
-exactly, and what is not in the usual form, is for the slow way (SlowError).
+exactly, and what is not in the usual form, is for the slow way (NotCanonicalError).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from .events import Record
 from .light_spans import is_canonical
+from .typed import NotCanonicalError
 
 MOST_KNOWN = 2048
 LARGEST_KNOWN = 128
@@ -37,10 +38,6 @@ _STATUS, _FLAGS = 0x7A, b"\x85\x01"
 _encode = msgspec.json.Encoder().encode
 
 
-class SlowError(Exception):
-    """Something that a readable view does not say exactly."""
-
-
 class Memo(dict[Any, Any]):
     """What was made of bytes, by them; a few at a time. What is missing is made (`__missing__`)."""
 
@@ -53,15 +50,18 @@ class Memo(dict[Any, Any]):
 
 
 def read(kind: Any, data: bytes) -> Any:
-    """A message that has nothing but what is told of it here. Raises SlowError, DecodeError."""
+    """Parse a message that has only the fields that this module reads.
+
+    Raises NotCanonicalError for a message with other fields, and DecodeError.
+    """
     if len(data) > LARGEST:
-        raise SlowError
+        raise NotCanonicalError
     message = kind.FromString(data)
     if not is_canonical(message, data):
-        raise SlowError
+        raise NotCanonicalError
     unread = _UNREAD[kind]
     if unread and any(field.name in unread for field, _ in message.ListFields()):
-        raise SlowError
+        raise NotCanonicalError
     return message
 
 
@@ -82,9 +82,10 @@ def encoded(value: Any) -> str:
 
 
 def length(data: bytes, at: int) -> tuple[int, int]:
-    """A length of at most 2 MiB, and where what is as long begins.
+    """Read a length of at most 2 MiB at `at`; return it and the index after it.
 
-    Raises SlowError where it takes more bytes than it needs, or more than three, and IndexError.
+    Raises NotCanonicalError if the varint is longer than needed or than three bytes, and IndexError
+    at the end of the data.
     """
     low = data[at]
     if low < 0x80:
@@ -94,7 +95,7 @@ def length(data: bytes, at: int) -> tuple[int, int]:
         return low & 0x7F | high << 7, at + 2
     top = data[at + 2]
     if not (high > 0x7F and 0 < top < 0x80):
-        raise SlowError
+        raise NotCanonicalError
     return low & 0x7F | (high & 0x7F) << 7 | top << 14, at + 3
 
 
@@ -107,10 +108,10 @@ class Names(Memo):
 
 
 class Ends(Memo):
-    """What most spans have in `otel` behind their trace: by kind, and their last bytes.
+    """The members of `otel` after the trace, as JSON text, by kind and last bytes of a span.
 
-    Those are status and flags. Each member has a comma before it. Raises SlowError, DecodeError,
-    IndexError.
+    The last bytes are status and flags. Each member has a comma ahead of it. A lookup raises
+    NotCanonicalError, DecodeError and IndexError.
     """
 
     def __missing__(self, key: tuple[int, bytes]) -> str:
@@ -123,12 +124,12 @@ class Ends(Memo):
             size, begins = length(data, 1)
             at = begins + size
             if at > len(data):
-                raise SlowError
+                raise NotCanonicalError
             told["status"] = _status(data[begins:at])
         if rest := data[at:]:
             flags = int.from_bytes(rest[2:], "little")
             if rest[:2] != _FLAGS or len(rest) != 6 or not flags:
-                raise SlowError
+                raise NotCanonicalError
             told["flags"] = flags
         text = f",{encoded(told)[1:-1]}" if told else ""
         return text if len(data) > LARGEST_KNOWN else self.keep(key, text)

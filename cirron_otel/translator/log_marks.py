@@ -25,7 +25,7 @@ from ..errors import InputError
 from ..ids import derive_id, digest, is_id, uuid4_shaped
 from ..model import SCHEMA_VERSION
 from .events import Record
-from .exact_view import NotOursError, value_view, view_attributes
+from .exact_view import value_view, view_attributes
 from .foreign import (
     RECEIVED,
     resource_record,
@@ -34,6 +34,7 @@ from .foreign import (
     write_scope,
 )
 from .otelview import unhex, write_plain
+from .typed import NotCanonicalError
 from .values import INT64_MAX, is_int
 
 LOG = "log"
@@ -207,7 +208,7 @@ def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
     _read_rest(record, mark, log)
     try:
         is_exact = log_record(mark).SerializeToString() == record.SerializeToString()
-    except NotOursError:
+    except NotCanonicalError:
         is_exact = False
     if not is_exact:
         log["raw"] = base64.b64encode(record.SerializeToString()).decode("ascii")
@@ -261,17 +262,17 @@ _FIELDS = {
 
 
 def log_record(mark: Record) -> LogRecord:
-    """The log record that a mark was. Raises NotOursError for a mark that was none."""
+    """The log record that a mark was. Raises NotCanonicalError for a mark that was none."""
     otel = mark.get("otel")
     log = otel.get(LOG) if isinstance(otel, dict) else None
     if not isinstance(log, dict):
-        raise NotOursError
+        raise NotCanonicalError
     try:
         if "raw" in log:
             return LogRecord.FromString(base64.b64decode(log["raw"], validate=True))
         return _written(mark, log)
     except (binascii.Error, DecodeError, ValueError, TypeError, KeyError):
-        raise NotOursError from None
+        raise NotCanonicalError from None
 
 
 def _written(mark: Record, log: Record) -> LogRecord:
@@ -293,12 +294,12 @@ def _written(mark: Record, log: Record) -> LogRecord:
 def logs_of(batch: Record) -> ResourceLogs:
     """The log records that the marks of a batch were, as they came.
 
-    Raises NotOursError for a batch that is not made of logs.
+    Raises NotCanonicalError for a batch that is not made of logs.
     """
     otel = batch.get("otel")
     told = otel.get(LOGS) if isinstance(otel, dict) else None
     if not isinstance(told, dict) or not isinstance(told.get("scopes"), list):
-        raise NotOursError
+        raise NotCanonicalError
     found = ResourceLogs.FromString(write_resource(told).SerializeToString())
     scopes = [ScopeLogs.FromString(write_scope(each).SerializeToString())
               for each in told["scopes"]]  # fmt: skip
@@ -306,6 +307,6 @@ def logs_of(batch: Record) -> ResourceLogs:
     for mark in batch["marks"]:
         number = mark.get("otel", {}).get(LOG, {}).get("scope", 0)
         if not is_int(number, 0, len(scopes) - 1):
-            raise NotOursError
+            raise NotCanonicalError
         found.scope_logs[number].log_records.append(log_record(mark))
     return found

@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import exactjson, semconv
 from ..semconv import MAX_DEPTH
-from .typed import FallbackError
+from .typed import NotCanonicalError
 from .values import INT64_MAX, INT64_MIN, add, add_escaped, escape, split_attributes
 
 _CACHED = 4096
@@ -48,12 +48,12 @@ class IntAttribute:
         self._made: dict[int, bytes] = {}
 
     def __call__(self, value: int) -> bytes:
-        """The attribute with this value. Raises FallbackError beyond 64 bits."""
+        """The attribute with this value. Raises NotCanonicalError beyond 64 bits."""
         made = self._made.get(value)
         if made is not None:
             return made
         if not INT64_MIN <= value <= INT64_MAX:
-            raise FallbackError
+            raise NotCanonicalError
         body = b"\x18" + varint(value if value >= 0 else value + 2**64)
         made = self._tag + sized(self._key + sized(body))
         if len(self._made) < _CACHED:
@@ -94,7 +94,7 @@ class UserAttributes:
         """The field of a key with the tag of the value, by key."""
 
     def __call__(self, text: bytes) -> bytes:
-        """Encode the attributes. Raises FallbackError if OTLP cannot express all of them."""
+        """Encode the attributes. Raises NotCanonicalError if OTLP cannot express all of them."""
         made = self._made.get(text)
         if made is not None:
             return made
@@ -126,11 +126,11 @@ class UserAttributes:
     def _exactly(self, text: bytes) -> bytes:
         attrs = exactjson.loads(text)
         if not isinstance(attrs, dict):
-            raise FallbackError
+            raise NotCanonicalError
         message = self._owner()
         add_escaped(message.attributes, attrs)
         if not exactjson.equal(split_attributes(message.attributes)[1], attrs):
-            raise FallbackError
+            raise NotCanonicalError
         return bytes(message.SerializeToString())
 
 
@@ -140,11 +140,11 @@ def _key_field(key: str) -> bytes:
 
 
 def _any_value(value: Any, depth: int = 1) -> bytes:
-    """Serialise a JSON value as an AnyValue. Raises FallbackError if OTLP has no such value."""
+    """Serialise a JSON value as an AnyValue. Raises NotCanonicalError if OTLP has no such value."""
     kind = type(value)
     if kind is int:
         if not INT64_MIN <= value <= INT64_MAX:
-            raise FallbackError
+            raise NotCanonicalError
         return b"\x18" + varint(value if value >= 0 else value + 2**64)
     if kind is float:
         return b"\x21" + pack_double(value)
@@ -155,7 +155,7 @@ def _any_value(value: Any, depth: int = 1) -> bytes:
     if value is None:
         return b""
     if depth > MAX_DEPTH:
-        raise FallbackError
+        raise NotCanonicalError
     if kind is list:
         items = [b"\x0a" + sized(_any_value(item, depth + 1)) for item in value]
         return b"\x2a" + sized(b"".join(items))

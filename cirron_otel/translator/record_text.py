@@ -13,7 +13,7 @@ from typing import Any
 from .. import exactjson
 from .events import Record
 from .fast_wire import SuspectError
-from .typed import FallbackError, encode
+from .typed import NotCanonicalError, encode
 
 _START = '{"id":"'
 NEXT = '},{"id":"'
@@ -43,7 +43,7 @@ class RecordText:
         """Append a record that an exact mapper has read."""
         time_ns, record_id = record.get(time_field), record.get("id")
         if type(time_ns) is not int or not isinstance(record_id, str):
-            raise FallbackError
+            raise NotCanonicalError
         text = exactjson.dumps({"id": record_id} | record).decode("latin-1")
         self.add_text(text, (time_ns, record_id), seq)
 
@@ -65,7 +65,8 @@ class RecordText:
     def joined(self) -> str:
         """Join all records in the order of `order.arranged`, separated by commas.
 
-        Raises FallbackError if an id or a `seq` occurs twice, SuspectError if a piece is not valid.
+        Raises NotCanonicalError if an id or a `seq` occurs twice, SuspectError if a piece is
+        invalid.
         """
         count = len(self)
         if not count:
@@ -80,9 +81,9 @@ class RecordText:
             parts[start : start + self.stride] = [text, *[""] * (self.stride - 2), NEXT]
             keys[number] = key
         if len({record_id for _, record_id in keys}) != count:
-            raise FallbackError
+            raise NotCanonicalError
         if len(set(self.seqs.values())) != len(self.seqs):
-            raise FallbackError  # their order would depend on their spans
+            raise NotCanonicalError  # their order would depend on their spans
         if self.seqs or keys != sorted(keys):
             stride = self.stride
             parts = []

@@ -25,7 +25,7 @@ from .header import LISTS, Counts
 from .own import plan_of, plan_of_typed
 from .placement import Plan
 from .top import file_name
-from .typed import FallbackError
+from .typed import NotCanonicalError
 
 
 def to_otlp(
@@ -83,7 +83,7 @@ def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT)
         plan = plan_of_typed(typed)
         if plan is not None:
             return fast_encode(typed, plan, name, options)
-    except FallbackError:
+    except NotCanonicalError:
         pass
     try:
         batch = exactjson.loads(data)
@@ -140,7 +140,7 @@ class FromOtlp:
         """
         try:
             whole = fast_decode(data)
-        except FallbackError:
+        except NotCanonicalError:
             return None
         regrouper = self.regrouper
         if whole.key in regrouper.open:

@@ -81,8 +81,12 @@ class TypedBatch(Struct, forbid_unknown_fields=True, gc=False):
     otel: Raw | UnsetType = UNSET
 
 
-class FallbackError(Exception):
-    """Something that only the exact, slow way can say."""
+class NotCanonicalError(Exception):
+    """Input that is not in the form that this package writes: only the generic path reads it.
+
+    The fast paths and the readable views raise it. Their callers translate the input with the
+    exact mappers, or keep the message itself.
+    """
 
 
 _decoder = msgspec.json.Decoder(TypedBatch)
@@ -91,11 +95,11 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(data: bytes) -> TypedBatch:
-    """The typed form of a batch. Raises FallbackError where it would not be all of it."""
+    """The typed form of a batch. Raises NotCanonicalError where it would not be all of it."""
     try:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise FallbackError from None
+        raise NotCanonicalError from None
     if encode(batch) != data:
-        raise FallbackError
+        raise NotCanonicalError
     return batch

@@ -26,7 +26,7 @@ from cirron_otel.translator.fast_foreign import ForeignText
 from cirron_otel.translator.foreign import RECEIVED, decode_foreign
 from cirron_otel.translator.foreign_header import drop_headers
 from cirron_otel.translator.translate import FromOtlp, encode_foreign
-from cirron_otel.translator.typed import FallbackError
+from cirron_otel.translator.typed import NotCanonicalError
 
 BATCH_ID = uuid4_shaped(bytes(range(16)))
 MOST_ELEMENTS = 20_000
@@ -97,7 +97,7 @@ def wire(data: bytes) -> None:
     """
     try:
         whole = fast_decode(data)
-    except FallbackError:
+    except NotCanonicalError:
         whole = None
     made = ForeignText()
     try:

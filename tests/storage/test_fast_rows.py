@@ -17,7 +17,7 @@ from cirron_otel.spool.canonical import batch_bytes
 from cirron_otel.storage.fast_rows import fast_rows
 from cirron_otel.storage.rows import COLUMNS, MARK, SNAPSHOT, SPAN, rows_of
 from cirron_otel.translator.platform import PlatformRecords, from_platform, to_platform
-from cirron_otel.translator.typed import FallbackError
+from cirron_otel.translator.typed import NotCanonicalError
 from tests.spool import mutations
 from tests.spool.made import made, mark, snapshot, span
 from tests.spool.recorded import ALL_BATCHES, batch_files
@@ -47,7 +47,7 @@ def is_fast(data: bytes) -> bool:
     """Whether the fast way takes a batch; then it has to say the same."""
     try:
         records, value = fast_rows(data)
-    except FallbackError:
+    except NotCanonicalError:
         return False
     batch = exactjson.loads(data)
     assert exactjson.equal(comparable(records), comparable(to_platform(batch)))

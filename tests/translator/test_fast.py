@@ -20,7 +20,7 @@ from cirron_otel.translator.fast_decode import fast_decode
 from cirron_otel.translator.fast_encode import fast_encode, typed_batch
 from cirron_otel.translator.placement import Plan
 from cirron_otel.translator.translate import FromOtlp
-from cirron_otel.translator.typed import FallbackError
+from cirron_otel.translator.typed import NotCanonicalError
 
 from . import strategies as gen
 from .test_lossless import PHASES, SLOW, tampered
@@ -54,7 +54,7 @@ def test_fast_encoder_gives_the_same_bytes(spool: str, layout: str) -> None:
         )
         try:
             made = fast_encode(typed_batch(data), plan, path.name, options)
-        except FallbackError:
+        except NotCanonicalError:
             continue
         fast += 1
         assert made == slow.SerializeToString()
@@ -73,7 +73,7 @@ def test_fast_decoder_gives_the_batch(spool: str) -> None:
         message = TracesData(resource_spans=encode_batch(exactjson.loads(data), plan, path.name))
         try:
             whole = fast_decode(message.SerializeToString())
-        except FallbackError:
+        except NotCanonicalError:
             continue
         taken += 1
         assert whole.name == path.name
@@ -125,7 +125,7 @@ def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[Resourc
     data = TracesData(resource_spans=messages).SerializeToString()
     try:
         whole = fast_decode(data)
-    except FallbackError:
+    except NotCanonicalError:
         return
     reader = FromOtlp()
     (decoded,) = reader.feed(TracesData.FromString(data).resource_spans)
@@ -148,7 +148,7 @@ def test_an_empty_piece_of_a_rest_is_not_ours(size: int) -> None:
     (message,) = encode_batch(batch, Plan(gen.SESSION_ID))
     key = f"{semconv.REST}.1" if size else semconv.REST
     message.scope_spans[0].spans[0].attributes.add(key=key).value.string_value = ""
-    with pytest.raises(FallbackError):
+    with pytest.raises(NotCanonicalError):
         fast_decode(TracesData(resource_spans=[message]).SerializeToString())
 
 
@@ -161,11 +161,11 @@ def test_fast_and_exact_agree(batch: dict[str, Any]) -> None:
     message = exact.SerializeToString()
     try:
         assert fast_encode(typed_batch(data), plan, None) == message
-    except FallbackError:
+    except NotCanonicalError:
         assert not batch["spans"]
     try:
         whole = fast_decode(message)
-    except FallbackError:
+    except NotCanonicalError:
         return
     assert exactjson.equal(exactjson.loads(whole.data), exactjson.loads(data))
 

@@ -21,7 +21,7 @@ from cirron_otel.translator.fast_encode import fast_encode, typed_batch
 from cirron_otel.translator.own import plan_of
 from cirron_otel.translator.placement import Plan
 from cirron_otel.translator.translate import FromOtlp
-from cirron_otel.translator.typed import FallbackError
+from cirron_otel.translator.typed import NotCanonicalError
 from tests.bench import workload
 from tests.bench.shapes import SHAPES
 
@@ -42,7 +42,7 @@ def assert_as_exact(data: bytes) -> bool:
     """Whether the fast path takes a message; the exact one then gives the same of it."""
     try:
         whole = fast_decode(data)
-    except FallbackError:
+    except NotCanonicalError:
         return False
     (decoded,) = FromOtlp().feed(TracesData.FromString(data).resource_spans)
     assert decoded.complete
@@ -62,7 +62,7 @@ def check(seed: int, changes: int) -> bool:
     try:
         plan = plan_of(batch) or Plan(SESSION_ID)
         assert fast_encode(typed_batch(data), plan, None, options) == message
-    except FallbackError:
+    except NotCanonicalError:
         pass
     taken = assert_as_exact(message)
     if taken:
@@ -72,7 +72,7 @@ def check(seed: int, changes: int) -> bool:
         try:
             TracesData.FromString(other)
         except DecodeError:
-            with pytest.raises(FallbackError):
+            with pytest.raises(NotCanonicalError):
                 fast_decode(other)
             continue
         assert_as_exact(other)

@@ -19,7 +19,7 @@ from cirron_otel.translator.fast_decode import fast_decode
 from cirron_otel.translator.fast_foreign import ForeignText
 from cirron_otel.translator.foreign import RECEIVED, decode_foreign
 from cirron_otel.translator.translate import FromOtlp, encode_own
-from cirron_otel.translator.typed import FallbackError
+from cirron_otel.translator.typed import NotCanonicalError
 
 SESSION = "a1b2c3d4e5f607181122334455667788"
 LOWER = SESSION[16:]
@@ -96,7 +96,7 @@ def assert_own_agrees(data: bytes) -> bool:
     """Whether the fast path takes it; then the exact path gives the same."""
     try:
         whole = fast_decode(data)
-    except FallbackError:
+    except NotCanonicalError:
         return False
     message = TracesData.FromString(data)
     (decoded,) = FromOtlp().feed(message.resource_spans)
