@@ -21,7 +21,7 @@ from ..exporter.errors import PushError
 from ..exporter.http_client import BrokenAnswerError, HttpClient
 from ..exporter.transport import USER_AGENT
 from ..ids import uuid4_shaped
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from ..spool.paths import file_name
 from .check import Check, Deadline, Problem, failed, ok, unreached, warning, within
 from .network import Place, Words, certificate_check, proxy_of, reach

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from .. import semconv as sc
 from ..ids import digest, is_id, uuid4_shaped
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from ..translator.events import MARK, SNAPSHOT, kind_of
 from ..translator.header import Counts, Header, write_scope
 from ..translator.synthetic import is_synthetic

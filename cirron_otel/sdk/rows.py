@@ -1,7 +1,7 @@
-"""The records of a batch in the making: the model's fields, typed for speed.
+"""The records of a batch that is being built: the fields of the schema, with types for speed.
 
-The field order is `model`'s, so a batch encodes to the bytes that `spool.canonical.batch_bytes`
-would give it.
+The order of the fields is the schema's, so a batch encodes to the bytes that
+`spool.canonical.batch_bytes` returns for it.
 """
 
 from __future__ import annotations
@@ -12,55 +12,30 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from .. import exactjson
+from ..records.schema import MarkFields, SnapshotFields, Span
 
 
-class SpanRow(Struct, gc=False):
-    """`model.Span`; fields that users reach are open."""
+class SpanRow(Span, gc=False):
+    """A span; fields that users reach are open."""
 
-    id: str
     name: Any
-    parent_id: str | None
-    index: int | None
-    start_ns: int
-    end_ns: int
-    cpu_ns: int | None
-    gpu_ns: int | None
-    memory_peak_bytes: int | None
     thread_id: int
     pid: int
-    rank: int | None
     attrs: Any
-    mark_ids: list[str]
     otel: Any = UNSET
 
 
-class MarkRow(Struct, gc=False):
-    """`model.Mark`."""
+class MarkRow(MarkFields, gc=False):
+    """A mark."""
 
-    id: str
-    span_id: str
     name: Any
-    value_type: str
     value: Any
     attrs: Any
-    ts_ns: int
-    kind: str
     value_nonfinite: str | UnsetType = UNSET
 
 
-class SnapshotRow(Struct, gc=False):
-    """`model.Snapshot`."""
-
-    id: str
-    span_id: str
-    tensor_name: str
-    shape: list[int]
-    dtype: str
-    mode: str
-    stats: dict[str, Any] | None
-    blob_uri: str | None
-    ts_ns: int
-    attrs: dict[str, Any]
+class SnapshotRow(SnapshotFields, gc=False):
+    """A snapshot."""
 
 
 encoder = msgspec.json.Encoder()

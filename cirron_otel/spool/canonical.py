@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from .. import exactjson
-from ..model import Batch
+from ..records.schema import Batch
 
 
 def batch_bytes(batch: dict[str, Any]) -> bytes:

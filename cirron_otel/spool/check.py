@@ -8,7 +8,7 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 
 LISTS = ("spans", "marks", "snapshots")
 

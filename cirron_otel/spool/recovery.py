@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..ids import digest
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from .canonical import batch_bytes
 from .journal import JournalState, ReadJournal, journal_path, read_journal
 from .lease import claim

@@ -1,22 +1,36 @@
-"""The rules for every field of a batch, as tables; what breaks one is a remark.
+"""The rules for every field of a batch, derived from the schema; a violation yields a remark.
 
-What a recording program states itself (ids, times, types) must be as the format says. What its
-user gave it (a name, an index, attributes) is kept as it came, so an odd one is only a note.
+Values that the recording program generates (ids, times, types) must conform to the format. Values
+that its user supplied (a name, an index, attributes) are stored unchanged, so an unexpected one is
+only a note.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
+
+from msgspec import Struct
 
 from .. import exactjson
 from ..exactjson import Raw
 from ..ids import is_id
+from ..records.schema import (
+    FROM_USER,
+    LISTS,
+    NONFINITE,
+    Batch,
+    Mark,
+    Shape,
+    Snapshot,
+    Span,
+    shape_of,
+    shapes_of,
+)
 from .findings import Severity
 
 _MAX_TIME = 2**63
-_NONFINITE = ("nan", "inf", "-inf")
-_STATISTICS = ("mean", "std", "min", "max", "norm")
+_NUMBERS = ("mean", "std", "min", "max", "norm")
 
 
 class Remark(NamedTuple):
@@ -29,20 +43,20 @@ class Remark(NamedTuple):
 
 
 Rule = Callable[[Any, str], Iterator[Remark]]
-"""Looks at a field's value and its path."""
+"""Checks a field's value; its arguments are the value and its path."""
 
 
-class Kinds(NamedTuple):
-    """The fields of one kind of record: those that must stand in it, and those that may."""
+class RecordRules(NamedTuple):
+    """The rules of one type of record, by field."""
 
-    fields: Mapping[str, Rule]
+    required: Mapping[str, Rule]
     optional: Mapping[str, Rule]
-    together: Rule
-    """Looks at the record as a whole."""
+    complete: Rule
+    """Checks the complete record."""
 
     def check(self, record: dict[str, Any], path: str) -> Iterator[Remark]:
-        """Every remark on `record`."""
-        for key, rule in self.fields.items():
+        """Yield every remark on `record`."""
+        for key, rule in self.required.items():
             if key in record:
                 yield from rule(record[key], f"{path}.{key}")
             else:
@@ -50,10 +64,10 @@ class Kinds(NamedTuple):
         for key, value in record.items():
             if key in self.optional:
                 yield from self.optional[key](value, f"{path}.{key}")
-            elif key not in self.fields:
+            elif key not in self.required:
                 yield Remark("unknown-key", "a key that the format does not have",
                              f"{path}.{_short(key)}", "note")  # fmt: skip
-        yield from self.together(record, path)
+        yield from self.complete(record, path)
 
 
 def _wrong(value: Any, expected: str, path: str) -> Iterator[Remark]:
@@ -74,7 +88,7 @@ def _id(value: Any, path: str) -> Iterator[Remark]:
         yield Remark("bad-id", f"found {_short(value)}, expected 32 lower-case hex digits", path)
 
 
-def _owner(value: Any, path: str) -> Iterator[Remark]:
+def _scope_id(value: Any, path: str) -> Iterator[Remark]:
     if value != "root":
         yield from _id(value, path)
 
@@ -108,8 +122,8 @@ def _nullable(rule: Rule) -> Rule:
     return lambda value, path: rule(value, path) if value is not None else iter(())
 
 
-def _given(rule: Rule) -> Rule:
-    """For what the user gave: the same rule, but a note."""
+def _from_user(rule: Rule) -> Rule:
+    """Return the same rule with its remarks as notes, for values that the user supplied."""
 
     def check(value: Any, path: str) -> Iterator[Remark]:
         for remark in rule(value, path):
@@ -152,7 +166,7 @@ def _mark(mark: dict[str, Any], path: str) -> Iterator[Remark]:
     if expected is None or "value" not in mark:
         return
     if value is None:
-        if mark.get("value_nonfinite") not in _NONFINITE:
+        if mark.get("value_nonfinite") not in NONFINITE.words:
             yield Remark("value-type", "null without value_nonfinite nan, inf or -inf", path)
     elif "value_nonfinite" in mark:
         yield Remark("value-type", f"{_short(value)} beside value_nonfinite", path)
@@ -170,13 +184,13 @@ def _snapshot(snapshot: dict[str, Any], path: str) -> Iterator[Remark]:
         yield Remark("blob-uri", "a blob in mode stats: expected null", f"{path}.blob_uri")
 
 
-def _stats(stats: Any, path: str) -> Iterator[Remark]:
+def _statistics(stats: Any, path: str) -> Iterator[Remark]:
     if stats is None:
         return
     if not isinstance(stats, dict):
         yield from _wrong(stats, "an object or null", path)
         return
-    for key in _STATISTICS:
+    for key in _NUMBERS:
         value = stats.get(key)
         if value is not None and not _is_number(value):
             yield from _wrong(value, "a number or null", f"{path}.{key}")
@@ -186,7 +200,13 @@ def _stats(stats: Any, path: str) -> Iterator[Remark]:
         yield from _histogram(stats["histogram"], f"{path}.histogram")
     else:
         yield Remark("histogram", "no histogram", path, "note")
-    for key in stats.keys() - {*_STATISTICS, "histogram", "nonfinite", "nonfinite_count", "finite"}:
+    for key in stats.keys() - {
+        *_NUMBERS,
+        "histogram",
+        "nonfinite",
+        "nonfinite_count",
+        "finite",
+    }:
         yield Remark("unknown-key", "a statistic that the format does not have",
                      f"{path}.{_short(key)}", "note")  # fmt: skip
 
@@ -211,7 +231,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_deep(value: Any, path: str) -> Iterator[Remark]:
-    """Remarks on what is no plain JSON, anywhere in `value`: other readers may stumble over it."""
+    """Yield remarks on values at any depth that other JSON readers may not read exactly."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _check_text(key, path)
@@ -241,61 +261,39 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_OTEL = {"otel": _object}
-BATCH = Kinds(
-    {
-        "schema_version": _anything,
-        "sdk_version": _string,
-        "batch_id": _id,
-        "created_ns": _time,
-        **dict.fromkeys(("spans", "marks", "snapshots"), _anything),
-    },
-    _OTEL,
-    _anything,
-)
-SPAN = Kinds(
-    {
-        "id": _id,
-        "name": _given(_string),
-        "parent_id": _nullable(_id),
-        "index": _given(_nullable(_integer)),
-        "start_ns": _time,
-        "end_ns": _time,
-        **dict.fromkeys(("cpu_ns", "gpu_ns", "memory_peak_bytes"), _nullable(_count)),
-        **dict.fromkeys(("thread_id", "pid", "rank"), _nullable(_integer)),
-        "attrs": _object,
-        "mark_ids": _list_of(_id),
-    },
-    _OTEL,
-    _span,
-)
-MARK = Kinds(
-    {
-        "id": _id,
-        "span_id": _owner,
-        "name": _given(_string),
-        "value_type": _one_of("float", "int", "string", "bool"),
-        "value": _anything,
-        "attrs": _object,
-        "ts_ns": _time,
-        "kind": _one_of("point", "summary"),
-    },
-    _OTEL | {"value_nonfinite": _one_of(*_NONFINITE)},
-    _mark,
-)
-SNAPSHOT = Kinds(
-    {
-        "id": _id,
-        "span_id": _id,
-        "tensor_name": _given(_string),
-        "shape": _list_of(_count),
-        "dtype": _string,
-        "mode": _one_of("stats", "sampled", "full"),
-        "stats": _stats,
-        "blob_uri": _nullable(_string),
-        "ts_ns": _time,
-        "attrs": _object,
-    },
-    _OTEL,
-    _snapshot,
-)
+_RULES: dict[str, Rule] = {
+    "id": _id, "scope": _scope_id, "time": _time, "count": _count, "statistics": _statistics,
+}  # fmt: skip
+_BY_TYPE: dict[Any, Rule] = {str: _string, int: _integer, dict: _object}
+
+
+def _rule_of(shape: Shape) -> Rule:
+    """Return the rule of a field."""
+    rule: Rule = _anything
+    if len(shape.types) == 1:
+        (type_,) = shape.types
+        rule = _BY_TYPE.get(get_origin(type_) or type_, _anything)
+        if get_origin(type_) is list and get_args(type_)[0] not in LISTS.values():
+            rule = _list_of(_rule_of(shape_of(get_args(type_)[0])))
+    for constraint in shape.constraints:
+        if constraint is FROM_USER:
+            return _from_user(_nullable(rule) if shape.is_nullable else rule)
+        rule = _RULES[constraint.name] if constraint.name in _RULES else _one_of(*constraint.words)
+    return _nullable(rule) if shape.is_nullable else rule
+
+
+def _record_rules(record: type[Struct], complete: Rule) -> RecordRules:
+    shapes = shapes_of(record).items()
+    return RecordRules(
+        {name: _rule_of(shape) for name, shape in shapes if not shape.is_optional},
+        {name: _rule_of(shape) for name, shape in shapes if shape.is_optional},
+        complete,
+    )
+
+
+BATCH = _record_rules(Batch, _anything)
+RECORDS = {
+    "spans": _record_rules(Span, _span),
+    "marks": _record_rules(Mark, _mark),
+    "snapshots": _record_rules(Snapshot, _snapshot),
+}

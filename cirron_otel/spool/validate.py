@@ -5,30 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from .. import exactjson
 from ..errors import InputError
 from .check import check_value
 from .conform import conforms
 from .findings import Finding
 from .paths import parse_name
-from .rules import BATCH, MARK, SNAPSHOT, SPAN, Kinds, Remark, check_deep
+from .rules import BATCH, RECORDS, Remark, check_deep
 
 _MAX_ERRORS = 100
-_RECORDS: tuple[tuple[str, Kinds], ...] = (
-    ("spans", SPAN),
-    ("marks", MARK),
-    ("snapshots", SNAPSHOT),
-)
-
-
-class _Header(msgspec.Struct):
-    created_ns: Any = None
-    batch_id: Any = None
-
-
-_header_decoder = msgspec.json.Decoder(_Header)
 
 
 def validate_batch(data: bytes, name: str = "") -> list[Finding]:
@@ -73,7 +58,7 @@ def _check_name(name: str, created_ns: Any, batch_id: Any) -> Iterator[Remark]:
 
 def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
     yield from BATCH.check(batch, "$")
-    for key, kinds in _RECORDS:
+    for key, rules in RECORDS.items():
         for number, record in enumerate(batch.get(key, ())):
             path = f"$.{key}[{number}]"
             if isinstance(record, exactjson.Raw):
@@ -81,7 +66,7 @@ def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
             elif not isinstance(record, dict):
                 yield Remark("wrong-type", "the record is no object", path)
             else:
-                yield from kinds.check(record, path)
+                yield from rules.check(record, path)
     yield from check_deep(batch, "$")
 
 

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Tr
 from .. import exactjson
 from .._version import SDK_VERSION
 from ..errors import InputError
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from .events import Record
 from .foreign import (
     RECEIVED,

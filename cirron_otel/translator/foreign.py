@@ -18,7 +18,7 @@ from .. import exactjson
 from .. import semconv as sc
 from .._version import SDK_VERSION
 from ..ids import derive_id, digest, uuid4_shaped
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from . import otelview
 from .events import Record
 from .exact_view import (

@@ -23,7 +23,7 @@ from .. import semconv as sc
 from .._version import SDK_VERSION
 from ..errors import InputError
 from ..ids import derive_id, digest, is_id, uuid4_shaped
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from .events import Record
 from .exact_view import value_view, view_attributes
 from .foreign import (

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from .. import exactjson
 from ..errors import InputError
 from ..ids import digest
-from ..model import SCHEMA_VERSION
+from ..records.schema import SCHEMA_VERSION
 from .altered import Altered
 from .decode import Decoded, Known, Regrouper, nothing_known
 from .encode import DEFAULT, Options, encode_batch

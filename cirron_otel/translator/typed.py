@@ -7,31 +7,20 @@ bytes it was decoded from holds no field and no value that the types do not have
 from __future__ import annotations
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
+from ..records.schema import BatchFields, MarkFields, SnapshotFields, SpanFields
 from ..semconv import SESSION
 
 EMPTY = Raw(b"{}")
 """No attributes. A Raw equals other Raws only, never bytes."""
 
 
-class TypedSpan(Struct, forbid_unknown_fields=True, gc=False):
-    """`model.Span` with its attributes as text."""
+class TypedSpan(SpanFields, gc=False):
+    """A span with its attributes as text."""
 
-    id: str
-    name: str
-    parent_id: str | None
-    index: int | None
-    start_ns: int
-    end_ns: int
-    cpu_ns: int | None
-    gpu_ns: int | None
-    memory_peak_bytes: int | None
-    thread_id: int | None
-    pid: int | None
-    rank: int | None
-    attrs: Raw
-    mark_ids: tuple[str, ...]
+    attrs: Raw  # type: ignore[assignment]
+    mark_ids: tuple[str, ...]  # type: ignore[assignment]
     otel: Raw | UnsetType = UNSET
 
     def is_session(self) -> bool:
@@ -39,45 +28,28 @@ class TypedSpan(Struct, forbid_unknown_fields=True, gc=False):
         return self.parent_id is None and self.name == SESSION
 
 
-class TypedMark(Struct, forbid_unknown_fields=True, gc=False):
-    """`model.Mark` with its value and its attributes as text."""
+class TypedMark(MarkFields, gc=False):
+    """A mark with its value and its attributes as text."""
 
-    id: str
-    span_id: str
-    name: str
-    value_type: str
-    value: Raw
-    attrs: Raw
-    ts_ns: int
-    kind: str
+    value: Raw  # type: ignore[assignment]
+    attrs: Raw  # type: ignore[assignment]
     value_nonfinite: str | UnsetType = UNSET
 
 
-class TypedSnapshot(Struct, forbid_unknown_fields=True, gc=False):
-    """`model.Snapshot` with its statistics and its attributes as text."""
+class TypedSnapshot(SnapshotFields, gc=False):
+    """A snapshot with its statistics and its attributes as text."""
 
-    id: str
-    span_id: str
-    tensor_name: str
-    shape: Raw
-    dtype: str
-    mode: str
-    stats: Raw
-    blob_uri: str | None
-    ts_ns: int
-    attrs: Raw
+    shape: Raw  # type: ignore[assignment]
+    stats: Raw  # type: ignore[assignment]
+    attrs: Raw  # type: ignore[assignment]
 
 
-class TypedBatch(Struct, forbid_unknown_fields=True, gc=False):
-    """`model.Batch` of these."""
+class TypedBatch(BatchFields, gc=False):
+    """A batch of typed records."""
 
-    schema_version: int
-    sdk_version: str
-    batch_id: str
-    created_ns: int
-    spans: list[TypedSpan]
-    marks: list[TypedMark]
-    snapshots: list[TypedSnapshot]
+    spans: list[TypedSpan]  # type: ignore[assignment]
+    marks: list[TypedMark]  # type: ignore[assignment]
+    snapshots: list[TypedSnapshot]  # type: ignore[assignment]
     otel: Raw | UnsetType = UNSET
 
 

@@ -25,10 +25,10 @@ import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.model import Batch
 from cirron_otel.pipeline.codec import encode
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.sessions import SessionIndex
+from cirron_otel.records.schema import Batch
 from cirron_otel.translator.encode import Options
 from cirron_otel.translator.translate import FromOtlp, to_otlp
 

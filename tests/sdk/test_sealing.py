@@ -177,7 +177,7 @@ def test_whatever_attributes_hold_the_batch_can_be_written(
 
 
 def test_the_model_and_the_rows_have_the_same_fields() -> None:
-    from cirron_otel.model import Mark, Span
+    from cirron_otel.records.schema import Mark, Span
     from cirron_otel.sdk.rows import MarkRow, SpanRow
 
     assert SpanRow.__struct_fields__ == Span.__struct_fields__

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cirron_otel import model
+from cirron_otel.records import schema
 from cirron_otel.spool.validate import validate_batch
 from tests.conftest import leave_out
 
@@ -134,8 +134,8 @@ def table_below(heading: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("heading", "record"),
-    [("A batch", model.Batch), ("Spans", model.Span), ("Marks", model.Mark),
-     ("Snapshots", model.Snapshot)],
+    [("A batch", schema.Batch), ("Spans", schema.Span), ("Marks", schema.Mark),
+     ("Snapshots", schema.Snapshot)],
 )  # fmt: skip
 def test_every_field_has_its_line(heading: str, record: type[msgspec.Struct]) -> None:
     assert table_below(heading) == list(record.__struct_fields__)

@@ -12,10 +12,11 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cirron_otel import exactjson, model
+from cirron_otel import exactjson
 from cirron_otel._proto.cirron.v1 import trace_pb2 as pb
 from cirron_otel.errors import InputError
 from cirron_otel.exactjson import Raw
+from cirron_otel.records import schema
 from cirron_otel.translator.wire_proto import from_proto, parse, to_proto
 from tests.spool.made import made, mark, snapshot, span
 from tests.spool.mutations import batches, nested, values
@@ -311,8 +312,8 @@ def test_the_generated_code_runs_on_the_oldest_runtime_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("message", "record"),
-    [(pb.Batch, model.Batch), (pb.Span, model.Span), (pb.Mark, model.Mark),
-     (pb.Snapshot, model.Snapshot)],
+    [(pb.Batch, schema.Batch), (pb.Span, schema.Span), (pb.Mark, schema.Mark),
+     (pb.Snapshot, schema.Snapshot)],
 )  # fmt: skip
 def test_every_field_of_the_model_has_its_own(message: Any, record: Any) -> None:
     fields = {field.name for field in message.DESCRIPTOR.fields}
