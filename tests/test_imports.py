@@ -8,10 +8,6 @@ import grimp
 
 PACKAGE = "cirron_otel"
 GROUPS = {
-    "sdk's open scope": {
-        f"{PACKAGE}.sdk.{name}"
-        for name in ("around", "buffers", "enclosing", "otel_span", "scope", "state", "traces")
-    },
     "torch's tracker": {
         f"{PACKAGE}.instrumentation.torch.{name}"
         for name in (

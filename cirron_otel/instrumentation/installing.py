@@ -8,7 +8,6 @@ from typing import Any
 
 from ..config import Config
 from ..sdk.errors import reported, swallowed
-from ..sdk.snapshots import epoch_ended
 from ..sdk.state import state
 from .imports import Imports
 from .owners import owners
@@ -61,7 +60,7 @@ class Instrumentation:
         made = self._torch = TorchInstrumentation()
         if self._config.workers and self.opens_worker is not None:
             made.workers = Workers(lambda: self.opens_worker, self.remove)
-        made.shared.epoch_ended = epoch_ended
+        made.shared.epoch_ended = lambda scope: state.epoch_ended(scope)  # noqa: PLW0108 - read at each call
         made.shared.detail_every = self._config.detail_every or 0
         made.shared.memory = memory_of(self._config)
         for name in ("epoch", "step"):

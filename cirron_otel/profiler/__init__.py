@@ -4,7 +4,7 @@ from ..sdk.inference import inference
 from ..sdk.joining import inject
 from ..sdk.loops import batches, epochs
 from ..sdk.mark import mark
-from ..sdk.watching import watch
+from ..sdk.snapshots import watch
 from .cirron import Cirron, flush, get_default, health, profile, shutdown, trace
 from .handle import Profiler
 from .processor import CirronSpanProcessor

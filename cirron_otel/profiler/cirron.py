@@ -13,7 +13,6 @@ from ..config import NOT_GIVEN, OPTIONS, Config
 from ..config.keywords import CirronOptions, Output, ProfileOptions, Size, Snapshots
 from ..config.options import NotGiven
 from ..config.resolve import Resolved, resolve
-from ..sdk.beginning import Joining
 from ..sdk.errors import swallowed
 from ..sdk.health import disabled_health
 from ..sdk.inference import inference
@@ -21,7 +20,8 @@ from ..sdk.joining import inject
 from ..sdk.loops import batches, epochs
 from ..sdk.mark import mark
 from ..sdk.scope import Scope
-from ..sdk.watching import watch
+from ..sdk.snapshots import watch
+from ..sdk.starting import Joining
 from .handle import Profiler, active
 from .opening import open_profiler
 

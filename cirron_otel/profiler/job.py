@@ -17,12 +17,11 @@ from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ..config import Config
-from ..sdk.beginning import Joining
 from ..sdk.identity import Identity
 from ..sdk.run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
 from ..sdk.runtime import Runtime
 from ..sdk.scope import Scope
-from ..sdk.starting import start_runtime
+from ..sdk.starting import Joining, start_runtime
 from ..spool.paths import SpoolPaths, batch_names
 
 JOB: Final = "cirron.job"

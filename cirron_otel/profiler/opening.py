@@ -15,13 +15,12 @@ from ..config import Config
 from ..config.resolve import Resolved
 from ..instrumentation.installing import Instrumentation
 from ..sdk import forks
-from ..sdk.beginning import Joining
 from ..sdk.errors import errors, reported, swallowed
 from ..sdk.exits import Exits
 from ..sdk.identity import TORCH_DISTRIBUTED, Identity
 from ..sdk.run_identity import RunIdentity
 from ..sdk.runtime import Runtime
-from ..sdk.starting import start_runtime
+from ..sdk.starting import Joining, start_runtime
 from ..sdk.state import state
 from .handle import Profiler, active, seal_late
 

@@ -8,10 +8,10 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span
 
 from ..config.resolve import resolve
-from ..sdk.beginning import Joining
 from ..sdk.errors import swallowed
 from ..sdk.foreign import ForeignSpans
 from ..sdk.span_processor import ForeignSpanProcessor
+from ..sdk.starting import Joining
 from .handle import Profiler, active
 from .opening import open_profiler
 

@@ -17,10 +17,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from ..config.resolve import Resolved, resolve
 from ..instrumentation.installing import Instrumentation
 from ..sdk import buffers as buf
-from ..sdk.beginning import Joining
 from ..sdk.clock import now
 from ..sdk.errors import swallowed
 from ..sdk.provider import is_in_worker
+from ..sdk.starting import Joining
 from ..sdk.state import state
 from .handle import active
 from .opening import open_profiler

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from .scope import Scope
+    from .state import OpenScope
 
 F = TypeVar("F", bound=Callable[..., Any])
-Tell = Callable[["Scope", Any], None]
+Tell = Callable[["OpenScope", Any], None]
 """Told of the scope and each item that is yielded, or the result."""
 
 
@@ -23,7 +23,7 @@ def _nothing(_scope: Any, _item: Any) -> None:
     pass
 
 
-def around_calls(function: F, make: Callable[[], Scope], tell: Tell = _nothing) -> F:
+def around_calls(function: F, make: Callable[[], OpenScope], tell: Tell = _nothing) -> F:
     """`function`, with a scope that `make` gives around each call."""
     if inspect.isasyncgenfunction(function):
 
@@ -59,7 +59,7 @@ def around_calls(function: F, make: Callable[[], Scope], tell: Tell = _nothing) 
 
 
 def around_generator(
-    inner: Generator[Any, Any, Any], scope: Scope, tell: Tell = _nothing
+    inner: Generator[Any, Any, Any], scope: OpenScope, tell: Tell = _nothing
 ) -> Generator[Any, Any, Any]:
     """The generator `inner` inside `scope`, with send, throw and close passed through."""
     sent: Any = None
@@ -85,7 +85,7 @@ def around_generator(
 
 
 async def around_async(
-    inner: AsyncGenerator[Any, Any], scope: Scope, tell: Tell = _nothing
+    inner: AsyncGenerator[Any, Any], scope: OpenScope, tell: Tell = _nothing
 ) -> AsyncGenerator[Any, Any]:
     """The asynchronous generator `inner` inside `scope`."""
     sent: Any = None

@@ -17,9 +17,9 @@ from os import urandom
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .scope import Scope
+    from .state import OpenScope
 
-MarkEntry = tuple["Scope", str, Any, int, str, "dict[str, Any] | None"]
+MarkEntry = tuple["OpenScope", str, Any, int, str, "dict[str, Any] | None"]
 """Scope, name, value, time (monotonic ns), kind, attributes."""
 
 HURRY = 4096
@@ -74,7 +74,7 @@ class Buffers:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.scopes: deque[Scope] = deque()
+        self.scopes: deque[OpenScope] = deque()
         self.put = self.scopes.append
         self.marks: deque[MarkEntry] = deque()
         self.foreign: deque[Any] = deque()
@@ -121,7 +121,7 @@ class Buffers:
         return self.drawn - length_hint(self.ids) + waiting + self.taken_marks
 
 
-kept: deque[Scope] = deque()
+kept: deque[OpenScope] = deque()
 """Scopes that full buffers gave way for but may not drop; the flush thread takes them first."""
 
 
@@ -129,7 +129,7 @@ class Held:
     """Scopes in the buffers that may not be dropped: something that was taken hangs on them."""
 
     def __init__(self) -> None:
-        self.scopes: Set[Scope] = frozenset()
+        self.scopes: Set[OpenScope] = frozenset()
 
 
 held = Held()

@@ -15,7 +15,6 @@ from opentelemetry.trace import StatusCode
 
 from .assembly import Assembly, Naming, random_name
 from .batch_text import BatchText
-from .batching import default_trace, sort_scopes
 from .buffers import MarkEntry
 from .clock import now, wall, wall_now
 from .errors import swallowed
@@ -24,7 +23,7 @@ from .phase import Phase, is_held
 from .plain import text_of
 from .rows import SnapshotRow, SpanRow
 from .scope import NOWHERE, Scope
-from .scope_rows import span_order
+from .scope_rows import default_trace, sort_scopes, span_order
 from .snapshots import Snapshots
 from .span_rows import recorded_above, span_row
 from .step_places import StepPlaces, is_step

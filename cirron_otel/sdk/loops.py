@@ -12,7 +12,6 @@ from .clock import now
 from .errors import swallowed
 from .phase import LOOP_KEY, Fetched
 from .scope import MAX_DEPTH, NOWHERE, Scope
-from .snapshots import epoch_ended
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
 from .unwinding import keep, loop_left
@@ -134,7 +133,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
                 if inside is not None:
                     inside.ended(scope, begun)
                 if is_epoch:
-                    epoch_ended(scope)
+                    state.epoch_ended(scope)
                     begun = 0
             except Exception as error:
                 begun = 0
@@ -188,7 +187,7 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
             else:
                 scope._end = end
             if type(scope._name) is str and scope._name == EPOCH:
-                epoch_ended(scope)
+                state.epoch_ended(scope)
         if _get().get(SCOPE_KEY) is scope:
             _set(base)
     except Exception as error:

@@ -40,7 +40,7 @@ def ids_of(
     span_id = low = ""
     own: list[str] = []
     for entry, half in zip(entries, halves, strict=False):
-        scope = entry[0]
+        scope: Any = entry[0]
         if scope is not last:
             last = scope
             if not scope._id and scope._inside is not None:

@@ -7,13 +7,13 @@ out here, the others go through `span_row`.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from struct import pack
 from typing import Any
 
 from msgspec import UNSET
 
 from .. import semconv as sc
-from .batching import unpacked
 from .clock import ANCHOR
 from .errors import swallowed
 from .mark import SUMMARY
@@ -126,3 +126,26 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
 def span_order(row: SpanRow) -> tuple[int, str]:
     """The canonical order of spans."""
     return row.end_ns, row.id
+
+
+_end = attrgetter("_end")
+
+
+def sort_scopes(ended: list[Scope]) -> None:
+    """By the time of their end; those of the same time are sorted by id when they are records."""
+    ended.sort(key=_end)
+
+
+def default_trace(ended: list[Scope], current: Trace) -> Trace:
+    """The trace in which most of the scopes stand, or about that: the others say theirs.
+
+    `ended` are sorted by time, and traces follow each other: the one in the middle will do.
+    """
+    trace = ended[len(ended) // 2]._trace if ended else current
+    return current if trace.is_apart else trace  # its flags are the session's
+
+
+def unpacked(halves: bytearray, low: str) -> list[str]:
+    """Ids of which only the first halves were kept."""
+    text = halves.hex()
+    return [text[at : at + 16] + low for at in range(0, len(text), 16)]

@@ -12,12 +12,13 @@ import random
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CirronOtelError
 from ..spool.blobs import GRADIENTS, WEIGHTS
@@ -25,7 +26,7 @@ from .buffers import local
 from .clock import now, wall
 from .errors import swallowed
 from .rows import SnapshotRow
-from .watching import watched
+from .state import ignore_epoch, state
 
 if TYPE_CHECKING:
     from ..snapshot.capture import Capture
@@ -127,13 +128,13 @@ class Snapshots:
         """How long the threads that train were held up, in all and at most."""
 
     def open(self) -> None:
-        """From here on the ends of epochs are looked at."""
-        hook.snapshots = self
+        """Take a snapshot at the end of each epoch from now on."""
+        state.epoch_ended = self.epoch_ended
 
     def close(self) -> None:
         """No more snapshots; what was taken is still written."""
-        if hook.snapshots is self:
-            hook.snapshots = None
+        if state.epoch_ended == self.epoch_ended:
+            state.epoch_ended = ignore_epoch
 
     @property
     def waiting(self) -> int:
@@ -151,6 +152,20 @@ class Snapshots:
         }
 
     # --- on the thread that trains --------------------------------------------------------------
+
+    def epoch_ended(self, scope: Any) -> None:
+        """Take a snapshot of the watched model, if there is one; the hook `state.epoch_ended`.
+
+        A second call for the same scope does nothing. Nothing is raised.
+        """
+        try:
+            model = watched.model
+            if model is None or "torch" not in sys.modules or sys.is_finalizing():
+                return
+        except Exception as error:
+            swallowed("snapshot", error)
+            return
+        self.take(scope, model)
 
     def take(self, scope: Scope, model: Any) -> None:
         """Look at `model` on behalf of a scope that ends. Nothing is raised."""
@@ -287,35 +302,40 @@ class Snapshots:
         self._pending.clear()
 
 
-class _Hook:
-    """The session's snapshots, for whoever sees an epoch end."""
-
-    def __init__(self) -> None:
-        self.snapshots: Snapshots | None = None
-
-
-hook = _Hook()
-
-
-def epoch_ended(scope: Any) -> None:
-    """An epoch's scope has ended, or ends now: take a snapshot of the watched model, if any.
-
-    To be called on the thread that trains, before the weights change. Called again for the same
-    scope it does nothing; nothing is raised.
-    """
-    snapshots = hook.snapshots
-    if snapshots is None:
-        return
-    try:
-        model = watched.model
-        if model is None or "torch" not in sys.modules or sys.is_finalizing():
-            return
-    except Exception as error:
-        swallowed("snapshot", error)
-        return
-    snapshots.take(scope, model)
-
-
 def snapshots_of(mode: str | None, rate: float, directory: Path) -> Snapshots | None:
     """As the options `snapshots` and `sample_rate` say; None where nothing is to be taken."""
     return None if mode is None else Snapshots(mode, rate, directory)
+
+
+T = TypeVar("T")
+
+
+class Watched:
+    """The model that was named last, held weakly: the SDK keeps no model alive."""
+
+    def __init__(self) -> None:
+        self._reference: Any = None
+
+    def set(self, model: Any) -> None:
+        """Watch `model`; None: no model."""
+        self._reference = None if model is None else weakref.ref(model)
+
+    @property
+    def model(self) -> Any:
+        """The model, as long as it lives."""
+        return None if self._reference is None else self._reference()
+
+
+watched = Watched()
+
+
+def watch(model: T) -> T:
+    """Name the model whose weights and gradients snapshots take; returns it unchanged.
+
+    None takes the name back. It is held weakly. Nothing is raised.
+    """
+    try:
+        watched.set(model)
+    except Exception as error:
+        swallowed("watch", error)
+    return model

@@ -1,13 +1,13 @@
-"""What the hot path asks of the process: one object, read by slots.
+"""The process-wide state that the hot path reads: one object with slots, without a lock.
 
-Whoever opens and ends a session sets it (`session`, `runtime`, `profiler`, and `forks` in a child);
-nothing here is ever locked.
+The code that opens and ends sessions writes it (`session`, `runtime`, `profiler`, and `forks` in a
+forked child). `OpenScope` is the part of a scope that the modules below `scope` use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry.context import _RUNTIME_CONTEXT
 from opentelemetry.sdk.resources import Resource
@@ -18,8 +18,7 @@ from .. import semconv as sc
 from .._version import SDK_VERSION
 
 if TYPE_CHECKING:
-    from .scope import Scope
-    from .traces import Segments
+    from .traces import Segments, Trace
 
 SPAN_KEY = _SPAN_KEY
 """Under which OpenTelemetry's context holds the current span."""
@@ -35,14 +34,49 @@ CONTEXT = _RUNTIME_CONTEXT._current_context  # type: ignore[attr-defined]
 INSTRUMENTATION_SCOPE = InstrumentationScope(sc.SCOPE_NAME, SDK_VERSION)
 
 
+class OpenScope(Protocol):
+    """The part of a scope that buffers, decorators, and segments use; `scope.Scope` has it."""
+
+    _id: int
+    _depth: int
+    _start: int
+    _end: int
+    _overhead: int
+    _trace: Trace
+    _inside: Any
+
+    @property
+    def id(self) -> str | None:
+        """The Cirron id, 32 hex digits; None if it is not recorded."""
+
+    @property
+    def end_ns(self) -> int:
+        """End, nanoseconds since the Unix epoch; 0 while it is open."""
+
+    def drop(self) -> None:
+        """Discard it: the buffers are full."""
+
+    def suspend(self) -> None:
+        """Stop being the current span while it stays open."""
+
+    def resume(self) -> None:
+        """Become the current span again."""
+
+    def __enter__(self) -> Any:
+        """Open it."""
+
+    def __exit__(self, *error: Any) -> None:
+        """Close it."""
+
+
 class State:
     """The process as the hot path sees it."""
 
-    __slots__ = ("fetched", "observe_end", "observe_start", "recording", "resource", "segments",
-                 "session", "special")  # fmt: skip
+    __slots__ = ("epoch_ended", "fetched", "observe_end", "observe_start", "recording", "resource",
+                 "segments", "session", "special")  # fmt: skip
 
-    session: Scope
-    """The session that is open; a stand-in without identity where none is."""
+    session: Any
+    """The open session's scope, or the placeholder `scope.NOWHERE` if no session is open."""
     segments: Segments | None
 
     def __init__(self) -> None:
@@ -54,12 +88,19 @@ class State:
         """Whether an instrumentation records what loops fetch."""
         self.observe_start: Callable[[Any, Any], None] = _ignore
         self.observe_end: Callable[[Any, Any], None] = _ignore
+        self.epoch_ended: Callable[[Any], None] = ignore_epoch
+        """Called on the training thread when an epoch's scope has ended or ends now, before the
+        weights change; possibly more than once for a scope. It raises nothing."""
         self.segments = None
         self.resource: Resource | None = None
 
 
 def _ignore(_scope: Any, _other: Any) -> None:
     pass
+
+
+def ignore_epoch(_scope: Any) -> None:
+    """Do nothing: no session takes snapshots."""
 
 
 state = State()

@@ -7,13 +7,13 @@ minutes old; the next child or grandchild of the session to start opens the next
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.trace import TraceState
 
 from ..ids import segment_trace_id
-from .buffers import recorded
 from .clock import now, wall
 
 SAMPLED = 1
@@ -81,12 +81,24 @@ class Segments:
     """
 
     __slots__ = (
-        "_age", "_base", "_counted", "_limit", "_lock", "_opened_at", "_session", "_units", "new",
-        "number", "tick", "trace",
+        "_age", "_base", "_counted", "_limit", "_lock", "_opened_at", "_recorded", "_session",
+        "_units", "new", "number", "tick", "trace",
     )  # fmt: skip
 
-    def __init__(self, session: str, trace: Trace, limit: int, age_ns: int) -> None:
+    def __init__(
+        self,
+        session: str,
+        trace: Trace,
+        limit: int,
+        age_ns: int,
+        recorded: Callable[[], int],
+    ) -> None:
+        """`recorded` returns the number of scopes and marks that the process has begun so far.
+
+        A trace is complete once it holds `limit` records or is `age_ns` nanoseconds old.
+        """
         self._session = session
+        self._recorded = recorded
         self.trace = trace
         """The trace that is being filled."""
         self.tick = 0
@@ -105,7 +117,7 @@ class Segments:
         if not self._lock.acquire(blocking=False):
             return self.trace  # another thread is choosing
         try:
-            count = recorded()
+            count = self._recorded()
             used = count - self._base
             # The unit that starts is counted already.
             if used > self._limit or now() - self._opened_at >= self._age:

@@ -24,7 +24,9 @@ class ByHand:
     def __init__(self) -> None:
         joined = Joined()
         self.session = open_session(joined, None)
-        segments = Segments(self.session.id or "", self.session._trace, SEGMENT_RECORDS, SEGMENT_NS)
+        segments = Segments(
+            self.session.id or "", self.session._trace, SEGMENT_RECORDS, SEGMENT_NS, buf.recorded
+        )
         resource = {"service.name": "bench", sc.RANK: 0}
         origin = Origin(os.getpid(), 0, self.session, segments, resource)
         self.collector = Collector(origin, ForeignSpans())

@@ -64,7 +64,7 @@ def session_with() -> Iterator[Callable[..., OpenSession]]:
     def opened(**options: Any) -> OpenSession:
         joined = Joined()
         scope = open_session(joined, None)
-        segments = Segments(scope.id or "", scope._trace, _FOREVER, _FOREVER)
+        segments = Segments(scope.id or "", scope._trace, _FOREVER, _FOREVER, buffers.recorded)
         foreign = ForeignSpans()
         origin = Origin(os.getpid(), 0, scope, segments, {"service.name": "test"})
         Entered(scope, segments, joined)

@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 
 import cirron_otel as ci
-from cirron_otel.sdk import snapshots as sdk
+from cirron_otel.sdk.state import state
 from tests.sdk.opened import opened
 from tests.spool.test_format_text import PROGRAM
 
@@ -105,8 +105,8 @@ class TestWhatIsTaken:
     def test_calling_twice_for_an_epoch_is_calling_once(self, tmp_path: Path) -> None:
         watched = ci.watch(model())
         with opened(tmp_path), ci.scope("epoch") as scope:
-            sdk.epoch_ended(scope)
-            sdk.epoch_ended(scope)
+            state.epoch_ended(scope)
+            state.epoch_ended(scope)
         assert len(snapshots(tmp_path)) == 4
         del watched
 

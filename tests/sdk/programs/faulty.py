@@ -41,7 +41,7 @@ EXTRA = ("cirron_otel.exporter.delivery", "cirron_otel.exporter.leftovers",
 ENTRIES = {
     "cirron_otel.sdk.mark:mark", "cirron_otel.sdk.loops:epochs", "cirron_otel.sdk.loops:batches",
     "cirron_otel.sdk.loops:_numbered", "cirron_otel.sdk.inference:inference",
-    "cirron_otel.sdk.joining:inject", "cirron_otel.sdk.watching:watch",
+    "cirron_otel.sdk.joining:inject", "cirron_otel.sdk.snapshots:watch",
     "cirron_otel.sdk.scope:Scope.__init__", "cirron_otel.sdk.scope:Scope.__enter__",
     "cirron_otel.sdk.scope:Scope.__exit__", "cirron_otel.sdk.scope:Scope.__aenter__",
     "cirron_otel.sdk.scope:Scope.__aexit__", "cirron_otel.sdk.scope:Scope.__call__",
@@ -52,7 +52,7 @@ ENTRIES = {
 GUARDS = {
     "cirron_otel.sdk.inference:_tell", "cirron_otel.sdk.inference:_told",
     "cirron_otel.sdk.inference:_result", "cirron_otel.sdk.loops:_leave",
-    "cirron_otel.sdk.beginning:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
+    "cirron_otel.sdk.starting:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
     "cirron_otel.sdk.scope:Scope.suspend", "cirron_otel.sdk.scope:Scope.resume",
     "cirron_otel.sdk.rare_parts:More.__init__", "cirron_otel.exporter.delivery:Delivery._run",
 }  # fmt: skip
