@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..atomic_files import publish, sync_file, write_all
 from ..errors import TargetError
 from ..exporter.errors import MisconfiguredError, StoppedError, UnreachableError
-from ..spool.directories import make_private, sync_directory
+from ..spool.directories import make_private
 from ..spool.state import has_name, lock_named
 from .content import PIECE_BYTES, Content, file_content
 from .keys import checked_key
@@ -48,9 +49,8 @@ class DirectoryStore:
                 os.ftruncate(descriptor, 0)
             self._write(descriptor, content, path)
             with self._told(path):
-                os.fsync(descriptor)
-                tmp.replace(path)
-                sync_directory(path.parent)
+                sync_file(descriptor)
+                publish(tmp, path)
             return True
         except BaseException:
             with contextlib.suppress(OSError):
@@ -64,10 +64,8 @@ class DirectoryStore:
         for piece in content.checked_pieces():
             if self._is_interrupted:
                 raise StoppedError(f"stopped before {self.place.shown} had everything")
-            view = memoryview(piece)
             with self._told(path):
-                while view:
-                    view = view[os.write(descriptor, view) :]
+                write_all(descriptor, piece)
 
     def _locked(self, tmp: Path) -> int:
         try:

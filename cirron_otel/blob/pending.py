@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -18,12 +17,17 @@ from typing import NamedTuple
 from ..errors import TargetError
 from ..spool.blobs import BlobKey
 from ..spool.state import set_aside
+from ..state_database import (
+    DATABASE_SUFFIXES,
+    FULL_SYNC,
+    WAL,
+    create_private_file,
+    open_database,
+    transaction,
+)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
 _TABLES = """
-PRAGMA journal_mode=WAL;
-PRAGMA synchronous=FULL;
-PRAGMA temp_store=MEMORY;
 CREATE TABLE IF NOT EXISTS pending (
     batch TEXT NOT NULL, directory TEXT NOT NULL, file TEXT NOT NULL, uris TEXT,
     PRIMARY KEY (batch, directory, file)
@@ -61,24 +65,26 @@ class Pending:
         self._path, self._clock, self._lock = path, clock, threading.Lock()
         self.was_damaged = False
         try:
-            self._open()
-        except sqlite3.DatabaseError as error:
-            if not isinstance(error, sqlite3.OperationalError):
-                set_aside(path)
-                for end in ("-wal", "-shm"):
-                    path.with_name(path.name + end).unlink(missing_ok=True)
-                self.was_damaged = True
-                with self._told():
-                    self._open()
-            else:
+            self._db = self._open()
+        except sqlite3.OperationalError as error:
+            raise self._error(error) from None
+        except sqlite3.DatabaseError:
+            set_aside(path)
+            for suffix in DATABASE_SUFFIXES[1:]:
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self.was_damaged = True
+            try:
+                self._db = self._open()
+            except sqlite3.Error as error:
                 raise self._error(error) from None
 
-    def _open(self) -> None:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._db = sqlite3.connect(
-            self._path, isolation_level=None, check_same_thread=False, timeout=30
+    def _open(self) -> sqlite3.Connection:
+        create_private_file(self._path)
+        db = open_database(
+            self._path, WAL, FULL_SYNC, "temp_store=MEMORY", busy_s=30, is_shared=True
         )
-        self._db.executescript(_TABLES)
+        db.executescript(_TABLES)
+        return db
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[sqlite3.Connection]:
@@ -167,14 +173,8 @@ class Pending:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """All that is done inside is on disk when it ends, or nothing of it."""
-        with self._told() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+        with self._told() as db, transaction(db):
+            yield db
 
     def close(self) -> None:
         """Close the file."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..collector.extra import is_installed
 from ..errors import CirronOtelError, UsageError
+from ..state_database import open_database
 from .embedded import Embedded, EmbeddedError
 from .text import added, count, duration, printable
 
@@ -160,9 +161,8 @@ def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:
 def _ask(stored: Stored, session: str | None) -> None:
     """What a user would ask: is all there, and which step was the slowest."""
     # Not `mode=ro`: whoever may not write leaves the files of the WAL behind.
-    uri = f"{stored.database.absolute().as_uri()}?mode=rw"
-    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-        connection.execute("PRAGMA query_only = 1")
+    opened = open_database(stored.database, "query_only=1", must_exist=True)
+    with contextlib.closing(opened) as connection:
         connection.row_factory = sqlite3.Row
         found = connection.execute(_SPANS, (session,)).fetchone()
         stored.spans = found["spans"] if found else 0

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..atomic_files import publish, sync_file
 from ..config import Config
 from ..errors import CirronOtelError
 from ..pipeline.follow import unsent
@@ -87,9 +88,11 @@ def _writing(directory: Path) -> Check:
     path = Path(name)
     try:
         os.write(descriptor, b"cirron-otel doctor\n")
-        os.fsync(descriptor)
+        sync_file(descriptor)
         has_locks = _lock(descriptor)
-        path = path.replace(path.with_name(path.name + ".json"))
+        renamed = path.with_name(path.name + ".json")
+        publish(path, renamed, syncs_name=False)
+        path = renamed
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..atomic_files import publish, sync_directory, sync_file
 from ..errors import TargetError
 
 _LONGEST_NAME = 200
@@ -63,9 +64,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         try:
             if mode is not None:
                 os.fchmod(raw.fileno(), stat.S_IMODE(mode))
-            os.fsync(raw.fileno())
+            sync_file(raw.fileno())
             raw.close()
-            temporary.replace(target)
+            publish(temporary, target, syncs_name=False)
         except OSError as error:
             raise _target_error(shown, error) from error
     except BaseException:
@@ -73,7 +74,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raw.close()
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    with contextlib.suppress(OSError):  # a file system that cannot sync directories
+        sync_directory(target.parent)
 
 
 def _mode_of(target: Path, shown: str) -> int | None:
@@ -105,13 +107,3 @@ def _create_beside(target: Path, shown: str) -> tuple[Path, int]:
     except OSError as error:
         raise _target_error(shown, error) from error
     return Path(name), descriptor
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename durable; where folders cannot be synced, it is durable when it is."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -12,11 +12,11 @@ that memory does not grow with the spool and worker processes can look things up
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ..ids import trace_id_for
+from ..state_database import WAL, open_database
 from ..translator.placement import Place, Plan
 from ..translator.typed import TypedSpan
 from .light import LightBatch, LightSpan, is_users
@@ -46,9 +46,8 @@ class SessionIndex(Scopes):
     def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
         """Open or make the index at `path`; `durable` for one that outlives its process."""
         self.path = str(path)
-        db = sqlite3.connect(self.path, isolation_level=None)
-        journal = "PRAGMA journal_mode=WAL;" if durable else "PRAGMA journal_mode=OFF;"
-        db.executescript(journal + "PRAGMA synchronous=OFF;" + _SCHEMA + SEGMENT_SCHEMA)
+        db = open_database(self.path, WAL if durable else "journal_mode=OFF", "synchronous=OFF")
+        db.executescript(_SCHEMA + SEGMENT_SCHEMA)
         super().__init__(db)
         self._unplaced: set[str] = set()
         """The pending scopes that no scope of a known process has referred to yet."""

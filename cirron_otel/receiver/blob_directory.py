@@ -10,7 +10,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from ..spool.directories import make_private, sync_directory
+from ..atomic_files import publish, sync_file, write_all
+from ..spool.directories import make_private
 
 _INCOMING = ".incoming"
 """Where files are until all of them is there: no span's id begins with a dot (http_blobs)."""
@@ -45,12 +46,11 @@ class DirectoryBlobs:
             written = 0
             async for piece in stream:
                 written += len(piece)
-                await asyncio.to_thread(_write, descriptor, piece)
+                await asyncio.to_thread(write_all, descriptor, piece)
             if size is not None and written != size:
                 raise OSError(f"{written} of {size} bytes came")
-            await asyncio.to_thread(os.fsync, descriptor)
-            tmp.replace(folder / file)
-            await asyncio.to_thread(sync_directory, folder)
+            await asyncio.to_thread(sync_file, descriptor)
+            await asyncio.to_thread(publish, tmp, folder / file)
 
     async def head(self, span_id: str, file: str) -> int | None:
         """See BlobStore."""
@@ -87,9 +87,3 @@ class DirectoryBlobs:
                 if path.name not in self._open:
                     with contextlib.suppress(OSError):
                         path.unlink()
-
-
-def _write(descriptor: int, piece: bytes) -> None:
-    view = memoryview(piece)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from ..atomic_files import sync_file, write_all
 from ..spool.blobs import tenant_of_directory
 from ..spool.directories import make_private
 from .upload_room import UploadRoom
@@ -64,7 +65,7 @@ class Staged:
         descriptor = await asyncio.to_thread(_open, path)
         try:
             async for piece in stream:
-                await asyncio.to_thread(_write, descriptor, piece)
+                await asyncio.to_thread(write_all, descriptor, piece)
         finally:
             await asyncio.to_thread(_close, descriptor)
         return path.stat().st_size
@@ -214,14 +215,8 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
 def _close(descriptor: int) -> None:
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)

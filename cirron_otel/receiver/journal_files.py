@@ -43,8 +43,8 @@ from typing import NamedTuple
 import msgspec
 
 from .. import exactjson
+from ..atomic_files import sync_directory
 from ..errors import InputError, UsageError
-from ..spool.directories import sync_directory
 from ..spool.state import unwritable
 from .export import Encoding, Signal
 

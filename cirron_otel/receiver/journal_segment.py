@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..spool.directories import sync_directory
+from ..atomic_files import sync_directory
 from .direct_file import DirectFile
 from .journal_files import (
     HEADER_BYTES,

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import TargetError
+from ..state_database import (
+    DATABASE_SUFFIXES,
+    FULL_SYNC,
+    WAL,
+    create_private_file,
+    open_database,
+    transaction,
+)
 from .journal_files import DAMAGED_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -20,7 +28,6 @@ _CHECKED_BYTES = 2**26
 """A larger file is not read as a whole at the start: its damage is met when it is used."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLITE_ERROR, with statements that are right: the tables are not what they were."""
-_FILES = ("", "-wal", "-shm")
 
 
 class StateFile:
@@ -50,8 +57,7 @@ class StateFile:
         told = [(statement, list(rows)) for statement, rows in statements]
 
         def change(connection: sqlite3.Connection) -> None:
-            with connection:
-                connection.execute("BEGIN")
+            with transaction(connection, "BEGIN"):
                 for statement, rows in told:
                     connection.executemany(statement, rows)
 
@@ -81,11 +87,9 @@ class StateFile:
         return self._connection
 
     def _open(self) -> sqlite3.Connection:
-        self.path.touch(mode=0o600)
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        create_private_file(self.path)
+        connection = open_database(self.path, WAL, FULL_SYNC, is_shared=True)
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
             connection.executescript(self._schema)
             if self.path.stat().st_size <= _CHECKED_BYTES:
                 (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -102,7 +106,7 @@ class StateFile:
         """The files belong together: another database's journal would make a new one of them."""
         self._let_go()
         aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
-        for suffix in _FILES:
+        for suffix in DATABASE_SUFFIXES:
             there = aside.with_name(aside.name + suffix)
             there.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):

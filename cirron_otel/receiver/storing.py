@@ -17,10 +17,10 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from .. import exactjson
+from ..atomic_files import sync_directory
 from ..errors import InputError, OverCapError, RefusedNameError, TargetError
 from ..ids import digest, uuid4_shaped
 from ..spool.canonical import batch_bytes
-from ..spool.directories import sync_directory
 from ..spool.paths import checked_name, file_name
 from ..spool.reader import stored_batch
 from ..spool.records import records_of

@@ -6,15 +6,14 @@ that library wants all tensors once more as bytes: here they go from their memor
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..atomic_files import replacing_file, sync_directory, write_all
 from ..errors import TargetError
 
 DTYPES = {
@@ -27,7 +26,6 @@ DTYPES = {
 """torch's dtypes that the format has, and that its reader for torch takes."""
 RESERVED = "__metadata__"
 """The one name that no tensor may have there."""
-_AT_ONCE = 64 << 20
 
 
 def can_store(name: str, tensor: Any) -> bool:
@@ -51,23 +49,13 @@ def write(path: Path, tensors: Mapping[str, Any]) -> int:
     The file is there whole or not at all, on disk, and its owner's alone; one that was there is
     replaced. Raises TargetError where it cannot be written.
     """
-    tmp = path.with_name(path.name + ".tmp")
     try:
         _make_directory(path.parent)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(tmp, flags, 0o600)
-        try:
-            size = _write_all(descriptor, header(tensors))
+        with replacing_file(path) as descriptor:
+            size = write_all(descriptor, header(tensors))
             for tensor in _ordered(tensors).values():
-                size += _write_all(descriptor, _bytes_of(tensor))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        tmp.replace(path)
-        _sync(path.parent)
+                size += write_all(descriptor, _bytes_of(tensor))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            tmp.unlink(missing_ok=True)
         raise TargetError(
             f"{path} cannot be written: {error.strerror or error}; free some space, or choose a"
             " directory that can be written"
@@ -102,24 +90,8 @@ def _bytes_of(tensor: Any) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
 
 
-def _write_all(descriptor: int, data: bytes | memoryview) -> int:
-    view = memoryview(data)
-    size = len(view)
-    while view:
-        view = view[os.write(descriptor, view[:_AT_ONCE]) :]
-    return size
-
-
 def _make_directory(directory: Path) -> None:
     for each in (directory.parent, directory):
         if not each.is_dir():
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync(each.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_directory(each.parent)

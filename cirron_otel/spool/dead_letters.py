@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from ..atomic_files import replacing_file, sync_directory, write_all
 from ..errors import InputError, TargetError
-from .directories import make_private, sync_directory
+from .directories import make_private
 from .paths import BATCH_SUFFIX, SpoolPaths
 from .state import unwritable
 from .writer import DEFAULT_MAX_BYTES
@@ -193,16 +194,8 @@ class DeadLetters:
 
     def _write(self, path: Path, data: bytes) -> None:
         tmp = self._directory / f".{os.getpid()}-{threading.get_ident()}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(tmp, flags, 0o600), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            tmp.replace(path)
-        except OSError:
-            tmp.unlink(missing_ok=True)
-            raise
+        with replacing_file(path, tmp, syncs_name=False) as descriptor:
+            write_all(descriptor, data)
 
 
 def directory_of(paths: SpoolPaths, key: str) -> Path:

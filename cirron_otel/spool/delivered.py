@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import InputError, TargetError
+from ..state_database import DATABASE_SUFFIXES, create_private_file, open_database, transaction
 from .cursor import Cursor, cursor_path
 from .directories import make_private
 from .owner import NONE
@@ -33,7 +34,6 @@ _PRUNE_FROM = 2_000
 _PAGE = 500
 """Names per query."""
 _WAIT_S = 10.0
-_FILES: Final = ("", "-wal", "-shm")
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS batch (name BLOB PRIMARY KEY, refused TEXT) WITHOUT ROWID;
@@ -203,7 +203,7 @@ class Delivered:
         db = self._db
         if db is None:
             return
-        with _transaction(db):
+        with transaction(db):
             names = self._names + self._insert(db, self._new)
             prune_at = self._prune_at
             if names > prune_at:
@@ -263,15 +263,7 @@ class Delivered:
         return True
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, timeout=_WAIT_S
-        )
-        try:
-            db.execute("PRAGMA synchronous=NORMAL")
-        except BaseException:
-            db.close()
-            raise
-        return db
+        return open_database(self.path, "synchronous=NORMAL", busy_s=_WAIT_S, is_shared=True)
 
     def _use(self, db: sqlite3.Connection) -> None:
         self._db, self._file = db, _identity(self.path)
@@ -282,8 +274,7 @@ class Delivered:
             return
         try:
             make_private(self.path.parent)
-            # SQLite gives its other files the mode of this one.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            create_private_file(self.path)
         except OSError as error:
             raise unwritable(self.path, error) from None
         db = self._connect()
@@ -291,7 +282,7 @@ class Delivered:
             # What an earlier version left is removed once this is on disk.
             db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;")
             known = self._known_earlier()
-            with _transaction(db):
+            with transaction(db):
                 for statement in _TABLES.split(";"):
                     db.execute(statement)
                 db.execute("DELETE FROM about")
@@ -363,17 +354,6 @@ class Delivered:
             self._let_go()
 
 
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-
-
 def _identity(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
@@ -385,5 +365,5 @@ def _identity(path: Path) -> tuple[int, int]:
 def _set_aside(path: Path) -> None:
     """The files belong together: another database's log would make a new one of them."""
     set_aside(path)
-    for suffix in _FILES[1:]:
+    for suffix in DATABASE_SUFFIXES[1:]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ..atomic_files import sync_directory
+
 DEFAULT_NAME: Final = ".cirron"
 """The directory that recordings go to by default. Git is to ignore it."""
 
@@ -34,12 +36,3 @@ def make_private(directory: Path) -> None:
     # One may be allowed to make names in it, and not to read it.
     with contextlib.suppress(PermissionError):
         sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on disk. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import TargetError
 from ..ids import is_id
+from ..state_database import open_database
 from .reader import BatchFile
 from .rows import BatchRows, rows_of, shown
 
@@ -75,9 +76,9 @@ class SpoolIndex:
     def __init__(self) -> None:
         """Make an empty one."""
         # An empty name is a file in the temporary directory that is unlinked at once.
-        self.connection = sqlite3.connect("", isolation_level=None)
-        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
-            self.connection.execute(f"PRAGMA {setting}")
+        self.connection = open_database(
+            "", "journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"
+        )
         self.connection.executescript(_SCHEMA)
         self.connection.execute("BEGIN")
         self.files = 0

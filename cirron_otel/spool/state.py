@@ -7,12 +7,12 @@ can be removed, by whoever holds them.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 from pathlib import Path
 
+from .. import atomic_files
 from ..errors import TargetError
 from .directories import make_private
 
@@ -116,24 +116,13 @@ def replace_file(path: Path, data: bytes) -> None:
     There is no fsync: this guards against the end of a process, not of the machine. Raises
     TargetError where it cannot be written.
     """
-    tmp = path.with_name(path.name + ".tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
-            descriptor = os.open(tmp, flags, 0o600)
+            atomic_files.replace_file(path, data, is_durable=False)
         except FileNotFoundError:
             make_state(path.parent)
-            descriptor = os.open(tmp, flags, 0o600)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-        finally:
-            os.close(descriptor)
-        tmp.replace(path)
+            atomic_files.replace_file(path, data, is_durable=False)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            tmp.unlink(missing_ok=True)
         raise unwritable(path, error) from None
 
 

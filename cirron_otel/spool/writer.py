@@ -16,9 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from .. import exactjson
+from ..atomic_files import publish, sync_directory, sync_file
 from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from .direct import write_all
-from .directories import make_private, sync_directory
+from .directories import make_private
 from .eviction import Beside, Drops, Eviction
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spool
 
@@ -171,8 +172,8 @@ def _seal(path: Path, data: bytes, durable: bool) -> bool:
                 write_all(descriptor, data, is_synced=durable)
                 os.fchmod(descriptor, 0o600)
                 if durable:
-                    os.fsync(descriptor)
-                tmp.replace(path)
+                    sync_file(descriptor)
+                publish(tmp, path, syncs_name=False)
                 is_sealed = True
         finally:
             if not is_sealed:

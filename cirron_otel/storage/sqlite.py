@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 from ..errors import InputError
 from ..exporter.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
 from ..spool.directories import make_private
+from ..state_database import FULL_SYNC, WAL, create_private_file, open_database
 from .database import Row, quoted
 
-_BUSY_MS = 30_000
-"""How long a writer waits for another one."""
+_BUSY_S = 30.0
+"""How long a writer waits for another one, seconds."""
 
 _abandoned: list[sqlite3.Connection] = []
 """Of a parent process: to close them would touch files that it has open."""
@@ -38,18 +38,12 @@ class SqliteDatabase:
                 _make_private(path)
             elif not path.is_file():
                 raise InputError(f"{path} is not there, or no file: name an SQLite file")
-            self._connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=rw",
-                uri=True,
-                timeout=_BUSY_MS / 1000,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            # FULL: what is acknowledged outlives a power cut, which NORMAL does not promise in WAL.
-            pragmas = "PRAGMA synchronous=FULL; PRAGMA cache_size=-32768; PRAGMA temp_store=MEMORY;"
+            settings = [FULL_SYNC, "cache_size=-32768", "temp_store=MEMORY"]
             if create:
-                pragmas = f"PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL; {pragmas}"
-            self._connection.executescript(pragmas)
+                settings = ["auto_vacuum=INCREMENTAL", WAL, *settings]
+            self._connection = open_database(
+                path, *settings, busy_s=_BUSY_S, is_shared=True, must_exist=True
+            )
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -185,5 +179,4 @@ def _insert(table: str, columns: Sequence[str]) -> str:
 
 def _make_private(path: Path) -> None:
     make_private(path.parent)
-    # SQLite gives its other files the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    create_private_file(path)

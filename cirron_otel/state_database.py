@@ -1,0 +1,73 @@
+"""Open SQLite files: the one place that calls `sqlite3.connect`.
+
+Connections are in autocommit mode: a transaction begins with an explicit `BEGIN`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
+"""A database in WAL mode, its log, and the log's index. They belong together: SQLite would replay
+the log of one database into another that takes its name."""
+
+WAL: Final = "journal_mode=WAL"
+"""Readers and one writer do not block each other."""
+FULL_SYNC: Final = "synchronous=FULL"
+"""A commit survives a power cut. In WAL mode, `synchronous=NORMAL` does not guarantee that."""
+SQLITE_DEFAULT_BUSY_S: Final = 5.0
+"""The default of Python's sqlite3 module, seconds."""
+
+
+def create_private_file(path: Path) -> None:
+    """Create an empty file of mode 0600 if there is none: SQLite itself would apply the umask.
+
+    SQLite gives the `-wal` and `-shm` files the mode of the database. Raises OSError.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def open_database(
+    path: str | Path,
+    *settings: str,
+    busy_s: float = SQLITE_DEFAULT_BUSY_S,
+    is_shared: bool = False,
+    must_exist: bool = False,
+) -> sqlite3.Connection:
+    """Open the database at `path`, which is created if it does not exist.
+
+    `settings` are pragmas, which run in this order. A writer waits `busy_s` seconds for another
+    one. `is_shared` allows the use in several threads, which the caller must serialize.
+    `must_exist` raises an error instead of creating the file. Raises sqlite3.Error.
+    """
+    connection = sqlite3.connect(
+        f"{Path(path).absolute().as_uri()}?mode=rw" if must_exist else path,
+        uri=must_exist,
+        timeout=busy_s,
+        isolation_level=None,
+        check_same_thread=not is_shared,
+    )
+    try:
+        for setting in settings:
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Commit when the block ends, or roll back if it raises. Raises sqlite3.Error."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

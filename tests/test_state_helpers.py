@@ -1,0 +1,115 @@
+"""SQLite files are opened, and files are replaced, by one helper each."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cirron_otel
+from cirron_otel.atomic_files import replace_file, replacing_file
+from cirron_otel.state_database import create_private_file, open_database, transaction
+
+ROOT = Path(cirron_otel.__file__).parent
+SETS_ASIDE = {"state.py", "state_file.py"}
+"""These rename a damaged file out of the way."""
+
+
+def _calls(module: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            yield ast.unparse(node.func), node
+
+
+def _violations(helper: str) -> list[str]:
+    found = []
+    for module in sorted(ROOT.rglob("*.py")):
+        # The intake journal has a discipline of its own.
+        is_journal = "receiver/journal" in module.as_posix() or module.name == "direct_file.py"
+        for name, call in _calls(module):
+            if helper == "state_database.py":
+                is_own = name == "sqlite3.connect"
+            else:
+                is_sync = name in {"os.fsync", "os.fdatasync"} and not is_journal
+                # str.replace has two arguments, and that of datetime has keywords.
+                is_move = name in {"os.replace", "os.rename"} or (
+                    name.endswith((".replace", ".rename"))
+                    and len(call.args) == 1
+                    and not call.keywords
+                    and not name.startswith(("dataclasses.", "structs."))
+                )
+                is_own = is_sync or (is_move and not is_journal and module.name not in SETS_ASIDE)
+            if is_own and module.name != helper:
+                found.append(f"{module.relative_to(ROOT)}:{call.lineno} {name}")
+    return found
+
+
+@pytest.mark.parametrize("helper", ["state_database.py", "atomic_files.py"])
+def test_no_other_module_does_it_itself(helper: str) -> None:
+    assert (ROOT / helper).is_file()
+    assert _violations(helper) == []
+
+
+def test_a_replaced_file_is_private_and_complete(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"before")
+    replace_file(path, b"x" * 100_000)
+    assert path.read_bytes() == b"x" * 100_000
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_after_an_error_the_file_is_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"before")
+    with pytest.raises(IsADirectoryError), replacing_file(path) as descriptor:
+        os.write(descriptor, tmp_path.read_bytes())
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("is_durable", "syncs_name", "syncs"), [(True, True, 2), (True, False, 1), (False, True, 0)]
+)
+def test_what_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_durable: bool, syncs_name: bool, syncs: int
+) -> None:
+    count = itertools.count()
+    sync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        next(count)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    with replacing_file(tmp_path / "state", is_durable=is_durable, syncs_name=syncs_name):
+        pass
+    assert next(count) == syncs
+
+
+def test_a_database_is_private_and_closed_if_a_setting_fails(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    create_private_file(path)
+    connection = open_database(path, "journal_mode=WAL", "synchronous=FULL", busy_s=1.5)
+    connection.execute("CREATE TABLE t (x)")
+    values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _PRAGMAS]
+    assert values == ["wal", 2, 1500]
+    for each in tmp_path.iterdir():
+        assert stat.S_IMODE(each.stat().st_mode) == 0o600
+    with pytest.raises(sqlite3.Error), transaction(connection):
+        connection.executemany("INSERT INTO t VALUES (?)", [(1,), (connection.backup,)])
+    assert connection.execute("SELECT * FROM t").fetchall() == []
+    connection.close()
+    with pytest.raises(sqlite3.OperationalError):
+        open_database(tmp_path / "missing.db", must_exist=True)
+    with pytest.raises(sqlite3.DatabaseError):
+        open_database(path, "not a pragma")
+
+
+_PRAGMAS = ("journal_mode", "synchronous", "busy_timeout")
