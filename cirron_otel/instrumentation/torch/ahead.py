@@ -6,9 +6,6 @@ docs/torch.md, "Steps", has the rules.
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 from ...sdk.clock import now
@@ -17,87 +14,23 @@ from ...sdk.state import CONTEXT
 from .iteration import Iteration, new_step
 from .kinds import LOAD, NAMES
 from .one_pass import Pass, carried, scope_of
+from .pending import Batch, Pending
 
 if TYPE_CHECKING:
-    from .passes import Passes
-    from .tracker import Tracker
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
 
 MOST = 64
 """Batches of a pass that may be fetched before the first is used."""
-_TENSORS = 16
-_OBJECTS = 64
-_DEPTH = 4
 _get = CONTEXT.get
-
-
-class Batch:
-    """A batch that was fetched: its tensors, by weak references."""
-
-    __slots__ = ("load", "tensors")
-
-    def __init__(self, load: Phase, fetched: Any) -> None:
-        self.load = load
-        self.tensors = [weakref.ref(each) for each in _tensors_in(fetched)]
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether somebody still has a part of it."""
-        return any(each() is not None for each in self.tensors)
-
-    def holds(self, tensors: list[Any]) -> bool:
-        """Whether one of the tensors is a part of it, or shares memory with one."""
-        own = [tensor for each in self.tensors if (tensor := each()) is not None]
-        return any(_is_same(one, other) for one in own for other in tensors)
-
-
-class Pending:
-    """The batches of a pass that were fetched and not used yet."""
-
-    __slots__ = ("batches", "current", "is_ahead", "is_expected", "is_flat", "used", "was_used")
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.current: Batch | None = None
-        """The one that is used."""
-        self.is_expected = True
-        """Whether the fetch that runs is one of the pass's own."""
-        self.is_ahead = False
-        """Whether the pass is known to fetch ahead."""
-        self.is_flat = False
-        """Whether fetches hang on the epoch: there are too many before the first use."""
-        self.used = self.was_used = False
-        """Whether a batch was used since the last fetch, and since the first."""
-
-    def moved(self, tensor: Any, copy: Any) -> None:
-        """A tensor was copied to a device: the copy is a part of its batch, too."""
-        for batch in [*self.batches, self.current]:
-            if batch is not None and any(each() is tensor for each in batch.tensors):
-                batch.tensors.append(weakref.ref(copy))
-                return
-
-    def find(self, arguments: Any) -> int | None:
-        """The index of the batch that a call uses, by its arguments."""
-        tensors = _tensors_in(arguments)
-        for index, batch in enumerate(self.batches):
-            if tensors and batch.holds(tensors):
-                return index
-        return None
-
-    def is_current(self, arguments: Any) -> bool:
-        """Whether a call uses the present batch."""
-        return self.current is not None and self.current.holds(_tensors_in(arguments))
-
-    def take(self, index: int) -> None:
-        """Use a batch now."""
-        self.current = self.batches.pop(index)
-        self.batches = [batch for batch in self.batches if batch.is_alive]
 
 
 class Uses:
     """Assigns fetches to the steps that use them, for the training passes of one thread."""
 
-    def __init__(self, tracker: Tracker, passes: Passes) -> None:
-        self._tracker, self._passes = tracker, passes
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
 
     # --- fetches --------------------------------------------------------------------------------
 
@@ -225,16 +158,16 @@ class Uses:
             found = 0
         pending.take(found)
         if iteration is None or iteration.was_stepped:
-            self._passes.steps.close(own)
+            self._steps.close(own)
             self._open(own)
         elif iteration.was_backward:
-            iteration.next_micro(self._passes.steps.micro_of)
+            iteration.next_micro(self._steps.micro_of)
             tracker.into(iteration.micro)
 
     def _open(self, own: Pass) -> None:
         """Open a step that begins with a use."""
         within = carried(_get(), own.within)
-        self._passes.steps.open(own, within, own.scope or scope_of(own.base))
+        self._steps.open(own, within, own.scope or scope_of(own.base))
 
     def _skip(self, own: Pass, iteration: Iteration, batches: list[Batch]) -> None:
         """The batches before the last are gone without a use: each fetch is a step by itself."""
@@ -250,7 +183,7 @@ class Uses:
             for phase in iteration.kids:
                 phase.move(made)
                 skipped.add(phase)
-            skipped.close(self._passes.steps.micro_of)
+            skipped.close(self._steps.micro_of)
             iteration.kids = rest
             step._start = rest[0]._start
             step._index = own.steps
@@ -275,48 +208,3 @@ class Uses:
         if pending is None or not own.over:
             return False
         return bool(pending.batches) or (iteration is not None and not iteration.was_stepped)
-
-
-def _tensors_in(thing: Any) -> list[Any]:
-    """Tensors in nested lists, tuples, dictionaries and plain objects: the first ones."""
-    import torch  # noqa: PLC0415
-
-    found: list[Any] = []
-    waiting = [(thing, 0)]
-    for _ in range(_OBJECTS):
-        if not waiting or len(found) >= _TENSORS:
-            break
-        each, depth = waiting.pop(0)
-        if issubclass(type(each), torch.Tensor):
-            found.append(each)
-        elif depth < _DEPTH:
-            waiting += [(inner, depth + 1) for inner in _parts_of(each)]
-    return found
-
-
-def _parts_of(thing: Any) -> list[Any]:
-    kind = type(thing)
-    if issubclass(kind, (list, tuple)):
-        parts = list.__iter__(thing) if issubclass(kind, list) else tuple.__iter__(thing)
-    elif issubclass(kind, dict):
-        parts = iter(dict.values(thing))
-    elif issubclass(kind, UserDict):
-        parts = iter([thing.data])
-    else:
-        attributes = getattr(thing, "__dict__", None)
-        parts = iter(attributes.values() if type(attributes) is dict else ())
-    return list(itertools.islice(parts, _TENSORS))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    import torch  # noqa: PLC0415
-
-    if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
-        return False
-    try:
-        with torch._C.DisableTorchFunction():
-            return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return False  # it has none

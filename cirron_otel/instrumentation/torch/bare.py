@@ -28,7 +28,9 @@ from .kinds import (
 from .one_pass import by_hand, scope_of
 
 if TYPE_CHECKING:
-    from .tracker import Tracker
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
 
 _MOST = 4_096
 """Phases that wait for an optimizer's step; of more, the oldest belong to none."""
@@ -44,8 +46,8 @@ Waiting = tuple[Phase, int, bool]
 class Bare:
     """The phases of one thread outside of every pass."""
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
         self._waiting: list[Waiting] = []
         self._changes: list[int] = []
         """Where in `_waiting` a forward follows a backward and a change of the weights."""
@@ -60,7 +62,7 @@ class Bare:
         self.model: Any = None
         """Stands for the model whose parameter is looked at."""
         self._above: Any = None
-        self._steps = 0
+        self._step_count = 0
         self._made_at = 0
         """The number of optimizers made before the last step."""
         self._is_fresh = False
@@ -68,8 +70,7 @@ class Bare:
 
     def takes(self, phase: Phase, kind: int) -> bool:
         """Whether a phase that is over waits for an optimizer's step, or is of an evaluation."""
-        tracker = self._tracker
-        passes = tracker.passes
+        tracker, passes = self._tracker, self._passes
         if (
             not kind & _KINDS
             or passes.training is not None
@@ -130,8 +131,7 @@ class Bare:
 
     def step(self, optimizer: Any) -> Iteration | None:
         """The step that `optimizer` steps in; None where there is to be none."""
-        tracker = self._tracker
-        passes = tracker.passes
+        tracker, passes = self._tracker, self._passes
         if passes.training is not None or passes.evaluation is not None:
             return None
         self.end_evaluation()
@@ -163,11 +163,11 @@ class Bare:
 
     def _make(self, above: Any, waiting: list[Waiting]) -> Iteration:
         if above is not self._above:
-            self._above, self._steps = above, 0
+            self._above, self._step_count = above, 0
         self._made_at = self._tracker.shared.optimizers_made
         step = new_step()
-        begin(step, "step", self._steps, None, above, _get(), now())
-        self._steps += 1
+        begin(step, "step", self._step_count, None, above, _get(), now())
+        self._step_count += 1
         if waiting:
             first = waiting[0][0]
             step._start, step._trace = first._start, first._trace
@@ -181,7 +181,7 @@ class Bare:
             for phase, _, _ in waiting:
                 if phase._stamps is not None:
                     last.stamp(phase._stamps)
-            last.split(self._tracker.passes.steps.micro_of, groups)
+            last.split(self._steps.micro_of, groups)
         for phase in groups[0] if len(groups) == 1 else ():
             phase.move(last.step)
             last.add(phase)
@@ -247,7 +247,7 @@ class Bare:
             if by_hand(above, EVALUATIONS):
                 return False
             self.close()
-            numbers = self._tracker.passes.numbers
+            numbers = self._passes.numbers
             scope = self.evaluation = Whole.__new__(Whole)
             scope._ends = None
             begin(scope, EVALUATIONS[0], numbers.evaluations, None, above, _get(), now())
@@ -280,7 +280,7 @@ class Bare:
             self.release()
         last, self.iteration = self.iteration, None
         if last is not None:
-            last.close(self._tracker.passes.steps.micro_of)
+            last.close(self._steps.micro_of)
             if self._tracker.shared.attends:
                 self._tracker.shared.step_over()
 

@@ -15,8 +15,9 @@ from .one_pass import Lone, Meeting, Pass, carried, data_of, is_anew, reader, re
 
 if TYPE_CHECKING:
     from .iteration import Iteration
-    from .passes import Passes
-    from .tracker import Tracker
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
 
 _MOST_SUSPENDED = 8
 
@@ -24,8 +25,8 @@ _MOST_SUSPENDED = 8
 class Beside:
     """Decides about other iterators for the training passes of one thread."""
 
-    def __init__(self, tracker: Tracker, passes: Passes) -> None:
-        self._tracker, self._passes = tracker, passes
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
         self._suspended: list[tuple[Any, Any]] = []
         """Iterators whose pass was suspended, and the data that took over: weak references."""
         self.aside: Any = None
@@ -101,8 +102,7 @@ class Beside:
 
     def _open_between(self, own: Pass, met: Meeting, context: Any, current: Any) -> None:
         """Open a step, for the time being: there is none, behind an evaluation for one."""
-        steps = self._passes.steps
-        steps.open(own, *steps.around(own, context, current))
+        self._steps.open(own, *self._steps.around(own, context, current))
         met.is_between = self._tracker.iteration is not None
 
     def settle(self, own: Pass) -> None:
@@ -125,7 +125,7 @@ class Beside:
         """Whether the batch of the other iterator was trained on."""
         iteration: Any = self._tracker.iteration
         if not iteration.was_stepped:
-            if not (iteration.was_backward and self._passes.steps.is_changed(own)):
+            if not (iteration.was_backward and self._steps.is_changed(own)):
                 return False
             iteration.stepped(None)
             return True
@@ -145,7 +145,7 @@ class Beside:
             self._suspend_first(own, iteration, met)
             if own.is_same_loader(iterator):
                 self.keep(own)
-            passes.steps.open(own, own.within, own.scope)
+            self._steps.open(own, own.within, own.scope)
         elif is_divisible and met.had_stepped and not is_turned and self._is_new(own, iterator):
             self._begin_anew(own, iterator, met)
         else:
@@ -161,7 +161,7 @@ class Beside:
 
     def _divide(self, own: Pass, kids: list[Phase]) -> None:
         """These phases of the open step are a step of the same epoch by themselves."""
-        steps, iteration = self._passes.steps, self._tracker.iteration
+        steps, iteration = self._steps, self._tracker.iteration
         if iteration is not None and not iteration.kids:
             self._give_up(own, iteration)
         else:
@@ -210,7 +210,7 @@ class Beside:
 
     def _close(self, own: Pass, lone: Lone) -> None:
         iteration = lone.iteration
-        iteration.close(self._passes.steps.micro_of)
+        iteration.close(self._steps.micro_of)
         own.reached = max(own.reached, iteration.step._until)
 
     def end_lone(self, own: Pass) -> None:
@@ -273,8 +273,8 @@ class Beside:
             other.scope._start = kids[0]._start
         self._fill(kids)
         other.fetches, other.is_decided = 2, True
-        passes.steps.close(other)
-        passes.steps.open(other, other.within, other.scope)
+        self._steps.close(other)
+        self._steps.open(other, other.within, other.scope)
 
     def _fill(self, kids: list[Phase]) -> None:
         """These phases, which come before, are in the step that was just opened."""

@@ -19,6 +19,7 @@ from .loaders import Accelerate, Loaders
 from .modules import Modules
 from .optimizers import Makings, Optimizers, Scaler
 from .ranks import Ranks
+from .recovery import finish
 from .shared import Shared
 from .trackers import Trackers
 from .transfers import Transfers
@@ -164,7 +165,7 @@ class TorchInstrumentation:
             self.patches.mend_all()
             self._optimizers.remove()
             for tracker in tuple(self.shared.trackers):
-                tracker.finish()
+                finish(tracker)
             if self.shared.clock is not None:
                 self.shared.clock.close()
         except Exception as error:

@@ -86,7 +86,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
     try:
         if tracker.inside:
             settle_down(tracker)
-        load = tracker.passes.before_fetch(iterator)
+        load = tracker.before_fetch(iterator)
         tracker.was_forward = False
     except BaseException as error:
         tracker.failed(error)

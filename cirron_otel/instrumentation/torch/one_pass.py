@@ -16,8 +16,8 @@ from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.unwinding import Place, keep
 
 if TYPE_CHECKING:
-    from .ahead import Pending
     from .iteration import Iteration
+    from .pending import Pending
 
 _OURS = (SPAN_KEY, SCOPE_KEY)
 

@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from ...sdk.buffers import pressure
 from ...sdk.clock import now
-from ...sdk.phase import LOOP_KEY, STEPS, Phase, Step
+from ...sdk.phase import LOOP_KEY, STEPS, Step
 from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ...sdk.unwinding import Place, keep, loop_left
-from .ahead import Pending, Uses
+from .ahead import Uses
+from .bare import Bare
 from .beside import Beside
-from .deciding import decide_training, turn_into_training
-from .kinds import EPOCHS, LOAD
+from .deciding import Reclassifier
+from .kinds import EPOCHS
 from .one_pass import Pass, again, by_hand, carried, has_one_batch, scope_of
+from .open_passes import Numbers, OpenPasses
+from .pending import Pending
 from .steps import Steps
 from .tails import Tail, Tails
 
 if TYPE_CHECKING:
-    from .tracker import Tracker
+    from .open_step import OpenStep
 
 _AHEAD = 64
 """Batches that may be fetched before one is used; after more an evaluation is one."""
@@ -33,58 +36,44 @@ _get = CONTEXT.get
 _set = CONTEXT.set
 
 
-class Numbers:
-    """How many epochs and evaluations there were: the tasks of a thread count together."""
-
-    __slots__ = ("epochs", "evaluations")
-
-    def __init__(self) -> None:
-        self.epochs = self.evaluations = 0
-
-
-class Passes:
+class Passes(OpenPasses):
     """The passes of one thread, or of one asyncio task."""
 
-    def __init__(self, tracker: Tracker, numbers: Numbers) -> None:
+    def __init__(self, tracker: OpenStep, numbers: Numbers) -> None:
+        super().__init__(numbers)
         self._tracker = tracker
-        self.steps = Steps(tracker, self)
-        self.beside = Beside(tracker, self)
-        self.uses = Uses(tracker, self)
+        self.steps = steps = Steps(tracker, self)
+        self.beside = Beside(tracker, self, steps)
+        self.uses = Uses(tracker, self, steps)
+        self.tails = Tails(tracker, self, steps)
+        self.bare = Bare(tracker, self, steps)
+        self._reclassifier = Reclassifier(tracker, self, steps)
         self._thread = threading.get_ident()
-        self.training: Pass | None = None
-        self.evaluation: Pass | None = None
-        self.tails = Tails(tracker, self)
-        self.numbers = numbers
-        self._busy = False
+        self.is_busy = False
+        """Whether a fetch is being arranged: an iterator that is gone meanwhile ends no pass."""
 
     # --- fetching -------------------------------------------------------------------------------
 
-    def before_fetch(self, iterator: Any) -> Phase | None:
-        """The `data_load` of a fetch that begins now, in the step that it belongs to."""
+    def arrange(self, iterator: Any) -> bool:
+        """Open the step that a fetch of `iterator` belongs to; False if nothing is recorded."""
         tracker = self._tracker
-        self._busy = True
-        try:
-            if state.session is NOWHERE:
-                pressure.first()
-                if not state.recording:
-                    return None
-            if not tracker.shared.has_tasks and running_loop() is not None:
-                tracker.shared.divide()
+        if state.session is NOWHERE:
+            pressure.first()
+            if not state.recording:
+                return False
+        if not tracker.shared.has_tasks and running_loop() is not None:
+            tracker.shared.divide()
+        context = _get()
+        if self.tails.tail is not None:
+            self.tails.fetch(iterator)
             context = _get()
-            if self.tails.tail is not None:
-                self.tails.fetch(iterator)
-                context = _get()
-            tracker.batch = batch = context.get(LOOP_KEY)
-            if batch is None and tracker.shared.owns_step:
-                current: Any = context.get(SCOPE_KEY) or state.session
-                iteration = tracker.iteration
-                if (iteration is not None and current is iteration.step) or not by_hand(
-                    current, STEPS
-                ):
-                    self._arrange(iterator, context, current)
-            return tracker.enter(LOAD, None)
-        finally:
-            self._busy = False
+        tracker.batch = batch = context.get(LOOP_KEY)
+        if batch is None and tracker.shared.owns_step:
+            current: Any = context.get(SCOPE_KEY) or state.session
+            iteration = tracker.iteration
+            if (iteration is not None and current is iteration.step) or not by_hand(current, STEPS):
+                self._arrange(iterator, context, current)
+        return True
 
     def _arrange(self, iterator: Any, context: Any, current: Any) -> None:
         """Have the right scope open for a fetch of `iterator`."""
@@ -141,7 +130,7 @@ class Passes:
         if self.training is not None and self.training.is_single:
             self.beside.drop_single(self.training)
         self.end_training()
-        self._tracker.bare.close()
+        self.bare.close()
         context = _get()
         own = Pass(iterator, self.gone(), context, self._tracker.settle, is_training=True)
         own.stepped = self._tracker.stepped
@@ -170,7 +159,7 @@ class Passes:
             self.beside.settle(own)
             if not self.uses.waits(own):
                 self.steps.close(own)
-        tracker.bare.close()
+        self.bare.close()
         context = _get()
         others = Pass(iterator, self.gone(), context, tracker.settle, is_training=False)
         others.is_firm = others.is_decided = not tracker.shared.is_grad_enabled()
@@ -192,7 +181,7 @@ class Passes:
                 if (
                     passes is not None
                     and threading.get_ident() == passes._thread
-                    and not passes._busy
+                    and not passes.is_busy
                     and not passes._tracker.inside
                 ):
                     passes.end_dead(dead)
@@ -213,7 +202,7 @@ class Passes:
         if own.pending is not None and self.uses.stays(own, own.pending):
             return
         if not own.is_decided:
-            decide_training(self, own)
+            self._reclassifier.decide_training(own)
             if self.training is not own:
                 return
         if iteration is not None and iteration.accumulates and self.steps.is_changed(own):
@@ -263,7 +252,7 @@ class Passes:
         others = self.evaluation
         if others is not None:
             if not others.is_firm:
-                turn_into_training(self, others)
+                self._reclassifier.turn_into_training(others)
             return
         if self.training is not None and (self.training.met or self.training.lone):
             self.beside.trains(self.training)
@@ -297,10 +286,6 @@ class Passes:
         elif own is not None:
             self.beside.exhausted(own, iterator, now())
 
-    def uncount_epoch(self, own: Pass) -> None:
-        """A pass turned out to be none: the next has its number."""
-        self.numbers.epochs -= own.scope is not None
-
     def end_dead(self, dead: Any) -> None:
         """An iterator is gone: its loop was left, by `break` or by an exception."""
         left = loop_left(2)
@@ -320,6 +305,7 @@ class Passes:
         self._end_evaluation()
         self.end_training()
         self.tails.settle()
+        self.bare.close()
 
     def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
         others, self.evaluation = self.evaluation, None
@@ -364,7 +350,7 @@ class Passes:
             self.uncount_epoch(own)
             return
         if not own.is_decided:
-            decide_training(self, own)
+            self._reclassifier.decide_training(own)
             if self.evaluation is own:
                 self._end_evaluation(at, left)
                 return

@@ -18,10 +18,10 @@ from ...sdk.clock import now
 from ...sdk.errors import swallowed
 from ...sdk.phase import Phase
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY
+from .left_open import break_off
 
 if TYPE_CHECKING:
     from .tracker import Tracker
-
 
 _HOOKS = __name__.rpartition(".")[0]
 
@@ -55,6 +55,21 @@ def start_over(tracker: Tracker) -> None:
         swallowed("torch", error)
     passes = tracker.passes
     tracker.__init__(tracker.shared, passes.numbers)  # type: ignore[misc]
+
+
+def finish(tracker: Tracker) -> None:
+    """The session ends: nothing is held any more. Raises nothing."""
+    try:
+        if tracker.has_failed:
+            start_over(tracker)
+            return
+        if tracker.open is not None:
+            break_off(tracker)
+        if tracker.copies is not None:
+            tracker.copies.over()
+        tracker.passes.end_all()
+    except BaseException as error:
+        tracker.failed(error)
 
 
 def _open(tracker: Tracker) -> Iterator[Phase]:

@@ -15,8 +15,8 @@ from .iteration import Iteration, new_step
 from .one_pass import Pass, scope_of, without_step
 
 if TYPE_CHECKING:
-    from .passes import Passes
-    from .tracker import Tracker
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
 
 _get = CONTEXT.get
 _set = CONTEXT.set
@@ -26,7 +26,7 @@ _new = Step.__new__
 class Steps:
     """The steps of one thread's passes."""
 
-    def __init__(self, tracker: Tracker, passes: Passes) -> None:
+    def __init__(self, tracker: OpenStep, passes: OpenPasses) -> None:
         self._tracker, self._passes = tracker, passes
 
     def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - written out, see below
@@ -185,7 +185,7 @@ class Steps:
             iteration.dissolve(iteration.step._above)
 
 
-def _fold(tracker: Tracker, step: Any, iteration: Iteration, every: int) -> None:
+def _fold(tracker: OpenStep, step: Any, iteration: Iteration, every: int) -> None:
     """Record the phases of every `every`th step, and fold those of the others into it."""
     step._is_detailed = is_detailed = tracker.steps_begun % every == 0
     tracker.steps_begun += 1

@@ -14,8 +14,9 @@ from .iteration import Iteration
 from .one_pass import Pass, carried, reader
 
 if TYPE_CHECKING:
-    from .passes import Passes
-    from .tracker import Tracker
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
 
 
 class Tail:
@@ -32,8 +33,8 @@ class Tail:
 class Tails:
     """Decides about the tails of one thread's passes."""
 
-    def __init__(self, tracker: Tracker, passes: Passes) -> None:
-        self._tracker, self._passes = tracker, passes
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
         self.tail: Tail | None = None
 
     # --- behind the pass ------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class Tails:
         if tail is None:
             return
         own, iteration = tail.own, tail.iteration
-        iteration.close(self._passes.steps.micro_of)
+        iteration.close(self._steps.micro_of)
         own.reached = max(own.reached, iteration.step._until)
         if self._tracker.shared.attends:
             self._tracker.shared.step_over()
@@ -81,7 +82,7 @@ class Tails:
             or tail.own.scope is None
             or not shared.is_grad_enabled()
             or shared.is_evaluating()
-            or self._passes.steps.is_changed(tail.own)
+            or self._steps.is_changed(tail.own)
         ):
             self.settle()
             return

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context.context import Context
 
-from ...sdk.buffers import local, pressure
+from ...sdk.buffers import pressure
 from ...sdk.clock import now
 from ...sdk.enclosing import Enclosing, innermost
-from ...sdk.errors import swallowed
-from ...sdk.phase import STEPS, Fetched, Phase, Step, Whole, begin, enter, leave
-from ...sdk.scope import MAX_DEPTH, NOWHERE
+from ...sdk.phase import STEPS, Phase, Step, Whole, begin, enter, leave
+from ...sdk.scope import NOWHERE
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
-from .bare import Bare
-from .iteration import Iteration
 from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
-from .left_open import break_off
-from .passes import Numbers, Passes
-from .recovery import start_over
+from .open_passes import Numbers
+from .open_step import OpenStep
+from .passes import Passes
 
 if TYPE_CHECKING:
     from .shared import Shared
@@ -34,76 +31,38 @@ _reset = CONTEXT.reset
 _new = Phase.__new__
 
 
-class Tracker:
-    """One thread's. Its methods raise nothing."""
+class Tracker(OpenStep):
+    """The phases, steps and passes of one thread. Only `before_fetch` may raise."""
 
-    # There are more than an object holds beside its dictionary, and the dictionary is slower.
-    __slots__ = ("__weakref__", "backward", "backwards", "bare", "batch", "buffers", "clock",
-                 "compiled", "context", "copies", "depth", "folds", "has_failed", "inside",
-                 "is_plain", "iteration", "open", "parent", "partial", "partial_until", "passes",
-                 "shared", "spare", "step", "stepped", "stepping", "steps", "steps_begun",
-                 "was_forward")  # fmt: skip
+    # Slots rather than attributes in a dictionary: there are more than an object holds inline.
+    __slots__ = (
+        "__weakref__", "backward", "backwards", "bare", "compiled", "open", "partial",
+        "partial_until", "passes", "spare", "stepping", "steps", "was_forward",
+    )  # fmt: skip
 
     def __init__(self, shared: Shared, numbers: Numbers | None = None) -> None:
-        self.shared = shared
-        self.inside = 0
-        """The kinds of phases that are open, as bits."""
+        super().__init__(shared)
         self.open: Phase | None = None
-        """The innermost of them."""
-        self.iteration: Iteration | None = None
-        """The step of a loader's pass that is open."""
-        self.step: Any = None
-        self.is_plain = False
-        """Whether the pass is decided and a step is open: nothing special is to be expected."""
-        self.context: Any = None
-        """The context in which the step is current; what is entered in it lies directly in it."""
-        self.parent: Any = None
-        """What phases in it hang on: the step, or its open micro step."""
-        self.depth = 0
-        """Theirs."""
-        self.folds = False
-        """Whether phases in it are not recorded by themselves: see `Step._folded`."""
-        self.steps_begun = 0
-        """Steps of loaders' passes, with `detail_every`."""
-        self.buffers: Any = None
-        self.clock: Any = shared.clock
-        self.batch: Fetched | None = None
-        """What is fetched now belongs to the next item of a loop by hand."""
+        """The innermost open phase."""
         self.backward: Phase | None = None
-        """The backward that is open, for what is computed again on other threads."""
+        """The open backward: the parent of what is recomputed on other threads."""
         self.stepping: Any = None
-        """The optimizer's step that is open."""
+        """The open step of an optimizer."""
         self.spare: Any = None
-        """What `stepping` was last, to be used again."""
+        """The last object in `stepping`, to be used again."""
         self.was_forward = False
         """Whether a model was called since the last fetch, and since the last optimizer step."""
         self.partial: Any = None
-        """The model whose `forward` was met while it ran."""
+        """The model whose `forward` was discovered while it ran."""
         self.partial_until = 0
-        """The end of its last inner call that was seen."""
+        """When the last inner call of `partial` that was seen ended, monotonic ns."""
         self.compiled: Any = None
-        """The call of a compiled function that is open."""
+        """The open call of a compiled function."""
         self.backwards = 0
-        """Backwards begun so far."""
-        self.stepped = 0
-        """Optimizer steps begun so far."""
-        self.copies: Any = None
-        """Copies to a device that more may follow."""
-        self.has_failed = False
-        """Whether something of ours raised: the next fetch starts over."""
+        """Number of backwards begun."""
         self.passes = Passes(self, numbers or Numbers())
         self.steps = self.passes.steps
-        self.bare = Bare(self)
-
-    def failed(self, error: BaseException) -> None:
-        """Note an error in our own code: the state of this tracker may be inconsistent.
-
-        An exception of a signal handler, such as KeyboardInterrupt, is raised again.
-        """
-        self.has_failed, self.is_plain = True, False
-        if not isinstance(error, Exception):
-            raise error
-        swallowed("torch", error)
+        self.bare = self.passes.bare
 
     # --- phases ---------------------------------------------------------------------------------
 
@@ -283,28 +242,6 @@ class Tracker:
         except BaseException as problem:
             self.failed(problem)
 
-    def opened(self, iteration: Iteration, context: Any) -> None:
-        """A step is open: `context` is the one in which it is current."""
-        self.iteration = iteration
-        self.step = self.parent = iteration.step
-        self.depth = iteration.step._depth + 1
-        self.folds = False
-        # What is below a step that lies too deep, or is none, finds its place by itself.
-        self.context = context if iteration.step._id and self.depth <= MAX_DEPTH else None
-        self.buffers = local.b
-
-    def into(self, micro: Any) -> None:
-        """Phases belong to a micro step from here on; None: to the step itself."""
-        self.folds = False
-        self.parent = parent = self.step if micro is None else micro
-        if parent is not None:
-            self.depth = parent._depth + 1
-
-    def closed(self) -> None:
-        """No step of a pass is open."""
-        self.iteration = self.step = self.parent = self.context = None
-        self.is_plain = self.folds = False
-
     def _place(self, phase: Phase, kind: int, above: Any) -> None:
         """Say when a phase that does not lie in the open step may be finished."""
         others = self.passes.evaluation
@@ -343,13 +280,6 @@ class Tracker:
             phase.finish()
         except BaseException as error:
             self.failed(error)
-
-    def settle(self, phase: Phase) -> None:
-        """Finish a phase as soon as the device's time of it is known."""
-        if phase._stamps is None or phase is self.copies:
-            phase.finish()
-        else:
-            self.clock.settle(phase)
 
     def _note(self, kind: int) -> None:
         """Something ran that does not lie directly in the step: it counts all the same."""
@@ -394,6 +324,15 @@ class Tracker:
             or (others is not None and scope is others.scope)
         )
 
+    def before_fetch(self, iterator: Any) -> Phase | None:
+        """Open the `data_load` of a fetch that begins now, in the step that it belongs to."""
+        passes = self.passes
+        passes.is_busy = True
+        try:
+            return self.enter(LOAD, None) if passes.arrange(iterator) else None
+        finally:
+            passes.is_busy = False
+
     def fetched(self, load: Phase, batch: Any) -> None:
         """A fetch has given a batch."""
         try:
@@ -405,20 +344,5 @@ class Tracker:
         """A backward or an optimizer's step begins."""
         try:
             self.passes.trains()
-        except BaseException as error:
-            self.failed(error)
-
-    def finish(self) -> None:
-        """The session ends: nothing is held any more."""
-        try:
-            if self.has_failed:
-                start_over(self)
-                return
-            if self.open is not None:
-                break_off(self)
-            if self.copies is not None:
-                self.copies.over()
-            self.passes.end_all()
-            self.bare.close()
         except BaseException as error:
             self.failed(error)

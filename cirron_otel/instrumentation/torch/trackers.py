@@ -10,6 +10,7 @@ from typing import Any
 from ...sdk.phase import Step, Whole
 from ...sdk.state import CONTEXT, SCOPE_KEY
 from .kinds import LOAD
+from .recovery import finish
 from .shared import Shared
 from .tracker import Tracker
 
@@ -112,7 +113,7 @@ def _of_task(own: Tracker, tasks: Any) -> Tracker:
 
 def _task_over(tracker: Tracker) -> None:
     tracker.shared.trackers.discard(tracker)
-    tracker.finish()
+    finish(tracker)
 
 
 class _Nobodys:
@@ -136,4 +137,4 @@ class _Sentinel:
         tracker = self._tracker
         tracker.shared.trackers.discard(tracker)
         tracker.shared.threads_changed()
-        tracker.finish()
+        finish(tracker)

@@ -38,7 +38,7 @@ GUARDS = {
     "loaders._is_none", "Modules.enter",
     "optimizers.begin_step", "optimizers.begin_plain", "optimizers.end_step",
     "recovery.start_over", "Tracker.enter", "Tracker.enter_plain", "Tracker.exit",
-    "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "Tracker.failed", "loaders.exhausted",
+    "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "OpenStep.failed", "loaders.exhausted",
     "upkeep._is_free", "upkeep._of", "upkeep._add",
     "Tracker.fetched",
 }  # fmt: skip
