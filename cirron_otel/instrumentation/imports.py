@@ -1,4 +1,4 @@
-"""Told when a module has been imported, without importing it."""
+"""Calls back after the import of a module, without importing it."""
 
 from __future__ import annotations
 
@@ -11,55 +11,54 @@ from typing import Any
 
 from ..sdk.errors import swallowed
 
-Met = Callable[[ModuleType], None]
+OnImport = Callable[[ModuleType], None]
 
 
-class Imports(MetaPathFinder):
-    """A finder that finds nothing itself, and wraps the loader of what is waited for."""
+class ImportWatcher(MetaPathFinder):
+    """A finder that finds no module itself, but wraps the loaders of the modules it watches."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Met] = {}
+        self._callbacks: dict[str, list[OnImport]] = {}
 
-    def on(self, name: str, met: Met) -> None:
-        """Call `met` with the module `name` after its first import; now if that has been."""
+    def on(self, name: str, callback: OnImport) -> None:
+        """Call `callback` with the module `name` after its first import; now if it is imported."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
-            met(module)
+            callback(module)
             return
-        self._waiting[name] = met
+        self._callbacks.setdefault(name, []).append(callback)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
-    def look_again(self) -> None:
-        """Tell of modules that another thread was importing when they were asked for."""
-        for name in list(self._waiting):
+    def rescan(self) -> None:
+        """Call back for modules that another thread was importing when `on` was called."""
+        for name in list(self._callbacks):
             module = sys.modules.get(name)
             if module is not None and not _is_loading(module):
-                self.tell(name, module)
+                self.notify(name, module)
 
-    def tell(self, name: str, module: ModuleType) -> None:
-        """A module is there: told once. Raises nothing."""
-        met = self._waiting.pop(name, None)
-        try:
-            if met is not None:
-                met(module)
-        except Exception as error:
-            swallowed("hooks", error)
+    def notify(self, name: str, module: ModuleType) -> None:
+        """Call the callbacks of an imported module, the first time only. Raises nothing."""
+        for callback in self._callbacks.pop(name, ()):
+            try:
+                callback(module)
+            except Exception as error:
+                swallowed("hooks", error)
 
     def remove(self) -> None:
-        """Wait for nothing any more."""
-        self._waiting.clear()
+        """Watch no module any more."""
+        self._callbacks.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders give, its loader wrapped.
+        """Return the spec that the other finders return, with its loader wrapped.
 
-        It may be asked for by somebody who only wants to know whether there is such a module.
+        A caller may only check whether the module exists, and never import it.
         """
-        if fullname not in self._waiting:
+        if fullname not in self._callbacks:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -67,25 +66,25 @@ class Imports(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, self)
+                    spec.loader = _NotifyingLoader(spec.loader, self)
                 return spec
         return None
 
 
-class _Telling(Loader):
-    """A loader that tells when it is done, and is replaced by the one it wraps."""
+class _NotifyingLoader(Loader):
+    """Wraps a loader, notifies the watcher after the import, and puts the loader back."""
 
-    def __init__(self, loader: Any, imports: Imports) -> None:
-        self._loader, self._imports = loader, imports
+    def __init__(self, loader: Any, watcher: ImportWatcher) -> None:
+        self._loader, self._watcher = loader, watcher
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":
-            raise AttributeError(name)  # a copy that is being made
+            raise AttributeError(name)  # while a copy is created
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
@@ -93,7 +92,7 @@ class _Telling(Loader):
             spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._imports.tell(module.__name__ if spec is None else spec.name, module)
+        self._watcher.notify(module.__name__ if spec is None else spec.name, module)
 
 
 def _is_loading(module: ModuleType) -> bool:

@@ -1,118 +1,139 @@
-"""Which frameworks are hooked in a session, when they are imported, and until when."""
+"""The hooks of a session: which frameworks have some, and from when until when."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from ..config import Config
 from ..sdk.errors import reported, swallowed
 from ..sdk.state import state
-from .imports import Imports
-from .owners import owners
+from .base import FrameworkHooks, HookContext, RankCallback
+from .frameworks import FRAMEWORKS, Framework
+from .imports import ImportWatcher
+from .owners import ScopeOwners, owners
 
-TORCH = "torch"
-KNOWN = (TORCH,)
 AUTO, NONE = "auto", "none"
 
 
 class Instrumentation:
-    """The hooks of one session."""
+    """The hooks of one session, into every framework that the program imports."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._imports = Imports()
-        self._torch: Any = None
+    def __init__(
+        self,
+        config: Config,
+        frameworks: Mapping[str, Framework] = FRAMEWORKS,
+        scope_owners: ScopeOwners = owners,
+    ) -> None:
+        self._config, self._frameworks, self._owners = config, frameworks, scope_owners
+        self._imports = ImportWatcher()
+        self.hooks: dict[str, FrameworkHooks] = {}
+        """The hooks that are installed, by the framework's name."""
         self.opens_worker: Any = None
         """Opens the session of a DataLoader's worker (`torch.workers.Open`)."""
-        self._rank_found: Callable[[int, int], None] | None = None
         self.before_loading: Callable[[], object] | None = None
-        """Called before an iterator of a DataLoader is made, and its workers with it."""
+        """Called ahead of each iterator of a DataLoader, and so ahead of its workers."""
+        self._rank_found: RankCallback | None = None
 
     @property
     def installed(self) -> list[str]:
-        """The frameworks that are hooked."""
-        return [TORCH] if self._torch is not None else []
+        """The names of the frameworks that are hooked."""
+        return list(self.hooks)
 
     def install(self) -> None:
-        """Hook what is imported, and what will be. Raises nothing."""
+        """Hook the frameworks that are imported, and each other one when it is. Raises nothing."""
         try:
             wanted = self._config.frameworks
             names = (AUTO,) if wanted is None else tuple(wanted)
+            known = (*self._frameworks, AUTO, NONE)
             for name in names:
-                if name not in (*KNOWN, AUTO, NONE):
-                    expected = ", ".join((*KNOWN, AUTO, NONE))
+                if name not in known:
+                    expected = ", ".join(known)
                     reported("frameworks", f"{name!r} is not hooked: expected {expected}")
-            if TORCH in names:
-                _import(TORCH)
-            if TORCH in names or AUTO in names:
-                self._imports.on(TORCH, lambda _: self._hook_torch())
+            for name, framework in self._frameworks.items():
+                if name in names:
+                    _import(framework.module)
+                if name in names or AUTO in names:
+                    self._imports.on(framework.module, partial(self._hook, name))
         except Exception as error:
             swallowed("hooks", error)
 
-    def _hook_torch(self) -> None:
-        from .torch.cuda import clock_of, devices, memory_of  # noqa: PLC0415 - torch is there now
-        from .torch.instrument import TorchInstrumentation  # noqa: PLC0415
-        from .torch.loaders import announce_loaders  # noqa: PLC0415
-        from .torch.workers import Workers  # noqa: PLC0415
+    def _hook(self, name: str, _module: ModuleType) -> None:
+        """Install the hooks of a framework that is imported. Raises nothing."""
+        try:
+            hooks = self.hooks[name] = self._frameworks[name].create()
+            for claim in hooks.claims:
+                self._owners.claim(claim, name)
+            self._owners.on_change(hooks.owners_changed)
+            hooks.install(
+                HookContext(
+                    config=self._config,
+                    owns=lambda claim: self._owners.owns(claim, name),
+                    on_import=self._imports.on,
+                    worker_opener=lambda: self.opens_worker,
+                    remove_all=self.remove,
+                    before_loading=self.before_loading,
+                    epoch_ended=_epoch_ended,
+                )
+            )
+            if self._rank_found is not None:
+                hooks.ask_rank(self._rank_found)
+        except Exception as error:
+            swallowed("hooks", error)
 
-        made = self._torch = TorchInstrumentation()
-        if self._config.workers and self.opens_worker is not None:
-            made.workers = Workers(lambda: self.opens_worker, self.remove)
-        made.shared.epoch_ended = lambda scope: state.epoch_ended(scope)  # noqa: PLW0108 - read at each call
-        made.shared.detail_every = self._config.detail_every or 0
-        made.shared.memory = memory_of(self._config)
-        for name in ("epoch", "step"):
-            owners.claim(name, TORCH)
-        made.own()
-        owners.on_change(made.own)
-        made.install(clock=clock_of(self._config), devices=devices())
-        if self._rank_found is not None:
-            made.ask_rank(self._rank_found)
-        for module, meet in made.later().items():
-            self._imports.on(module, meet)
-        if self.before_loading is not None:
-            announce_loaders(made.patches, self.before_loading)
-        state.fetched = True
+    def ask_rank(self, found: RankCallback) -> None:
+        """Call `found` once with the rank and the world size, if a framework assigns a rank.
 
-    def ask_rank(self, found: Callable[[int, int], None]) -> None:
-        """Call `found` once with the rank and the world size that a framework knows, if any does.
-
-        That may be now, where a loop begins, or at a flush.
+        That may be now, at the begin of a loop, or at a flush.
         """
         self._rank_found = found
-        if self._torch is not None:
-            self._torch.ask_rank(found)
+        for hooks in self.hooks.values():
+            hooks.ask_rank(found)
 
     def remove(self) -> None:
-        """Take every hook off, and finish what they have open. Raises nothing."""
+        """Remove every hook and close the scopes that hooks have open. Raises nothing."""
         try:
             self._imports.remove()
-            made, self._torch = self._torch, None
-            if made is not None:
-                state.fetched = False
-                owners.forget(made.own)
-                for name in ("epoch", "step"):
-                    owners.release(name, TORCH)
-                made.remove()
         except Exception as error:
             swallowed("hooks", error)
+        while self.hooks:
+            name, hooks = self.hooks.popitem()
+            try:
+                self._owners.forget(hooks.owners_changed)
+                for claim in hooks.claims:
+                    self._owners.release(claim, name)
+                hooks.remove()
+            except Exception as error:
+                swallowed("hooks", error)
 
-    def look_after(self) -> None:
-        """On the flush thread, once a flush: what waits too long waits no more."""
-        self._imports.look_again()
-        if self._torch is not None:
-            self._torch.look_after()
+    def on_flush(self) -> None:
+        """Hook frameworks whose import was missed, and finish what has waited too long.
 
-    def renew(self) -> None:
-        """In a forked child: the hooks stay, what the parent had open is not the child's."""
-        if self._torch is not None:
-            self._torch.renew()
+        Called on the flush thread, once per flush.
+        """
+        self._imports.rescan()
+        for hooks in tuple(self.hooks.values()):
+            hooks.on_flush()
+
+    def after_fork(self) -> None:
+        """In a forked child, forget the parent's open scopes. The hooks stay installed."""
+        for hooks in self.hooks.values():
+            hooks.after_fork()
+
+    def health(self) -> dict[str, dict[str, Any]]:
+        """Return the state of the installed hooks by framework."""
+        return {name: hooks.health() for name, hooks in tuple(self.hooks.items())}
+
+
+def _epoch_ended(scope: Any) -> None:
+    state.epoch_ended(scope)  # the session sets it, so it is read at each call
 
 
 def _import(name: str) -> None:
-    """Import a framework that was asked for by name."""
+    """Import a framework that an option requests by name."""
     if name not in sys.modules:
         try:
             __import__(name)

@@ -1,5 +1,7 @@
-"""Who makes `epoch` and `step`: one framework at a time (Cirron's concepts page, "Framework hook
-priority"). Scopes by hand come before all of them, wherever they are open.
+"""Which framework creates the scopes `epoch` and `step`: one at a time.
+
+The order is that of Cirron's concepts page, "Framework hook priority". Scopes that the program
+opens itself take precedence over every framework.
 """
 
 from __future__ import annotations
@@ -7,49 +9,51 @@ from __future__ import annotations
 from collections.abc import Callable
 
 PRIORITY = ("transformers", "tensorflow", "torch")
-"""The first of those that claim a name has it."""
+"""Of the frameworks that claim a name, the first in this order owns it."""
 
 
-class Owners:
-    """The claims of one process."""
+class ScopeOwners:
+    """The claims of the frameworks in one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, priority: tuple[str, ...] = PRIORITY) -> None:
+        self._priority = priority
         self._claims: dict[str, set[str]] = {}
-        self._told: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def claim(self, name: str, framework: str) -> None:
-        """`framework` makes the scopes `name`, unless one before it claims them, too.
+        """Let `framework` own the scopes `name`, unless one with a higher priority claims them.
 
-        Raises ValueError for a framework that is not in `PRIORITY`.
+        Raises ValueError if `framework` has no priority.
         """
-        if framework not in PRIORITY:
-            expected = ", ".join(PRIORITY)
+        if framework not in self._priority:
+            expected = ", ".join(self._priority)
             raise ValueError(f"{framework!r} claims {name!r}: expected one of {expected}")
         self._claims.setdefault(name, set()).add(framework)
-        self._tell()
+        self._notify()
 
     def release(self, name: str, framework: str) -> None:
-        """It makes them no more."""
+        """Withdraw a claim, if there is one."""
         self._claims.get(name, set()).discard(framework)
-        self._tell()
+        self._notify()
 
     def owns(self, name: str, framework: str) -> bool:
-        """Whether `framework` is the one that makes the scopes `name`."""
+        """Whether `framework` creates the scopes `name`."""
         claims = self._claims.get(name, set())
-        return next((each for each in PRIORITY if each in claims), None) == framework
+        return next((each for each in self._priority if each in claims), None) == framework
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Call `told` after every change."""
-        self._told.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change."""
+        self._callbacks.append(callback)
 
-    def forget(self, told: Callable[[], None]) -> None:
-        """Tell `told` no more."""
-        if told in self._told:
-            self._told.remove(told)
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Stop calling `callback`."""
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
 
-    def _tell(self) -> None:
-        for told in self._told:
-            told()
+    def _notify(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
 
-owners = Owners()
+owners = ScopeOwners()
+"""The claims of this process."""

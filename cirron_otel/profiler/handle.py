@@ -152,7 +152,10 @@ class Profiler:
         try:
             if self.runtime is None:
                 return disabled_health()
-            return health_of(self.runtime)
+            found = health_of(self.runtime)
+            if self.instrumentation is not None:
+                found["hooks"] = self.instrumentation.health()
+            return found
         except Exception as error:
             swallowed("health", error)
             return disabled_health()

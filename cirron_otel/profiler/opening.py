@@ -65,7 +65,7 @@ def open_profiler(
     if is_new:
         instrumentation.install()
     profiler.instrumentation = instrumentation
-    runtime.look_after = instrumentation.look_after
+    runtime.look_after = instrumentation.on_flush
     try:
         _prepare_exits(profiler, resolved, joining)
     except Exception as error:
@@ -163,7 +163,7 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     runtime.abandon()
     hooks = parent.instrumentation
     if hooks is not None:
-        hooks.renew()
+        hooks.after_fork()
     active.profiler, active.last = None, None
     # Below `cirron-otel run` the child is one of the job's processes, as its parent is.
     joining = Joining(

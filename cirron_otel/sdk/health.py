@@ -45,6 +45,7 @@ def disabled_health() -> dict[str, Any]:
         "flush_restart_count": 0,
         "transport": None,
         "installed_hooks": [],
+        "hooks": {},
         "platform_context": {},
         "session_id": None,
         "queue": dict.fromkeys(_QUEUE, 0),
@@ -81,6 +82,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         "flush_restart_count": pipeline.restarts,
         "transport": [target.get("target") for target in targets] or sealer.kind,
         "installed_hooks": [],
+        "hooks": {},
         "platform_context": runtime.config.platform_context,
         "session_id": runtime.origin.session_id,
         "queue": {

@@ -29,7 +29,7 @@ def capture(machine: Machine) -> None:
     is_ready, is_capturing, has_asked = threading.Event(), threading.Event(), threading.Event()
     problems: list[BaseException] = []
     with traced(flush_interval=0.02) as session:
-        hooks = session.profiler.instrumentation._torch
+        hooks = session.profiler.instrumentation.hooks["torch"]
 
         def other() -> None:
             try:
@@ -40,7 +40,7 @@ def capture(machine: Machine) -> None:
                 for _ in range(50):
                     if hooks.shared.clock is not None:
                         hooks.shared.clock.poll()
-                    hooks.look_after()
+                    hooks.on_flush()
                 has_asked.set()
             except BaseException as error:
                 problems.append(error)

@@ -88,7 +88,7 @@ except machine.CheckError as error:
     [
         ("hooks.remove = lambda: swallowed('late', ValueError('!'))", "errors were kept from the"),
         (
-            "hooks._torch.shared.clock = SimpleNamespace(unread=2, expire=int, close=int)",
+            "hooks.hooks['torch'].shared.clock = SimpleNamespace(unread=2, expire=int, close=int)",
             "2 scopes whose time was not read",
         ),
         (

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from cirron_otel.instrumentation.imports import Imports
+from cirron_otel.instrumentation.imports import ImportWatcher
 from cirron_otel.sdk.errors import errors
 
 NAME = "cirron_otel_test_module"
@@ -33,15 +33,15 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def imports() -> Iterator[Imports]:
-    made, before = Imports(), list(sys.meta_path)
+def imports() -> Iterator[ImportWatcher]:
+    made, before = ImportWatcher(), list(sys.meta_path)
     yield made
     made.remove()
     assert sys.meta_path == before
 
 
 @pytest.fixture
-def met(imports: Imports, source: Path) -> list[ModuleType]:
+def met(imports: ImportWatcher, source: Path) -> list[ModuleType]:
     """The module, each time that it is told of."""
     found: list[ModuleType] = []
     imports.on(NAME, found.append)
@@ -61,7 +61,7 @@ def test_an_import_is_told_of_once(met: list[ModuleType]) -> None:
     assert met == [module]
 
 
-def test_what_is_there_already_is_told_of_at_once(imports: Imports, source: Path) -> None:
+def test_what_is_there_already_is_told_of_at_once(imports: ImportWatcher, source: Path) -> None:
     module, met = importlib.import_module(NAME), []
     imports.on(NAME, met.append)
     assert met == [module]
@@ -104,7 +104,9 @@ def test_a_module_that_is_imported_lazily_is_told_of_when_it_is_run(met: list[Mo
     assert met == [module]
 
 
-def test_a_module_that_another_thread_imports_just_now(imports: Imports, source: Path) -> None:
+def test_a_module_that_another_thread_imports_just_now(
+    imports: ImportWatcher, source: Path
+) -> None:
     """It was found before anybody asked for it: a later look finds that it is there."""
     source.write_text("import threading\nSTARTED.set()\nassert GO.wait(60)\n")
     started, go, met = threading.Event(), threading.Event(), []
@@ -118,16 +120,16 @@ def test_a_module_that_another_thread_imports_just_now(imports: Imports, source:
         thread.start()
         assert started.wait(60)
         imports.on(NAME, met.append)
-        imports.look_again()
+        imports.rescan()
         assert met == []
         go.set()
         thread.join()
-    imports.look_again()
-    imports.look_again()
+    imports.rescan()
+    imports.rescan()
     assert met == [sys.modules[NAME]]
 
 
-def test_whoever_is_told_may_fail(imports: Imports, source: Path) -> None:
+def test_whoever_is_told_may_fail(imports: ImportWatcher, source: Path) -> None:
     def fail(_: ModuleType) -> None:
         raise ValueError("not as expected")
 
@@ -138,16 +140,16 @@ def test_whoever_is_told_may_fail(imports: Imports, source: Path) -> None:
 
 
 def test_after_removal_nothing_is_told(
-    met: list[ModuleType], imports: Imports, source: Path
+    met: list[ModuleType], imports: ImportWatcher, source: Path
 ) -> None:
     imports.remove()
     imports.remove()
     importlib.import_module(NAME)
-    imports.look_again()
+    imports.rescan()
     assert met == []
 
 
-def test_a_module_that_there_is_not(imports: Imports) -> None:
+def test_a_module_that_there_is_not(imports: ImportWatcher) -> None:
     imports.on("cirron_otel_no_such_module", lambda _: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("cirron_otel_no_such_module")

@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
-from cirron_otel.instrumentation.owners import PRIORITY, Owners
+from cirron_otel.instrumentation.owners import PRIORITY, ScopeOwners
 
 
-def owner(owners: Owners, name: str) -> list[str]:
+def owner(owners: ScopeOwners, name: str) -> list[str]:
     return [framework for framework in PRIORITY if owners.owns(name, framework)]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(PRIORITY)))
 def test_in_whatever_order_they_claim_the_first_of_the_page_has_it(order: tuple[str, ...]) -> None:
     """Cirron's concepts page: transformers, tensorflow, torch."""
-    owners = Owners()
+    owners = ScopeOwners()
     assert owner(owners, "step") == []
     for number, framework in enumerate(order, 1):
         owners.claim("step", framework)
@@ -29,7 +29,7 @@ def test_in_whatever_order_they_claim_the_first_of_the_page_has_it(order: tuple[
 
 
 def test_a_claim_twice_is_one_and_a_release_of_none_is_nothing() -> None:
-    owners = Owners()
+    owners = ScopeOwners()
     owners.release("epoch", "torch")
     owners.claim("epoch", "torch")
     owners.claim("epoch", "torch")
@@ -38,7 +38,7 @@ def test_a_claim_twice_is_one_and_a_release_of_none_is_nothing() -> None:
 
 
 def test_those_that_want_to_know_are_told_of_every_change() -> None:
-    owners, told = Owners(), []
+    owners, told = ScopeOwners(), []
 
     def tell() -> None:
         told.append(owner(owners, "epoch"))
@@ -55,4 +55,4 @@ def test_those_that_want_to_know_are_told_of_every_change() -> None:
 
 def test_a_framework_that_is_not_known_cannot_claim() -> None:
     with pytest.raises(ValueError, match="'jax' claims 'epoch': expected one of transformers, ten"):
-        Owners().claim("epoch", "jax")
+        ScopeOwners().claim("epoch", "jax")

@@ -145,7 +145,7 @@ def test_an_evaluation_longer_than_the_deadline_loses_no_time(
             for x, _ in loader(200):
                 model(x)
                 device.seconds += DEADLINE_S / 100
-                profiler.instrumentation.look_after()
+                profiler.instrumentation.on_flush()
     found = [gpu_ms(node) for node in tree(tmp_path).one("eval").find("forward")]
     assert found == [FORWARD_MS] * 200
 

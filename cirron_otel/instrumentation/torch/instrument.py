@@ -1,21 +1,23 @@
-"""Torch's hooks, put together: installed once, removed once."""
+"""The hooks into torch of one session: put together, installed once, removed once."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ...sdk.errors import reported, swallowed
-from ..owners import owners
+from ...sdk.state import state
+from ..base import FrameworkHooks, HookContext, RankCallback
 from ..patches import Patches
 from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
+from .cuda import clock_of, devices, memory_of
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
-from .loaders import Accelerate, Loaders
+from .loaders import Accelerate, Loaders, announce_loaders
 from .modules import Modules
 from .optimizers import Makings, Optimizers, Scaler
 from .ranks import Ranks
@@ -27,8 +29,10 @@ from .upkeep import Scopes, Upkeep
 from .workers import TORCHDATA, Workers
 
 
-class TorchInstrumentation:
-    """The hooks of one session; torch is imported by making it."""
+class TorchHooks(FrameworkHooks):
+    """The hooks of one session; constructing it imports torch."""
+
+    claims: ClassVar = ("epoch", "step")
 
     def __init__(self) -> None:
         self.shared = Shared()
@@ -40,21 +44,44 @@ class TorchInstrumentation:
         self._scopes = Scopes(self.trackers)
         self._upkeep = Upkeep(self._scopes, self.patches)
         self._files = CheckpointFiles(self._scopes, self.patches)
+        self._owns: Callable[[str], bool] = bool
         self._parents: Any = None
         """In a forked child: the parent's clock."""
         self.workers: Workers | None = None
-        """Traces the processes of a DataLoader, where that is wanted."""
+        """Traces the processes of a DataLoader, unless that is turned off."""
+        self.not_recorded: list[str] = []
+        """The parts that this version of torch does not allow to be hooked."""
 
-    def ask_rank(self, found: Callable[[int, int], None]) -> None:
-        """Call `found` with rank and world size when torch.distributed knows them, perhaps now."""
+    def ask_rank(self, found: RankCallback) -> None:
+        """Call `found` with rank and world size once torch.distributed has assigned them."""
         look = self.shared.look_for_rank = Ranks(found).look
         look()
 
-    def install(self, *, clock: Any = None, devices: frozenset[str] = frozenset()) -> None:
-        """Hook what there is. What this torch does not have is left out, with one warning.
+    def install(self, context: HookContext) -> None:
+        """Hook the parts of torch, and those of other modules when they are imported.
 
-        `clock` is a device's (see `clock`), `devices` are the types of devices that a copy to is
-        recorded. Raises nothing.
+        A part that this version of torch lacks is left out, with one warning for each reason.
+        """
+        config, shared = context.config, self.shared
+        if config.workers and context.worker_opener() is not None:
+            self.workers = Workers(context.worker_opener, context.remove_all)
+        shared.epoch_ended = context.epoch_ended
+        shared.detail_every = config.detail_every or 0
+        shared.memory = memory_of(config)
+        self._owns = context.owns
+        self.owners_changed()
+        self._install_torch(clock_of(config), devices())
+        for module, install in self._later().items():
+            context.on_import(module, install)
+        if context.before_loading is not None:
+            announce_loaders(self.patches, context.before_loading)
+        state.fetched = True
+
+    def _install_torch(self, clock: Any, devices: frozenset[str]) -> None:
+        """Hook torch itself. Raises nothing.
+
+        `clock` measures time on a device (see clock.py), or is None. `devices` are the types of
+        devices to which copies are recorded.
         """
         self.shared.clock = clock
         if clock is not None:
@@ -91,15 +118,14 @@ class TorchInstrumentation:
         if self._optimizers.is_installed:  # else every step would look as if it was left out
             Scaler(self.trackers).install(patches)
 
-    def own(self) -> None:
-        """Look again which names are torch's."""
-        self.shared.owns_epoch = owners.owns("epoch", "torch")
-        self.shared.owns_step = owners.owns("step", "torch")
+    def owners_changed(self) -> None:
+        """Read again which names are torch's."""
+        self.shared.owns_epoch, self.shared.owns_step = self._owns("epoch"), self._owns("step")
         for tracker in tuple(self.shared.trackers):
-            tracker.is_plain = False  # it looks again at its next fetch
+            tracker.is_plain = False  # the next fetch decides again
 
-    def later(self) -> dict[str, Callable[[Any], None]]:
-        """What is hooked when a module is imported, by the module's name."""
+    def _later(self) -> dict[str, Callable[[Any], None]]:
+        """Return the functions that hook modules which may be imported later, by module."""
         trackers, patches, workers = self.trackers, self.patches, self.workers
         found: dict[str, Callable[[Any], None]] = {
             "torch._dynamo.eval_frame": lambda module: self._install(
@@ -136,11 +162,16 @@ class TorchInstrumentation:
         version = getattr(sys.modules.get("torch"), "__version__", "?")
         for problem, names in failed.items():
             lost = ", ".join(names)
-            told = f"torch {version} is not as expected ({problem}): not recorded: {lost}"
-            reported(f"torch: {lost}", told)
+            self.not_recorded += names
+            message = f"torch {version} is not as expected ({problem}): not recorded: {lost}"
+            reported(f"torch: {lost}", message)
 
-    def look_after(self) -> None:
-        """On the flush thread: finish what waits too long for a device, or for another copy."""
+    def health(self) -> dict[str, Any]:
+        """Return the parts that are not recorded."""
+        return {"not_recorded": list(self.not_recorded)}
+
+    def on_flush(self) -> None:
+        """Finish the phases that have waited too long for a device, or for another copy."""
         self.shared.look_for_rank()
         for tracker in tuple(self.shared.trackers):
             copies = tracker.copies
@@ -149,8 +180,8 @@ class TorchInstrumentation:
         if self.shared.clock is not None:
             self.shared.clock.expire()
 
-    def renew(self) -> None:
-        """In a forked child: one thread, which is in no loop of the parent's."""
+    def after_fork(self) -> None:
+        """In a forked child, start with one thread that is in no loop."""
         self._parents = self._parents or self.shared.clock  # not to be destroyed here
         self.shared.clock = self.shared.memory = None  # a device is not a forked child's
         self.shared.leave_device()
@@ -158,7 +189,8 @@ class TorchInstrumentation:
         self.trackers.renew()
 
     def remove(self) -> None:
-        """Take every hook off, and finish what is open. Raises nothing."""
+        """Remove every hook, and close the open scopes. Raises nothing."""
+        state.fetched = False
         try:
             self.shared.rest()
             self.patches.undo()

@@ -1,0 +1,29 @@
+"""The table of frameworks that can be hooked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .base import FrameworkHooks
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework: its name in the option `frameworks` is its key in the table."""
+
+    module: str
+    """The module whose import is waited for."""
+    create: Callable[[], FrameworkHooks]
+    """Creates the hooks. Called once the framework is imported; it imports the hooks' modules."""
+
+
+def _torch() -> FrameworkHooks:
+    from .torch.instrument import TorchHooks  # noqa: PLC0415 - torch is imported by now
+
+    return TorchHooks()
+
+
+FRAMEWORKS: dict[str, Framework] = {
+    "torch": Framework("torch", _torch),
+}
