@@ -17,7 +17,7 @@ from ..errors import InputError, TargetError
 from ..exporter.blobs import open_blob
 from ..exporter.errors import RefusedError, StoppedError, UnreachableError
 from ..exporter.pace import Gate, Pace
-from ..exporter.tally import Tally
+from ..exporter.tally import DeliveryStats
 from ..spool.blobs import BlobKey, blob_key, tenant_of_directory
 from ..spool.paths import SpoolPaths
 from .content import Content
@@ -87,7 +87,7 @@ class Uploader:
         self._rows_gate = Gate(self._pace, time.monotonic)
         self._tenant_gates: dict[str, Gate] = {}
         """Those that are closed after a failed upload, so that a tenant delays no other."""
-        self._tally = Tally()
+        self._stats = DeliveryStats(store.place.shown)
         self._objects = self._known = self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="cirron-otel-blobs", daemon=True)
 
@@ -114,7 +114,7 @@ class Uploader:
 
     def stats(self) -> dict[str, Any]:
         """Where it stands: as a delivery's, and how many objects were sent, or were there."""
-        counts = self._tally.counts()
+        counts = self._stats.counts()
         with contextlib.suppress(TargetError):  # it may be closed, or its disk be full
             self._waiting = len(self._pending)
         return {
@@ -181,7 +181,7 @@ class Uploader:
         except StoppedError:
             return False
         except Exception as error:  # the thread must go on, and nobody else would hear of it
-            self._tally.failed(error, self._store.place.shown)
+            self._stats.failed(error)
             return False
 
     def _turn(self) -> bool:
@@ -202,7 +202,7 @@ class Uploader:
             if upload.uris is not None:
                 self._rows_gate.failed(error)
                 raise
-            self._tally.failed(error, self._store.place.shown)  # the next one has its turn at once
+            self._stats.failed(error)  # the next one has its turn at once
         except Exception:  # of this one alone
             self._pending.later(upload)
             raise
@@ -233,8 +233,8 @@ class Uploader:
             self._lose(upload, str(error))
             return
         self._tenant_gates.pop(tenant, None)
-        self._tally.succeeded()
-        self._tally.sent_blobs += 1
+        self._stats.succeeded()
+        self._stats.sent_blobs += 1
         if self._rows is None or not uris:
             self._pending.remove(upload)
         else:
@@ -280,7 +280,7 @@ class Uploader:
                 continue
             self._objects += is_new
             self._known += not is_new
-            self._tally.sent_bytes += content.size if is_new else 0
+            self._stats.sent_bytes += content.size if is_new else 0
             return self._store.place.uri(key)
         raise RefusedError(f"{self._store.place.uri(key)} is there already, with other content")
 
@@ -309,8 +309,8 @@ class Uploader:
         self._pending.remove(upload)
 
     def _miss(self, told: str) -> None:
-        self._tally.lost_blobs += 1
-        self._tally.failed(InputError(told), self._store.place.shown)
+        self._stats.lost_blobs += 1
+        self._stats.failed(InputError(told))
 
 
 def _text(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,12 @@ from ..errors import CirronOtelError
 from ..exporter.config import OtlpConfig, target_key
 from ..exporter.errors import PushError, StoppedError
 from ..pipeline.convert import default_service_name
-from ..pipeline.export_report import ExportReport
+from ..pipeline.export_stats import ExportStats
 from ..pipeline.follow import Follower
 from ..pipeline.follow_work import MakeTarget, Terms
 from ..pipeline.indexed import IndexedTarget
 from ..spool.directories import make_private
+from ..spool.findings import Finding
 from ..spool.paths import SpoolPaths
 from ..translator.encode import SEGMENTED, Options
 from .counting import Counting, counted_letters
@@ -28,6 +30,21 @@ from .targets import name_of
 
 logger = logging.getLogger(__name__)
 _AGAIN_S = 5.0
+
+
+@dataclass(slots=True)
+class _SenderStats(ExportStats):
+    """Statistics of a delivery that never ends: findings are counted instead of kept."""
+
+    unreadable: set[str] = field(default_factory=set)
+    """Batches in the spool that are never sent, because they cannot be read."""
+
+    def skip(self, finding: Finding) -> None:
+        """Count an evicted batch, and remember an unreadable one."""
+        if finding.code == "evicted":
+            self.evicted += 1
+        elif finding.code != "refused":
+            self.unreadable.add(finding.name)
 
 
 class Following:
@@ -55,11 +72,8 @@ class Following:
         self._letters = counted_letters(paths, target, max_bytes, registry, self.name)
         self._unsent = Unsent(paths, target_key(config))
         self._at_work: Follower | None = None
-        self._evicted = 0
-        self._unreadable: set[str] = set()
-        """Batches in the spool that are never sent, because they cannot be read."""
         self._stop = threading.Event()
-        self._report = ExportReport()
+        self._stats = _SenderStats(config.shown_endpoint)
         self._thread = threading.Thread(target=self._run, name="cirron-otel-otlp", daemon=True)
         self._thread.start()
 
@@ -69,7 +83,7 @@ class Following:
             str(self._paths.root),
             self._config,
             options,
-            self._report,
+            self._stats,
             stop=self._stop,
             say=_say,
             terms=Terms(
@@ -144,8 +158,7 @@ class Following:
         The caller needs the batch's room in the spool, so a batch that the target keeps refusing
         is given up sooner; see `Schedule.press`.
         """
-        self._take_findings()
-        if name in self._unreadable or not self._unsent.lacks(name):
+        if name in self._stats.unreadable or not self._unsent.lacks(name):
             return False
         if (follower := self._at_work) is not None:
             follower.press()
@@ -153,18 +166,7 @@ class Following:
 
     def standing(self) -> Standing:
         """Return how many batches wait, how long the oldest waits, and how many were evicted."""
-        self._take_findings()
-        return self._unsent.look(self._left)._replace(evicted=self._evicted)
-
-    def _take_findings(self) -> None:
-        """Count the follower's findings, and take them out of its report, which has a limit."""
-        findings = self._report.skipped
-        while findings:
-            finding = findings.pop()
-            if finding.code == "evicted":
-                self._evicted += 1
-            elif finding.code != "refused":
-                self._unreadable.add(finding.name)
+        return self._unsent.look(self._left)._replace(evicted=self._stats.evicted)
 
     def _left(self) -> list[str] | None:
         follower = self._at_work

@@ -22,7 +22,7 @@ from ..exporter.config import OtlpConfig
 from ..exporter.errors import MisconfiguredError, RefusedError
 from ..exporter.http_client import HttpAnswer
 from ..exporter.otlp import Pusher
-from ..pipeline.export_report import ExportReport
+from ..pipeline.export_stats import ExportStats
 from ..pipeline.indexed import IndexedTarget
 from ..pipeline.sessions import SessionIndex
 from ..receiver.headers import FIELD_VALUE
@@ -85,13 +85,13 @@ class PassingOtlp(IndexedTarget):
         config: OtlpConfig,
         options: Options,
         index: SessionIndex,
-        report: ExportReport,
+        stats: ExportStats,
         *,
         names: Collection[str],
         headers_of: HeadersOf,
     ) -> None:
         """`names`: the headers that are sent on. Raises as IndexedTarget does."""
-        super().__init__(config, options, index, report)
+        super().__init__(config, options, index, stats)
         self._config, self._passed = config, _Lanes(names, headers_of)
         self.lane_of = self._passed.lane_of
         self._pushers: OrderedDict[Headers, Pusher] = OrderedDict({(): self._pusher})

@@ -53,6 +53,8 @@ class Backlog:
         """Batches that were gone before they could be sent; the caller may clear the list."""
         self.unreadable: list[str] = []
         """Batches that were given up because they cannot be read; the caller may clear the list."""
+        self.settled = 0
+        """Batches that left the queue for good: sent, refused, evicted or unreadable."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
         self._queue, self._most_names, self._letters = queue, most_names, letters
@@ -130,6 +132,14 @@ class Backlog:
         """Return the batches that wait, including those that are being sent."""
         return self._queue.names()
 
+    def has_queued(self, name: str) -> bool:
+        """Return whether a batch waits or is being sent."""
+        return name in self._queue
+
+    def _settle(self, name: str) -> None:
+        self.settled += name in self._queue
+        self._queue.forget(name)
+
     def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
         """Add batches that are not done; return how many there was no room for.
 
@@ -201,13 +211,13 @@ class Backlog:
         try:
             return (self._paths.spool / name).read_bytes()
         except FileNotFoundError:
-            self._queue.forget(name)
+            self._settle(name)
             self.evicted.append(name)
         except OSError as error:
             self._on_trouble(error)
             if self._queue.failed(name, error):
                 self.cursor.refuse(name, f"cannot be read: {error.strerror or error}")
-                self._queue.forget(name)
+                self._settle(name)
                 self.unreadable.append(name)
         return None
 
@@ -222,7 +232,7 @@ class Backlog:
             if with_blobs and self.blobs.add(blobs_of(batch.name, batch.data)):
                 self._are_blobs_unsaved = True
             self.cursor.acknowledge(batch.name)
-            self._queue.forget(batch.name)
+            self._settle(batch.name)
             if batch.name in self._letters:
                 with contextlib.suppress(TargetError):  # the rest of the group must be noted
                     self._letters.remove(batch.name)
@@ -255,7 +265,7 @@ class Backlog:
             self._queue.failed(batch.name, error)
             raise
         self.cursor.refuse(batch.name, reason)
-        self._queue.forget(batch.name)
+        self._settle(batch.name)
         self._save()
 
     def put_back(self, group: Sequence[SealedBatch], *, singly: bool = False) -> None:

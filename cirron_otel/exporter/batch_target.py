@@ -45,7 +45,7 @@ class BlobSink(Protocol):
 
 
 class Sender(Protocol):
-    """The part of a target that one attempt needs."""
+    """The part of a target that the delivery engine uses."""
 
     @property
     def key(self) -> str:
@@ -58,6 +58,10 @@ class Sender(Protocol):
     @property
     def request_bytes(self) -> int:
         """Bytes of batches that one call of `send` may have; 0 if it takes one batch at a time."""
+
+    @property
+    def blobs(self) -> BlobSink | None:
+        """The destination of snapshot files; None if the target accepts none."""
 
     def send(self, batches: list[SealedBatch]) -> Receipt:
         """Send batches of one lane in one attempt, all or none of them.
@@ -78,10 +82,6 @@ class BatchTarget(Sender, Protocol):
     Batches are sent at least once: if the answer to a request is lost, its batches are sent again
     with the same ids.
     """
-
-    @property
-    def blobs(self) -> BlobSink | None:
-        """Where snapshot files go; None where the target takes none."""
 
     def interrupt(self) -> None:
         """End what `send` or `upload` are about, as far as that can be done, and what follows."""

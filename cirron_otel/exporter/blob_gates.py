@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ..spool.blobs import BlobKey, tenant_of_directory
 from .blobs import BlobQueue
-from .failures import Failure, kind_of
-from .pace import Gate, Pace
+from .pace import Failure, Gate, Pace, kind_of
 
 _ALWAYS = float("-inf")
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .errors import PushError
-from .failures import OF_TARGET, Failure, kind_of, wait_after
-from .pace import Pace
+from .pace import OF_TARGET, Failure, Pace, kind_of, wait_after
 
 _LANE_PROBES = 3
 """Batches of one lane that fail in a row before the lane waits."""

@@ -1,14 +1,18 @@
-"""What a delivery counts, and what it says of its troubles."""
+"""The statistics of a delivery."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CirronOtelError
+from ..spool.findings import Finding
+from .batch_target import Receipt, SealedBatch
 from .errors import MisconfiguredError
 
 _MOST_CAUSES = 100
@@ -18,38 +22,61 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Tally:
-    """The counts of one delivery. Errors are logged at WARNING, each cause once."""
+class DeliveryStats:
+    """Count the results of one delivery, and log each cause of an error once, at WARNING."""
 
+    _target: str
+    """The target's address for messages."""
     sent_batches: int = 0
     sent_bytes: int = 0
-    """Of the batches as they stand in the spool."""
+    """The size of these batches in the spool."""
     refused: int = 0
-    """Batches that the target will never take."""
+    """Batches that the target will never accept, and batches that cannot be read."""
     rejected_spans: int = 0
-    """Spans of accepted batches that it will not take."""
+    """Spans of accepted batches that the target rejected."""
     evicted: int = 0
-    """Batches that were dropped from the spool before they could be sent."""
+    """Batches that left the spool before they were sent."""
     sent_blobs: int = 0
     lost_blobs: int = 0
-    """Snapshot files that were gone, or that the target will never take."""
+    """Snapshot files that are gone, or that the target will never accept."""
     errors: int = 0
-    """What nobody expected."""
+    """Unexpected exceptions."""
     last_error: str = ""
     last_error_ns: int = 0
-    """Wall time, nanoseconds since 1970; 0: never."""
+    """The time of the latest error, Unix ns; 0 if there was none."""
     last_success_ns: int = 0
     is_misconfigured: bool = False
-    """Whether the last answer looked like a wrong key, URL or certificate."""
+    """Whether the latest error suggests a wrong key, URL or certificate."""
     _causes: set[str] = field(default_factory=set)
 
+    def sent(self, batches: Sequence[SealedBatch], receipt: Receipt) -> None:
+        """Count batches that the target accepted, and log its message about them."""
+        self.succeeded()
+        self.sent_batches += len(batches)
+        self.sent_bytes += sum(len(batch.data) for batch in batches)
+        self.rejected_spans += receipt.rejected_spans
+        if receipt.message:
+            self._log(receipt.message, None)
+
+    def skip(self, finding: Finding) -> None:
+        """Count a batch or a snapshot file that is never sent."""
+        if finding.code == "evicted":
+            self.evicted += 1
+        else:
+            self.refused += 1
+
+    def lose_blob(self, _name: str, error: Exception) -> None:
+        """Count a snapshot file that is never sent."""
+        self.lost_blobs += 1
+        self.failed(error)
+
     def succeeded(self) -> None:
-        """Note that the target took something."""
+        """Record that the target accepted something."""
         self.last_success_ns = time.time_ns()
         self.is_misconfigured = False
 
-    def failed(self, error: BaseException, shown: str) -> None:
-        """Note an error, and log it if it is the first of its kind."""
+    def failed(self, error: BaseException) -> None:
+        """Record an error, and log it if it is the first with its cause."""
         is_expected = isinstance(error, CirronOtelError | OSError)
         if not is_expected:
             self.errors += 1
@@ -58,24 +85,20 @@ class Tally:
         )
         self.last_error, self.last_error_ns = text, time.time_ns()
         self.is_misconfigured = isinstance(error, MisconfiguredError)
-        self._log(shown, text, error if not is_expected else None)
+        self._log(text, error if not is_expected else None)
 
-    def noted(self, message: str, shown: str) -> None:
-        """Log what a target said to batches that it took."""
-        if message:
-            self._log(shown, message, None)
-
-    def _log(self, shown: str, text: str, error: BaseException | None) -> None:
+    def _log(self, text: str, error: BaseException | None) -> None:
         cause = _VARYING.sub("#", text)
         if cause not in self._causes and len(self._causes) < _MOST_CAUSES:
             self._causes.add(cause)
-            # Else a collector's log takes the troubles of all targets for one that repeats itself.
-            extra = {"cause": f"export to {shown}: {cause}"}
+            # Without it, a collector's log would treat the errors of all targets as one that
+            # repeats itself.
+            extra = {"cause": f"export to {self._target}: {cause}"}
             _logger.warning(
-                "cirron-otel: export to %s: %s", shown, text, exc_info=error, extra=extra
+                "cirron-otel: export to %s: %s", self._target, text, exc_info=error, extra=extra
             )
 
     def counts(self) -> dict[str, Any]:
-        """Everything, by name."""
-        names = (name for name in self.__slots__ if not name.startswith("_"))
-        return {name: getattr(self, name) for name in names}
+        """Return all statistics by name."""
+        names = (each.name for each in dataclasses.fields(self))
+        return {name: getattr(self, name) for name in names if not name.startswith("_")}

@@ -24,6 +24,7 @@ from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT,
 from .codec import Encoded, pushable
 from .convert import otlp_as_spool
 from .export_report import ExportReport
+from .export_stats import ExportStats
 from .follow import Follower
 from .formats import Kind, source_place
 from .indexing import read_sessions, temporary_index
@@ -76,7 +77,9 @@ def export(
     options = Options(request.layout, environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME)
     report = ExportReport(target=config.shown_endpoint)
     if request.follow:
-        Follower(request.source, config, options, report, stop=stop, say=say).run()
+        stats = ExportStats(config.shown_endpoint)
+        Follower(request.source, config, options, stats, stop=stop, say=say).run()
+        report.add(stats)
         return report
     with contextlib.ExitStack() as stack:
         before = Report()  # of what precedes the spool: reading that clears the findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .export_stats import ExportStats
 from .report import Report
 
 
@@ -24,6 +25,22 @@ class ExportReport(Report):
     """Why a backend that accepted everything may not show it."""
     is_translated: bool = True
     """Whether the spans were made from batches, and not read from an OTLP file."""
+
+    def add(self, stats: ExportStats) -> None:
+        """Add the statistics of a delivery."""
+        self.batches += stats.sent_batches
+        self.written += stats.sent_batches
+        self.spans += stats.spans
+        self.marks += stats.marks
+        self.snapshots += stats.snapshots
+        self.bytes_read += stats.sent_bytes
+        self.accepted += stats.accepted_spans
+        self.rejected += stats.rejected_spans
+        self.messages += stats.messages
+        self.bytes_written += stats.written_bytes
+        self.message = stats.message or self.message
+        self.skipped += stats.skipped
+        self.skipped_count += stats.skipped_count
 
     def sent_of(self, time_ns: int | None) -> None:
         """Record that something of this time was sent."""

@@ -13,14 +13,15 @@ from ..errors import EndpointError, UsageError
 from ..exporter.cirron_http import CirronTarget
 from ..exporter.config import OtlpConfig
 from ..exporter.errors import StoppedError
+from ..exporter.foreground import ForegroundDelivery
 from ..spool.findings import Finding
 from ..spool.owner import group_of, known_owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..spool.recovery import Recovered, find_recoverable, recover
 from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
-from .courier import Courier
 from .export_report import ExportReport
+from .export_stats import ExportStats
 from .follow import Follower, unsent
 from .follow_work import Terms
 
@@ -99,11 +100,12 @@ class OtlpFlush:
 
     def flush(self, run: Run, report: TargetReport) -> None:
         """See FlushTarget."""
+        stats = ExportStats(self.shown)
         follower = Follower(
             str(run.paths.root),
             self._config,
             self._options,
-            report,
+            stats,
             stop=run.stop,
             say=run.say,
             terms=Terms(patience=run.patience),
@@ -111,6 +113,7 @@ class OtlpFlush:
         try:
             follower.once()
         finally:
+            report.add(stats)
             report.left = follower.unsent()
 
 
@@ -126,42 +129,40 @@ class CirronFlush:
     def flush(self, run: Run, report: TargetReport) -> None:
         """See FlushTarget."""
         reader = SpoolReader(run.paths.root, on_finding=self._found)
-        courier = Courier(
-            run.paths,
-            self._target,
-            report,
-            stop=run.stop,
-            patience=run.patience,
-            say=run.say,
-            with_blobs=True,
+        stats = ExportStats(self.shown)
+        delivery = ForegroundDelivery(
+            run.paths, self._target, stats, stop=run.stop, patience=run.patience, say=run.say
         )
         try:
-            self._send(reader, courier, report)
+            self._send(reader, delivery, report)
         finally:
-            courier.close()
+            delivery.close()
             self._target.close()
             for finding in self._broken.values():
-                report.skip(finding)
-            report.accepted, report.messages = report.spans, report.batches
-            report.bytes_written = report.bytes_read
+                stats.skip(finding)
+            stats.accepted_spans, stats.messages = stats.spans, stats.sent_batches
+            stats.written_bytes = stats.sent_bytes
+            report.add(stats)
             report.left = unsent(reader, self._target.key, self._broken)
 
-    def _send(self, reader: SpoolReader, courier: Courier, report: TargetReport) -> None:
+    def _send(
+        self, reader: SpoolReader, delivery: ForegroundDelivery, report: TargetReport
+    ) -> None:
         known = known_owners(reader.paths)
         owned: dict[str, list[str]] = {}
         for name in reader.names():
             owned.setdefault(group_of(name, known), []).append(name)
         for owner, names in owned.items():
-            backlog = courier.claim(owner)
+            backlog = delivery.claim(owner)
             if backlog is None:
                 continue
             left = [name for name in names if name not in backlog.cursor]
             for name in left:
-                reader.read(name)  # what is no batch is found then
-            courier.take(backlog, [name for name in left if name not in self._broken])
-            courier.finish()
-            report.files += courier.upload(backlog, self._target.blobs)
-            courier.release(owner)
+                reader.read(name)  # this finds files that are not batches
+            delivery.take(backlog, [name for name in left if name not in self._broken])
+            delivery.finish()
+            report.files += delivery.upload(backlog)
+            delivery.release(owner)
 
     def _found(self, finding: Finding) -> None:
         if finding.code != "torn":

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..errors import InputError, TargetError
 from ..exporter.config import OtlpConfig, target_key
 from ..exporter.errors import StoppedError
+from ..exporter.foreground import ForegroundDelivery
 from ..spool.cursors import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
@@ -19,8 +20,7 @@ from ..spool.owner import group_of, known_owners
 from ..spool.reader import SpoolReader
 from ..spool.state import unwritable
 from ..translator.encode import SEGMENTED, Options
-from .courier import Courier
-from .export_report import ExportReport
+from .export_stats import ExportStats
 from .follow_work import Terms, Work
 from .indexed import FollowIndex
 from .listing import Listing
@@ -42,7 +42,7 @@ class Follower:
         source: str,
         config: OtlpConfig,
         options: Options,
-        report: ExportReport,
+        stats: ExportStats,
         *,
         stop: threading.Event,
         say: Callable[[str], None],
@@ -51,7 +51,7 @@ class Follower:
         """Find the spool; `say` receives messages for the user. Raises InputError."""
         self._reader = SpoolReader(source, on_finding=self._found)
         self._paths = self._reader.paths
-        self._config, self._options, self._report = config, options, report
+        self._config, self._options, self._stats = config, options, stats
         self._stop, self._say, self._terms = stop, say, terms or Terms()
         self._key = target_key(config)
         self._broken: set[str] = set()
@@ -109,7 +109,7 @@ class Follower:
     def _found(self, finding: Finding) -> None:
         if finding.name not in self._broken and finding.code != "torn":
             self._broken.add(finding.name)
-            self._report.skip(finding)
+            self._stats.skip(finding)
 
     @contextlib.contextmanager
     def _work(self) -> Iterator[Work]:
@@ -118,12 +118,12 @@ class Follower:
             try:
                 index = _index_at(path)
                 stack.callback(index.close, commit=False)
-                target = self._terms.make_target(self._config, self._options, index, self._report)
+                target = self._terms.make_target(self._config, self._options, index, self._stats)
                 stack.callback(target.close)
-                courier = Courier(
+                delivery = ForegroundDelivery(
                     self._paths,
                     target,
-                    self._report,
+                    self._stats,
                     stop=self._stop,
                     patience=self._terms.patience,
                     say=self._say,
@@ -131,14 +131,15 @@ class Follower:
                     on_failure=self._terms.on_failure,
                     letters=self._terms.letters,
                 )
-                stack.callback(courier.close)
+                stack.callback(delivery.close)
                 is_segmented = self._options.layout == SEGMENTED
                 stack.callback(self._end_work)
                 self._at_work = Work(
                     self._reader,
                     self._listing,
                     index,
-                    courier,
+                    delivery,
+                    self._stats,
                     self._broken,
                     self._terms,
                     is_segmented,

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from ..errors import CirronOtelError, InputError
 from ..exporter.backlog import Backlog
 from ..exporter.config import OtlpConfig
+from ..exporter.foreground import ForegroundDelivery
 from ..exporter.pace import Backoff
 from ..spool.dead_letters import DeadLetters
 from ..spool.findings import Finding
 from ..spool.owner import NONE, group_of, known_owners
 from ..spool.reader import SpoolReader
 from ..translator.encode import Options
-from .courier import Courier
-from .export_report import ExportReport
+from .export_stats import ExportStats
 from .indexed import FollowIndex, IndexedTarget
 from .light import LightBatch, light
 from .listing import Listing
@@ -32,7 +32,7 @@ MOST_AT_ONCE = 2_000
 """Batches without an owner that are queued before new batches are considered."""
 
 
-MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportReport], IndexedTarget]
+MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportStats], IndexedTarget]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,14 @@ class Work:
         reader: SpoolReader,
         listing: Listing,
         index: FollowIndex,
-        courier: Courier,
+        delivery: ForegroundDelivery,
+        stats: ExportStats,
         broken: set[str],
         terms: Terms,
         is_segmented: bool,
     ) -> None:
         self._reader, self._listing = reader, listing
-        self._index, self._courier = index, courier
+        self._index, self._delivery, self._stats = index, delivery, stats
         self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
         self._left: set[str] = set(listing.present)
         """Batches that may need more work."""
@@ -88,11 +89,11 @@ class Work:
         """
         self._take_up(is_last)
         if is_last:
-            self._courier.finish()
-        elif self._courier.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
+            self._delivery.finish()
+        elif self._delivery.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
             self._is_more = True
-        self._left |= self._courier.lost
-        self._courier.lost.clear()
+        self._left |= self._delivery.lost
+        self._delivery.lost.clear()
         self._release()
         return self._is_more
 
@@ -108,13 +109,13 @@ class Work:
         owned = self._owned()
         self._is_more = False
         for owner, names in owned.items():
-            if self._courier.claim(owner) is not None:
+            if self._delivery.claim(owner) is not None:
                 self._work_at(owner, names, new, is_read, is_last)
         self._is_begun = True
 
     def press(self) -> None:
         """Request space in the spool, from any thread; see Schedule."""
-        self._courier.press()
+        self._delivery.press()
 
     def left(self) -> list[str] | None:
         """The batches that may be unsent, from any thread; None before they are known."""
@@ -122,7 +123,7 @@ class Work:
             return None
         while True:
             with contextlib.suppress(RuntimeError):  # another thread changed it
-                return [*{*self._left, *noted, *self._courier.names()}]
+                return [*{*self._left, *noted, *self._delivery.names()}]
 
     def _read(self) -> None:
         self._left.update(self._listing.read())
@@ -162,7 +163,7 @@ class Work:
         New batches without an owner that need no other batch come first, so that no earlier backlog
         delays them.
         """
-        backlog = self._courier.backlogs[owner]
+        backlog = self._delivery.backlogs[owner]
         undone = backlog.cursor.undone(names)
         self._left.difference_update(names)
         self._left.update(undone)
@@ -184,9 +185,9 @@ class Work:
 
     def _release(self) -> None:
         """Release the backlogs that have nothing to send and no batch that waits."""
-        for owner, backlog in list(self._courier.backlogs.items()):
+        for owner, backlog in list(self._delivery.backlogs.items()):
             if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
-                self._courier.release(owner)
+                self._delivery.release(owner)
 
     def _observe(self, names: list[str]) -> None:
         for name in names:
@@ -203,7 +204,7 @@ class Work:
             return light(file.data)
         except InputError as error:
             self._broken.add(name)
-            self._courier.skip(Finding(name, "not-json", str(error)))
+            self._stats.skip(Finding(name, "not-json", str(error)))
             return None
 
     def _decided_alone(self, names: Iterable[str]) -> list[str]:
@@ -233,14 +234,14 @@ class Work:
     def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
         # Committed before the send: the trace of a batch must not depend on the result.
         self._index.commit()
-        self._courier.take(backlog, names, are_first=are_first)
+        self._delivery.take(backlog, names, are_first=are_first)
         self._left.difference_update(names)
 
     def _is_decided(self, name: str, is_last: bool) -> bool:
         """Whether a batch can be sent now; if so, its records are counted into segments."""
         batch = self._light(name)
         if batch is None:
-            return name not in self._broken  # gone: the courier reports it
+            return name not in self._broken  # gone: the delivery reports it
         if not is_last and self._index.undecided(batch):
             now = self._terms.clock()
             if not self._is_over(self._since.setdefault(name, now), now):

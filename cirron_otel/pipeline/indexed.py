@@ -13,7 +13,7 @@ from ..otlp.split import count_spans
 from ..translator.encode import Options
 from ..translator.values import sayable
 from .codec import NoBatchError, encode, pushable
-from .export_report import ExportReport
+from .export_stats import ExportStats
 from .light import LightBatch, LightSpan
 from .sessions import SessionIndex
 
@@ -124,11 +124,11 @@ class IndexedTarget(OtlpTarget):
     """An OTLP target for batches of every origin; the index supplies sessions that are missing."""
 
     def __init__(
-        self, config: OtlpConfig, options: Options, index: SessionIndex, report: ExportReport
+        self, config: OtlpConfig, options: Options, index: SessionIndex, stats: ExportStats
     ) -> None:
         """Raise MissingExtraError, and UsageError where a certificate or header is unusable."""
         super().__init__(config, options)
-        self._index, self._report = index, report
+        self._index, self._stats = index, stats
 
     def _encoded(self, batch: SealedBatch) -> bytes:
         try:
@@ -138,7 +138,7 @@ class IndexedTarget(OtlpTarget):
 
     def _pushed(self, request: bytes) -> Receipt:
         receipt = super()._pushed(request)
-        self._report.accepted += count_spans(request) - receipt.rejected_spans
-        self._report.messages += 1
-        self._report.bytes_written += len(request)
+        self._stats.accepted_spans += count_spans(request) - receipt.rejected_spans
+        self._stats.messages += 1
+        self._stats.written_bytes += len(request)
         return receipt

@@ -13,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from cirron_otel.exporter.config import OtlpConfig, Protocol
 from cirron_otel.exporter.pace import Backoff
 from cirron_otel.pipeline.export_report import ExportReport
+from cirron_otel.pipeline.export_stats import ExportStats
 from cirron_otel.pipeline.follow import Follower
 from cirron_otel.pipeline.follow_work import Terms
 from cirron_otel.spool import SpoolWriter
@@ -42,18 +43,24 @@ class Following:
     """A follower in this process."""
 
     def __init__(self, root: Path, config: OtlpConfig, **terms: Any) -> None:
-        self.report = ExportReport()
+        self.stats = ExportStats(config.shown_endpoint)
         self.said: list[str] = []
         self.stop = threading.Event()
         self.follower = Follower(
             str(root),
             config,
             Options(),
-            self.report,
+            self.stats,
             stop=self.stop,
             say=self.said.append,
             terms=Terms(**{"patience": 0, "backoff": FAST, **terms}),
         )
+
+    @property
+    def report(self) -> ExportReport:
+        report = ExportReport()
+        report.add(self.stats)
+        return report
 
     def once(self) -> ExportReport:
         self.follower.once()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.exporter.config import OtlpConfig, target_key
-from cirron_otel.pipeline.export_report import ExportReport
+from cirron_otel.pipeline.export_stats import ExportStats
 from cirron_otel.pipeline.flush import FlushReport, flush
 from cirron_otel.pipeline.follow import Follower
 from cirron_otel.spool import SpoolWriter
@@ -146,10 +146,10 @@ def test_flush_keeps_the_cursor_that_follow_keeps(
     config = OtlpConfig.from_env(server.environ)
     assert run("spool", "flush", env=server.environ).returncode == 0
     assert Delivered(SpoolPaths.under(spool), target_key(config)).acknowledged_count == 5
-    report = ExportReport()
+    stats = ExportStats("test")
     stop = threading.Event()
-    Follower(str(spool), config, Options(), report, stop=stop, say=print).once()
-    assert report.batches == 0
+    Follower(str(spool), config, Options(), stats, stop=stop, say=print).once()
+    assert stats.sent_batches == 0
 
 
 HOLD = RECORD.replace("say(owner.prefix)", "").replace(

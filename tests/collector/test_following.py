@@ -13,7 +13,6 @@ from cirron_otel.collector.exporter_options import OtlpExporter
 from cirron_otel.collector.following import Following
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.pipeline import report
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.dead_letters import dead_letters
 from cirron_otel.spool.findings import Finding
@@ -64,16 +63,15 @@ def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> 
     assert sorted(endpoint.names()) == ["span-1", "span-2"]
 
 
-def test_every_evicted_batch_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report keeps a limited number of findings; more batches than that leave the spool."""
-    monkeypatch.setattr(report, "_MAX_KEPT", 2)
+def test_every_evicted_batch_is_counted(tmp_path: Path) -> None:
+    """Findings are counted, not kept: any number of batches may leave the spool."""
     paths = SpoolWriter(tmp_path).paths
     at_work = Following(paths, OtlpExporter(endpoint=""), OtlpConfig(), lambda _: (), Registry())
     at_work.end(10.0)
     for number in range(5):
-        at_work._report.skip(Finding(f"{number}.json", "evicted", "gone"))
+        at_work._stats.skip(Finding(f"{number}.json", "evicted", "gone"))
         assert at_work.standing().evicted == number + 1
-    at_work._report.skip(Finding("5.json", "not-json", "damaged"))
+    at_work._stats.skip(Finding("5.json", "not-json", "damaged"))
     assert [at_work.lacks("5.json"), at_work.lacks("6.json")] == [False, True]
 
 

@@ -7,8 +7,7 @@ import pytest
 from cirron_otel.exporter import schedule
 from cirron_otel.exporter.batch_queue import BatchQueue
 from cirron_otel.exporter.errors import MisconfiguredError, PushError, UnreachableError
-from cirron_otel.exporter.failures import Failure, kind_of
-from cirron_otel.exporter.pace import Backoff, Pace
+from cirron_otel.exporter.pace import Backoff, Failure, Pace, kind_of
 from cirron_otel.exporter.schedule import Schedule
 
 DOWN = UnreachableError("down", status="no answer")

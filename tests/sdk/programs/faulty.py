@@ -31,7 +31,7 @@ from cirron_otel.sdk import buffers
 from cirron_otel.sdk.state import state
 
 EXTRA = ("cirron_otel.exporter.delivery", "cirron_otel.exporter.leftovers",
-         "cirron_otel.exporter.backlog",
+         "cirron_otel.exporter.backlog", "cirron_otel.exporter.engine",
          "cirron_otel.exporter.otlp_target", "cirron_otel.exporter.cirron_http",
          "cirron_otel.spool.writer", "cirron_otel.spool.journal", "cirron_otel.spool.owner",
          "cirron_otel.spool.recovery", "cirron_otel.config.resolve",
