@@ -8,12 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..errors import InputError, TargetError
 from ..exporter.batch_target import BatchTarget
 from ..exporter.delivery import Delivery
-from ..spool.cursor import Cursor, cursor_path
-from ..spool.cursors import cursor_of
-from ..spool.delivered import Delivered
+from ..spool.cursor import cursor_path
+from ..spool.ledger import Ledger, by_owner
 from ..spool.owner import NONE, group_of, is_alive, known_owners
 from ..spool.paths import SpoolPaths, batch_names
 
@@ -71,12 +69,9 @@ def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
     }
     names: list[str] = []
     with contextlib.suppress(FileNotFoundError):
-        names = sorted(name for name in batch_names(paths.spool) if group_of(name, others) == NONE)
-    try:
-        with contextlib.closing(Delivered(paths, target.key)) as done:
-            return done.undone(names)
-    except (InputError, TargetError):  # the delivery sets the damaged file aside
-        return names
+        names = sorted(by_owner(batch_names(paths.spool), others).get(NONE, ()))
+    with contextlib.closing(Ledger(paths, target.key)) as ledger:
+        return ledger.lacking_of(NONE, names)
 
 
 class Standing(NamedTuple):
@@ -94,11 +89,9 @@ class Unsent:
     """The batches that a target lacks by its cursors; counted only now and then, for it is slow."""
 
     def __init__(self, paths: SpoolPaths, key: str) -> None:
-        self._paths, self._key = paths, key
+        self._paths, self._ledger = paths, Ledger(paths, key)
         self._look_at = 0.0
         self._found: tuple[int, float | None] = 0, None
-        self._done: Delivered | None = None
-        """The batches without an owner that the target has."""
 
     def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> Standing:
         """Return how many there are and the age of the oldest; the result may be some seconds old.
@@ -123,52 +116,25 @@ class Unsent:
 
     def lacks(self, name: str) -> bool:
         """Whether the target lacks a batch that has no owner."""
-        done = self._delivered()
-        if done is not None and name in done:
+        if self._ledger.has(NONE, name):
             return False
         return group_of(name, known_owners(self._paths)) == NONE
 
     def lacking(self, names: Iterable[str]) -> list[str]:
         """Return the batches of `names` that are in the spool and that the target lacks."""
-        done, given = self._delivered(), list(names)
-        left = given if done is None else done.undone(given)
+        left = self._ledger.lacking_of(NONE, names)
         return [name for name in left if (self._paths.spool / name).exists()]
 
     def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
         """Return how many there are, and when the first by name was sealed, Unix seconds."""
         if known_left is not None:
-            done = self._delivered()
-            return self._of(known_left if done is None else done.undone(known_left))
-        known = known_owners(self._paths)
-        owned: dict[str, list[str]] = {}
-        for name in batch_names(self._paths.spool):
-            owned.setdefault(group_of(name, known), []).append(name)
-        left: list[str] = []
-        for owner, names in owned.items():
-            cursor = self._delivered() if owner == NONE else self._cursor(owner)
-            left += names if cursor is None else cursor.undone(names)
-        return self._of(left)
-
-    def _of(self, left: Sequence[str]) -> tuple[int, float | None]:
+            left = self._ledger.lacking_of(NONE, known_left)
+        else:
+            left = self._ledger.lacking(batch_names(self._paths.spool))
         for name in sorted(left):
             with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
                 return len(left), (self._paths.spool / name).stat().st_mtime
         return len(left), None
-
-    def _delivered(self) -> Delivered | None:
-        """Return the delivered batches; None if they cannot be read now."""
-        if self._done is not None and self._done.is_stale:
-            self._done.close()
-            self._done = None
-        if self._done is None:
-            with contextlib.suppress(InputError, TargetError):
-                self._done = Delivered(self._paths, self._key)
-        return self._done
-
-    def _cursor(self, owner: str) -> Cursor | Delivered | None:
-        with contextlib.suppress(InputError, TargetError):
-            return cursor_of(self._paths, self._key, owner)
-        return None
 
 
 class Oldest:

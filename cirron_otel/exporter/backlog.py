@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from ..errors import InputError, TargetError
 from ..spool.blobs import BlobKey
 from ..spool.cursor import Cursor, cursor_path
-from ..spool.cursors import cursor_of, reset_cursor
 from ..spool.dead_letters import DeadLetters
 from ..spool.delivered import Delivered
 from ..spool.lease import Lease, claim_delivery
-from ..spool.owner import NONE, group_of, known_owners
-from ..spool.paths import SpoolPaths, batch_names
+from ..spool.ledger import open_cursor, owned, reset_cursor
+from ..spool.paths import SpoolPaths
 from .batch_queue import BatchQueue
 from .batch_target import SealedBatch, lanes_of
 from .blobs import BlobQueue, named_blobs, queue_path
@@ -96,7 +95,7 @@ class Backlog:
 
     def _cursor(self) -> Cursor | Delivered:
         try:
-            return cursor_of(self._paths, self._target, self.owner)
+            return open_cursor(self._paths, self._target, self.owner)
         except InputError as error:
             self._on_trouble(error)
             return reset_cursor(self._paths, self._target, self.owner)
@@ -291,24 +290,3 @@ class Backlog:
     def abandon(self) -> None:
         """In a forked child: let go of the lease, which is the parent's."""
         self._lease.abandon()
-
-
-def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:
-    """The names of the batches of each of the `owners`, of whom one may be NONE, in no order."""
-    found: dict[str, list[str]] = {owner: [] for owner in owners}
-    known = owners | (known_owners(paths) if NONE in owners else set())
-    with contextlib.suppress(FileNotFoundError):
-        for name in batch_names(paths.spool):
-            owner = group_of(name, known)
-            if owner in found:
-                found[owner].append(name)
-    return found
-
-
-def owners_with_cursor(paths: SpoolPaths, target: str) -> Iterator[str]:
-    """The owners that had batches for a target, dead or alive, by the cursors they left."""
-    start, end = cursor_path(paths.state, target, "").name.split(".")
-    with contextlib.suppress(OSError):
-        for path in paths.state.iterdir():
-            if path.name.startswith(start) and path.suffix == f".{end}":
-                yield path.stem.removeprefix(start)

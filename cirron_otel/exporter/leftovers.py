@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..spool.ledger import owned, owners_with_cursor
 from ..spool.owner import NONE, is_alive, owners
 from ..spool.paths import SpoolPaths
-from .backlog import Backlog, owned, owners_with_cursor
+from .backlog import Backlog
 from .engine import DeliveryEngine
 
 _MOST_CLAIMED = 4

@@ -15,7 +15,8 @@ from ..exporter.config import OtlpConfig
 from ..exporter.errors import StoppedError
 from ..exporter.foreground import ForegroundDelivery
 from ..spool.findings import Finding
-from ..spool.owner import group_of, known_owners
+from ..spool.ledger import by_owner
+from ..spool.owner import known_owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..spool.recovery import Recovered, find_recoverable, recover
@@ -149,10 +150,7 @@ class CirronFlush:
         self, reader: SpoolReader, delivery: ForegroundDelivery, report: TargetReport
     ) -> None:
         known = known_owners(reader.paths)
-        owned: dict[str, list[str]] = {}
-        for name in reader.names():
-            owned.setdefault(group_of(name, known), []).append(name)
-        for owner, names in owned.items():
+        for owner, names in by_owner(reader.names(), known).items():
             backlog = delivery.claim(owner)
             if backlog is None:
                 continue

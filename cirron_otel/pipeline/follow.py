@@ -9,14 +9,13 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
-from ..errors import InputError, TargetError
+from ..errors import TargetError
 from ..exporter.config import OtlpConfig, target_key
 from ..exporter.errors import StoppedError
 from ..exporter.foreground import ForegroundDelivery
-from ..spool.cursors import cursor_of
 from ..spool.findings import Finding
 from ..spool.lease import Lease, claim
-from ..spool.owner import group_of, known_owners
+from ..spool.ledger import Ledger
 from ..spool.reader import SpoolReader
 from ..spool.state import unwritable
 from ..translator.encode import SEGMENTED, Options
@@ -171,16 +170,5 @@ def _index_at(path: Path) -> FollowIndex:
 
 def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:
     """Count the batches of a spool that a target lacks, by the cursors that can be read."""
-    known = known_owners(reader.paths)
-    owned: dict[str, list[str]] = {}
-    for name in reader.names():
-        if name not in broken:
-            owned.setdefault(group_of(name, known), []).append(name)
-    count = 0
-    for owner, names in owned.items():
-        try:
-            with contextlib.closing(cursor_of(reader.paths, key, owner)) as cursor:
-                count += len(cursor.undone(names))
-        except (InputError, TargetError):
-            count += len(names)
-    return count
+    with contextlib.closing(Ledger(reader.paths, key)) as ledger:
+        return len(ledger.lacking(name for name in reader.names() if name not in broken))

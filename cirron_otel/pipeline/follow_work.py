@@ -14,7 +14,8 @@ from ..exporter.foreground import ForegroundDelivery
 from ..exporter.pace import Backoff
 from ..spool.dead_letters import DeadLetters
 from ..spool.findings import Finding
-from ..spool.owner import NONE, group_of, known_owners
+from ..spool.ledger import by_owner
+from ..spool.owner import NONE, known_owners
 from ..spool.reader import SpoolReader
 from ..translator.encode import Options
 from .export_stats import ExportStats
@@ -149,11 +150,8 @@ class Work:
         """Group the batches that are left by owner, in order."""
         self._again_at = time.monotonic() + _AGAIN_SECONDS
         self._left -= self._broken
-        owned: dict[str, list[str]] = {}
         known = known_owners(self._reader.paths) if self._left else set()
-        for name in sorted(self._left):
-            owned.setdefault(group_of(name, known), []).append(name)
-        return owned
+        return by_owner(sorted(self._left), known)
 
     def _work_at(
         self, owner: str, names: list[str], new: list[str], is_read: bool, is_last: bool
@@ -170,7 +168,7 @@ class Work:
         self._is_begun = True
         if is_read and owner != NONE:
             known = known_owners(self._reader.paths)
-            present = (name for name in self._listing.present if group_of(name, known) == owner)
+            present = by_owner(self._listing.present, known).get(owner, ())
             backlog.cursor.forget(set(present))
         if owner == NONE and len(undone) > len(new) > 0:
             first = self._decided_alone(set(undone).intersection(new))

@@ -10,8 +10,8 @@ import pytest
 
 from cirron_otel.exporter import backlog as backlog_module
 from cirron_otel.exporter import delivery as delivery_module
-from cirron_otel.exporter.backlog import owned
 from cirron_otel.exporter.delivery import Delivery
+from cirron_otel.spool.ledger import owned
 from cirron_otel.spool.owner import NONE, Owner
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.writer import SpoolWriter
