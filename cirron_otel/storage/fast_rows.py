@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from .. import exactjson
-from ..translator.platform import (
+from ..records.columns import (
     MAX_STRING_BYTES,
     PlatformRecords,
     TraceBatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ..translator.columns import clean
+from ..records.columns import clean
 
 MAX_KEY_BYTES = 200
 _KEPT = 40

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..records.columns import TraceSpan, integer
 from ..semconv import SESSION
-from ..translator.columns import integer
-from ..translator.platform import TraceSpan
 from .database import Database, parts
 from .rows import Made
 

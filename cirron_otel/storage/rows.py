@@ -16,15 +16,17 @@ from ..errors import InputError
 from ..exporter.batch_target import SealedBatch
 from ..exporter.errors import RefusedError
 from ..ids import is_id
-from ..spool.canonical import batch_bytes
-from ..spool.check import check_batch
-from ..translator.columns import clean
-from ..translator.platform import (
+from ..records.columns import (
     PlatformRecords,
     TraceBatch,
     TraceMark,
     TraceSnapshot,
     TraceSpan,
+    clean,
+)
+from ..spool.canonical import batch_bytes
+from ..spool.check import check_batch
+from ..translator.platform import (
     from_platform,
     to_platform,
 )

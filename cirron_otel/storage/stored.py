@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
-from ..translator.platform import TraceBatch
+from ..records.columns import TraceBatch
 from .database import Database, quoted
 from .rows import COLUMNS, data_of, name_of_stored, record_of, stored_name
 

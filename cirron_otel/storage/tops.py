@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..records.columns import TraceSpan
 from ..semconv import SESSION
-from ..translator.platform import TraceSpan
 
 
 def local_tops(

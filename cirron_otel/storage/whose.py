@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
-from ..translator.columns import text
+from ..records.columns import text
 from .keys import bounded
 
 WORKSPACE_ID = "cirron.workspace.id"

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import cirron_otel.cli
 from cirron_otel import exactjson
 from cirron_otel.errors import InputError
+from cirron_otel.records.columns import PlatformRecords
 from cirron_otel.spool.canonical import batch_bytes
 from cirron_otel.storage.fast_rows import fast_rows
 from cirron_otel.storage.rows import COLUMNS, MARK, SNAPSHOT, SPAN, rows_of
-from cirron_otel.translator.platform import PlatformRecords, from_platform, to_platform
+from cirron_otel.translator.platform import from_platform, to_platform
 from cirron_otel.translator.typed import NotCanonicalError
 from tests.spool import mutations
 from tests.spool.made import made, mark, snapshot, span

@@ -14,12 +14,9 @@ from hypothesis import given, settings
 from cirron_otel import exactjson
 from cirron_otel.errors import InputError
 from cirron_otel.exactjson import Raw
+from cirron_otel.records.columns import PlatformRecords, TraceMark, TraceSnapshot, TraceSpan
 from cirron_otel.translator.platform import (
     PlatformContext,
-    PlatformRecords,
-    TraceMark,
-    TraceSnapshot,
-    TraceSpan,
     from_platform,
     to_platform,
 )
