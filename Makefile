@@ -17,7 +17,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends test demo bench fuzz soak docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends check test test-times demo bench fuzz soak docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -26,7 +26,10 @@ help:
 	@echo "make pythons   the wheel, in each supported Python of this machine"
 	@echo "make compare BASE=COMMIT  every output of this tree beside that of an earlier commit"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
-	@echo "make test      linters, types, layers and all tests"
+	@echo "make check     linters, types, layers, and the tests that are fast and need no real backend:"
+	@echo "               under five minutes on two cores, for the edit loop"
+	@echo "make test      linters, types, layers and all tests; CI runs it"
+	@echo "make test-times  choose anew what make check leaves out, by the times of the last make test"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
@@ -37,7 +40,7 @@ help:
 	@echo "make lint      the checks that 'make test' runs before the tests"
 	@echo "make format    format the code, and apply the fixes of ruff"
 	@echo "make clean     remove .venv and the files of tools (the built backends are kept)"
-	@echo "With TORCH=no, demo, test and bench do without PyTorch."
+	@echo "With TORCH=no, demo, check, test and bench do without PyTorch."
 
 venv: $(STAMP)
 
@@ -81,7 +84,14 @@ backends:
 test: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.backends.build --optional
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -p tests.times
+
+check: $(ENVIRONMENT)
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not backends and not postgres and not slow"
+
+test-times:
+	$(BIN)/python -m tests.times
 
 lint: venv
 	$(BIN)/ruff check .

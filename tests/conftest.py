@@ -1,4 +1,8 @@
-"""Fixtures for the real backends and the real recordings, and what happens where one is missing."""
+"""Fixtures for the real backends and the real recordings, and the markers that tests get.
+
+A test gets its markers from the fixtures that it uses: `backends`, `postgres`, `recorded`, and from
+its folder: `torch`. The tests that tests/slow.txt lists get `slow`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,14 @@ from tests.backends.build import BACKENDS, missing
 from tests.environments import EnvironmentUnavailableError
 from tests.recorder import record
 from tests.recorder.record import Recording
+from tests.times import is_slow
 
 REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
 OF_TORCH = {"instrumentation", "snapshot", "torch"}
 """The directories whose tests import torch."""
-BACKEND_FIXTURES = {"jaeger", "otelcol_file", "otelcol_split", "tempo"}
+BACKEND_FIXTURES = {"aws", "jaeger", "jaeger_on_disk", "otelcol_file", "otelcol_split", "tempo"}
+POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
 # What the caller has set for OpenTelemetry or for Cirron must not decide how a test ends, and
 # loopback is never behind a proxy.
@@ -99,13 +105,23 @@ def _is_of_torch(path: Path) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a backend or for the recordings."""
+    """Mark every test that uses a backend, a PostgreSQL server or the recordings, or is slow."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & BACKEND_FIXTURES:
             item.add_marker("backends")
         if "recorded_spools" in fixtures:
             item.add_marker("recorded")
+        if fixtures & POSTGRES_FIXTURES or "postgresql" in _parameters(item):
+            item.add_marker("postgres")
+        if is_slow(item):
+            item.add_marker("slow")
+
+
+def _parameters(item: pytest.Item) -> list[object]:
+    """The parameters of a test that are text."""
+    call = getattr(item, "callspec", None)
+    return [value for value in call.params.values() if isinstance(value, str)] if call else []
 
 
 @pytest.hookimpl(tryfirst=True)

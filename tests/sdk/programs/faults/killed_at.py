@@ -1,7 +1,8 @@
 """A process that is killed at one of the writes of its spool. Arguments: directory, which, when.
 
-The first write is held up, so that all that is recorded meanwhile is found by one flush and sealed
-in several batches: children before their parent.
+The first flush writes the open scopes to the journal; it has no batch to write. The first batch is
+held up until everything is recorded, so that one flush seals the rest in several batches: children
+ahead of their parent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cirron_otel.spool.journal import Journal
 from cirron_otel.spool.writer import SpoolWriter
 
 directory, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-is_held, may_go_on = threading.Event(), threading.Event()
+may_go_on = threading.Event()
 writes = {"batch": 0, "journal": 0}
 
 
@@ -29,7 +30,6 @@ def watched(what: str, real: Any) -> Any:
     def write(*arguments: Any) -> Any:
         writes[what] += 1
         if what == "batch" and writes[what] == 1:
-            is_held.set()
             may_go_on.wait(60)
         is_at = writes[what] == number
         if is_at and when == f"before the {what}":
@@ -47,8 +47,7 @@ Journal.write = watched("journal", Journal.write)
 ci.profile(frameworks=[], output_dir=directory, flush_interval=3600)
 with ci.scope("epoch"):
     with ci.scope("seen open"):
-        threading.Thread(target=ci.flush).start()
-        is_held.wait(60)
+        ci.flush()
     with ci.scope("outer"):
         for step in range(20_000):
             with ci.scope("step", index=step):

@@ -1,0 +1,168 @@
+"""How long each test takes, and which tests `make check` leaves out because they take long.
+
+`make test` loads this module as a plugin of pytest: at the end, the seconds of each test and of
+each shared fixture are in build/test-times.tsv. `make test-times` (`python -m tests.times`) derives
+tests/slow.txt from that file, and `tests/conftest.py` marks the tests that are listed there `slow`.
+Write the list on a quiet machine only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TIMES = ROOT / "build" / "test-times.tsv"
+SLOW = ROOT / "tests" / "slow.txt"
+BUDGET = 330.0
+"""The seconds that all tests of `make check` may take together, in one process."""
+LEFT_OUT = ("backends", "postgres")
+"""The markers of tests that `make check` leaves out, whatever they take."""
+_HEADER = """\
+# Tests that `make check` leaves out: seconds per test, and the test function.
+# Written by `make test-times` from the times of the last `make test`; do not edit.
+"""
+
+
+def function_of(node_id: str) -> str:
+    """The test function of a node id: without the parameters and the group of pytest-xdist."""
+    return node_id.partition("[")[0].partition("@")[0]
+
+
+def shared_fixtures(item: pytest.Item) -> set[str]:
+    """The fixtures of a test that other tests use, too: `folder or module::name`."""
+    info = getattr(item, "_fixtureinfo", None)
+    if info is None:
+        return set()
+    definitions = [each[-1] for each in info.name2fixturedefs.values() if each]
+    return {_id(each) for each in definitions if each.scope != "function"}
+
+
+def _id(fixture: Any) -> str:
+    return f"{fixture.baseid}::{fixture.argname}"
+
+
+@cache
+def slow() -> dict[str, float]:
+    """The listed test functions, each with the seconds that one of its tests takes."""
+    lines = [line.split(maxsplit=1) for line in SLOW.read_text().splitlines() if line[0] != "#"]
+    return {name: float(seconds) for seconds, name in lines}
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Return whether the function of a test is listed as slow."""
+    return function_of(item.nodeid) in slow()
+
+
+# The plugin: each process notes the set-up of shared fixtures, and the reports bring it together.
+
+_setups: list[tuple[str, float]] = []
+_inner: list[float] = []
+_seconds: defaultdict[str, float] = defaultdict(float)
+_users: dict[str, tuple[str, bool]] = {}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any) -> Iterator[None]:
+    """Note how long a shared fixture takes, without the fixtures that it asks for itself."""
+    _inner.append(0.0)
+    started = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        seconds = time.monotonic() - started
+        own = seconds - _inner.pop()
+        if _inner:
+            _inner[-1] += seconds
+        if fixturedef.scope != "function":
+            _setups.append((_id(fixturedef), own))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.when == "setup":
+        left_out = any(item.get_closest_marker(name) for name in LEFT_OUT)
+        item.user_properties.append(("shared", [sorted(shared_fixtures(item)), left_out]))
+    if _setups:
+        item.user_properties.append((f"setups {call.when}", list(_setups)))
+        _setups.clear()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up what a test took; with pytest-xdist, the reports of all processes arrive here."""
+    properties = dict(report.user_properties)
+    if report.skipped:
+        _users.pop(report.nodeid, None)
+        return
+    if report.when == "setup":
+        fixtures, left_out = properties["shared"]
+        _users[report.nodeid] = (";".join(fixtures), left_out)
+    setups = properties.get(f"setups {report.when}", [])
+    for name, seconds in setups:
+        _seconds[f"fixture {name}"] += seconds
+    _seconds[report.nodeid] += max(0.0, report.duration - sum(seconds for _, seconds in setups))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput") or not _users:
+        return
+    TIMES.parent.mkdir(exist_ok=True)
+    with TIMES.open("w") as file:
+        for node_id, seconds in _seconds.items():
+            if node_id not in _users and not node_id.startswith("fixture "):
+                continue
+            fixtures, left_out = _users.get(node_id, ("", False))
+            file.write(f"{seconds:.3f}\t{node_id}\t{fixtures}\t{'out' if left_out else ''}\n")
+
+
+# The list.
+
+
+def choose(rows: list[list[str]], budget: float = BUDGET) -> dict[str, float]:
+    """Return the functions to leave out so that the other tests take at most `budget` seconds.
+
+    The value is the average of the function's tests in seconds, with each test's share of the
+    shared fixtures that it uses. The functions with the highest averages are left out.
+    """
+    fixtures = {row[1][8:]: float(row[0]) for row in rows if row[1].startswith("fixture ")}
+    tests = [row for row in rows if not row[1].startswith("fixture ")]
+    users: defaultdict[str, int] = defaultdict(int)
+    for row in tests:
+        for name in filter(None, row[2].split(";")):
+            users[name] += 1
+    costs: defaultdict[str, list[float]] = defaultdict(list)
+    for seconds, node_id, shared, left_out in tests:
+        if not left_out:
+            share = sum(
+                fixtures.get(name, 0.0) / users[name] for name in filter(None, shared.split(";"))
+            )
+            costs[function_of(node_id)].append(float(seconds) + share)
+    left: dict[str, float] = {}
+    total = 0.0
+    for function, each in sorted(costs.items(), key=lambda item: sum(item[1]) / len(item[1])):
+        total += sum(each)
+        if total > budget:
+            left[function] = sum(each) / len(each)
+    return left
+
+
+def main() -> None:
+    """Write tests/slow.txt, and print what `make check` will take."""
+    rows = [line.split("\t") for line in TIMES.read_text().splitlines()]
+    chosen = choose(rows)
+    measured = {function_of(row[1]) for row in rows}
+    chosen |= {name: seconds for name, seconds in slow().items() if name not in measured}
+    lines = [f"{seconds:8.2f}  {name}\n" for name, seconds in sorted(chosen.items())]
+    SLOW.write_text(_HEADER + "".join(lines))
+    least = min(chosen.values(), default=0.0)
+    print(f"{SLOW.relative_to(ROOT)}: {len(chosen)} test functions, from {least:.2f} s per test on")
+
+
+if __name__ == "__main__":
+    main()
