@@ -39,6 +39,10 @@ INDEX = "cirron.index"
 CPU_NS = "cirron.cpu_ns"
 GPU_NS = "cirron.gpu_ns"
 MEMORY_PEAK = "cirron.memory_peak_bytes"
+COSTS = ((CPU_NS, "cpu_ns"), (GPU_NS, "gpu_ns"), (MEMORY_PEAK, "memory_peak_bytes"))
+"""The attributes and the fields of a scope's costs, which are null if they were not measured."""
+OPTIONAL: tuple[tuple[str, str], ...] = ()
+"""The attributes and the fields of a span's optional integers, which only exact mappers read."""
 THREAD_ID = "thread.id"
 SEQ = "cirron.seq"
 TRACE_ID = "cirron.trace_id"

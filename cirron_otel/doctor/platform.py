@@ -22,6 +22,7 @@ from ..exporter.http_client import BrokenAnswerError, HttpClient
 from ..exporter.transport import USER_AGENT
 from ..ids import uuid4_shaped
 from ..records.schema import SCHEMA_VERSION
+from ..semconv import COSTS
 from ..spool.paths import file_name
 from .check import Check, Deadline, Problem, failed, ok, unreached, warning, within
 from .network import Place, Words, certificate_check, proxy_of, reach
@@ -140,9 +141,7 @@ def _batch() -> tuple[SealedBatch, str]:
         "attrs": {},
         "start_ns": now,
         "end_ns": now + 1_000_000,
-        "cpu_ns": None,
-        "gpu_ns": None,
-        "memory_peak_bytes": None,
+        **dict.fromkeys(field for _, field in COSTS),
         "thread_id": None,
         "rank": 0,
         "pid": os.getpid(),

@@ -150,7 +150,7 @@ class Batch(BatchFields):
     otel: Otel = UNSET
 
 
-LISTS = {"spans": Span, "marks": Mark, "snapshots": Snapshot}
+LISTS: dict[str, type[Struct]] = {"spans": Span, "marks": Mark, "snapshots": Snapshot}
 """The lists of a batch, and the record type of each."""
 
 

@@ -20,6 +20,7 @@ _BYTES_PER_SPAN = 4096
 """Bytes of batches that are kept, as a multiple of the spans that are."""
 MARKS_PER_SPAN = 4
 """Marks that are kept, as a multiple of the spans that are."""
+_COSTS = tuple(field for _, field in sc.COSTS)
 MAX_LEVELS = 128
 """Levels of a tree; what lies deeper (spans of others may) becomes a root."""
 
@@ -125,9 +126,7 @@ def _node(row: SpanRow, at: int) -> Node:
         "start_ns": row.start_ns,
         "end_ns": row.end_ns or None,
         "wall_us": max(end - row.start_ns, 0) // 1000,
-        "cpu_ns": row.cpu_ns,
-        "gpu_ns": row.gpu_ns,
-        "memory_peak_bytes": row.memory_peak_bytes,
+        **{field: getattr(row, field) for field in _COSTS},
         "attrs": row.attrs,
         "marks": [],
         "children": [],
@@ -212,8 +211,7 @@ def _frame(nodes: list[Node], roots: list[Node]) -> Any:
 def _frame_rows(nodes: list[Node], roots: list[Node]) -> list[Node]:
     """The rows of the data frame, in the order in which the scopes ended."""
     levels = {id(node): level for node, level in _walk(roots)}
-    fields = ("id", "parent_id", "name", "index", "wall_us", "cpu_ns", "gpu_ns",
-              "memory_peak_bytes")  # fmt: skip
+    fields = ("id", "parent_id", "name", "index", "wall_us", *_COSTS)
     return [
         {field: node[field] for field in fields}
         | {"mark_count": len(node["marks"]), "depth": levels[id(node)]}

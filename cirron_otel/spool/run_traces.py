@@ -15,6 +15,7 @@ import msgspec
 
 from .. import exactjson
 from ..errors import InputError
+from ..semconv import COSTS
 from .index import SpoolIndex, id_of, key_of
 from .reader import SpoolReader
 from .tree import Limits, TreeNode, build_tree
@@ -33,7 +34,7 @@ SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE
 """
 _MOST_LEVELS = 64
 _HALF = re.compile(r"[0-9a-f]{16}")
-_FIELDS = ("cpu_ns", "gpu_ns", "memory_peak_bytes", "thread_id")
+_FIELDS = (*(field for _, field in COSTS), "thread_id")
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ NAME_TAG = 0x2A
 KIND_AND_START = b"\x30\x01\x39"
 """The field of the kind, and the tag of the start time."""
 PARENT_SIZE = len(PARENT_PREFIX) + 32
-_COSTS = ((sc.CPU_NS, "cpu_ns"), (sc.GPU_NS, "gpu_ns"), (sc.MEMORY_PEAK, "memory_peak_bytes"))
 
 
 class Trace:
@@ -64,7 +63,7 @@ class Trace:
 
 def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> str:
     """Return the text from `cpu_ns` to `attrs`. Raises NotCanonicalError for other attributes."""
-    costs = [f'"{name}":{_int(ours, key)}' for key, name in _COSTS]
+    costs = [f'"{name}":{_int(ours, key)}' for key, name in sc.COSTS]
     thread = _int(ours, sc.THREAD_ID)
     pid = _differing(ours, sc.PROCESS_PID, origin.pid)
     rank = _differing(ours, sc.RANK, origin.rank)

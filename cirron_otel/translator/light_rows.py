@@ -21,6 +21,7 @@ _TRACE_ID, _SPAN_ID = 0x100A, 0x0812
 """The tags, and the lengths of what follows, as numbers."""
 _STATE, _PARENT, _NAME, _KIND, _START, _END, _ATTRIBUTE = 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
 _ZERO = bytes(8)
+_NO_COSTS = "".join(f',"{name}":null' for _, name in sc.COSTS)
 _head = struct.Struct("<H16sH8sB").unpack_from
 _times = struct.Struct("<BQBQ").unpack_from
 
@@ -93,8 +94,8 @@ def add_rows(
         thread = _thread(members[sc.THREAD_ID]) if sc.THREAD_ID in members else "null"
         rows.append(
             f'{{"id":"{span_id.hex()}{low}","name":{name},"parent_id":{parent_id}'
-            f',"index":null,"start_ns":{start},"end_ns":{end},"cpu_ns":null,"gpu_ns":null'
-            f',"memory_peak_bytes":null,"thread_id":{thread}{fixed}{",".join(members.values())}'
+            f',"index":null,"start_ns":{start},"end_ns":{end}{_NO_COSTS}'
+            f',"thread_id":{thread}{fixed}{",".join(members.values())}'
             f"{otel}{told}}}}}"
         )
 

@@ -29,8 +29,6 @@ from .values import (
     split_attributes,
 )
 
-_COSTS = ((sc.CPU_NS, "cpu_ns"), (sc.GPU_NS, "gpu_ns"), (sc.MEMORY_PEAK, "memory_peak_bytes"))
-
 Placed = tuple[Record, int | None]
 """A record and its `seq`: its place in the batch where order does not give it."""
 
@@ -172,7 +170,7 @@ def _write_fields(span: Span, unit: SpanSet, wire: Wire) -> None:
     for key, value in (
         (sc.INDEX, record.get("index")),
         (sc.THREAD_ID, record.get("thread_id")),
-        *((key, record.get(source)) for key, source in _COSTS),
+        *((key, record.get(source)) for key, source in (*sc.COSTS, *sc.OPTIONAL)),
         (sc.PROCESS_PID, _unless(record.get("pid"), wire.origin.pid)),
         (sc.RANK, _unless(record.get("rank"), wire.origin.rank)),
         (sc.SEQ, unit.seq),
@@ -274,6 +272,10 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
         otel["events"] = foreign
     if otel:
         record["otel"] = otel
+    for key, name in sc.OPTIONAL:
+        value = read_typed(ours, key, "int_value")
+        if value is not None:
+            record[name] = value
     rests.apply(record, rest)
     unit.wire_id = _wire_id(span, derived, record)
     return unit
@@ -302,7 +304,7 @@ def _fields(span: Span, ours: dict[str, AnyValue], attrs: Record, origin: Origin
         "index": read_typed(ours, sc.INDEX, "int_value"),
         "start_ns": span.start_time_unix_nano,
         "end_ns": span.end_time_unix_nano,
-        **{field: read_typed(ours, key, "int_value") for key, field in _COSTS},
+        **{field: read_typed(ours, key, "int_value") for key, field in sc.COSTS},
         "thread_id": read_typed(ours, sc.THREAD_ID, "int_value"),
         "pid": origin.pid if pid is None else pid,
         "rank": origin.rank if rank is None else rank,

@@ -13,13 +13,16 @@ more than one way, and comes back in ours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from .. import exactjson
 from .._proto.cirron.v1 import trace_pb2 as pb
 from ..errors import InputError
+from ..records.schema import LISTS, Batch, Shape, shapes_of
 from .patch import patch_of, patched
 from .values import sayable
 
@@ -214,20 +217,13 @@ def _write_set_value(message: Any, key: str, value: Any) -> None:
         _write_value(getattr(message, key), value, 1)
 
 
-_WRITE_TEXT = _plain(_text)
-_WRITE_INT64 = _plain(_integer(*_INT64))
-_WRITE_TEXTS = _each(_text)
-_WRITE_INTS = _each(_integer(*_INT64))
-
-
 def _list_of(message: Any, key: str) -> list[Any]:
     return list(getattr(message, key))
 
 
-_OTEL = _object("otel", optional=True)
 _HISTOGRAM: _Table = (
     _Field("bins", _each(_number), _list_of),
-    _Field("counts", _WRITE_INTS, _list_of),
+    _Field("counts", _each(_integer(*_INT64)), _list_of),
 )
 _STATS: _Table = (
     *(
@@ -236,55 +232,36 @@ _STATS: _Table = (
     ),
     _record(_HISTOGRAM, "histogram", optional=True),
 )
-_SPAN: _Table = (
-    _Field("id", _WRITE_TEXT, getattr),
-    _Field("name", _WRITE_TEXT, getattr),
-    _Field("parent_id", _WRITE_TEXT, getattr, null=True),
-    _Field("index", _WRITE_INT64, getattr, null=True),
-    _Field("start_ns", _WRITE_INT64, getattr),
-    _Field("end_ns", _WRITE_INT64, getattr),
-    _Field("cpu_ns", _WRITE_INT64, getattr, null=True),
-    _Field("gpu_ns", _WRITE_INT64, getattr, null=True),
-    _Field("memory_peak_bytes", _WRITE_INT64, getattr, null=True),
-    _Field("thread_id", _WRITE_INT64, getattr, null=True),
-    _Field("pid", _WRITE_INT64, getattr, null=True),
-    _Field("rank", _WRITE_INT64, getattr, null=True),
-    _object("attrs"),
-    _Field("mark_ids", _WRITE_TEXTS, _list_of),
-    _OTEL,
-)
-_MARK: _Table = (
-    _Field("id", _WRITE_TEXT, getattr),
-    _Field("span_id", _WRITE_TEXT, getattr),
-    _Field("name", _WRITE_TEXT, getattr),
-    _Field("value_type", _WRITE_TEXT, getattr),
-    _Field("value", _write_set_value, lambda m, k: _read_value(getattr(m, k))),
-    _object("attrs"),
-    _Field("ts_ns", _WRITE_INT64, getattr),
-    _Field("kind", _WRITE_TEXT, getattr),
-    _Field("value_nonfinite", _WRITE_TEXT, getattr, optional=True),
-    _OTEL,
-)
-_SNAPSHOT: _Table = (
-    _Field("id", _WRITE_TEXT, getattr),
-    _Field("span_id", _WRITE_TEXT, getattr),
-    _Field("tensor_name", _WRITE_TEXT, getattr),
-    _Field("shape", _WRITE_INTS, _list_of),
-    _Field("dtype", _WRITE_TEXT, getattr),
-    _Field("mode", _WRITE_TEXT, getattr),
-    _record(_STATS, "stats", null=True),
-    _Field("blob_uri", _WRITE_TEXT, getattr, null=True),
-    _Field("ts_ns", _WRITE_INT64, getattr),
-    _object("attrs"),
-    _OTEL,
-)
-_BATCH: _Table = (
-    _Field("schema_version", _plain(_integer(*_UINT32)), getattr),
-    _Field("sdk_version", _WRITE_TEXT, getattr),
-    _Field("batch_id", _WRITE_TEXT, getattr),
-    _Field("created_ns", _WRITE_INT64, getattr),
-    _records(_SPAN, "spans"),
-    _records(_MARK, "marks"),
-    _records(_SNAPSHOT, "snapshots"),
-    _OTEL,
-)
+_FITS = {
+    FieldDescriptor.TYPE_STRING: _text,
+    FieldDescriptor.TYPE_INT64: _integer(*_INT64),
+    FieldDescriptor.TYPE_UINT32: _integer(*_UINT32),
+}
+
+
+def _table_of(record: type[Struct], descriptor: Any) -> _Table:
+    """Derive a table from the schema; a field that the message lacks is kept in `rest`."""
+    return tuple(
+        _field_of(descriptor.fields_by_name[key], shape)
+        for key, shape in shapes_of(record).items()
+        if key in descriptor.fields_by_name
+    )
+
+
+def _field_of(descriptor: Any, shape: Shape) -> _Field:
+    key, message = descriptor.name, descriptor.message_type
+    if key in LISTS:
+        return _records(_table_of(LISTS[key], message), key)
+    if message is None:
+        fits = _FITS[descriptor.type]
+        if get_origin(shape.types[0]) is list:
+            return _Field(key, _each(fits), _list_of)
+        return _Field(key, _plain(fits), getattr, shape.is_nullable, shape.is_optional)
+    if message.name == "Object":
+        return _object(key, optional=shape.is_optional)
+    if message.name == "Stats":
+        return _record(_STATS, key, null=True)
+    return _Field(key, _write_set_value, lambda m, k: _read_value(getattr(m, k)))
+
+
+_BATCH = _table_of(Batch, pb.Batch.DESCRIPTOR)
