@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from ..config.engine import TextFileError, read_text_file
 from ..config.safe_yaml import loads
 from ..errors import UsageError
 from .checks import problems_of, warnings_of
@@ -17,7 +18,6 @@ from .options import CollectorOptions
 from .substitution import Expander, below, expand
 from .validation import read_options, structured
 
-MAX_FILE_BYTES = 1_000_000
 _MAX_SHOWN = 20
 
 FLAGS: Final[Mapping[str, str]] = {
@@ -134,17 +134,9 @@ def _reason(error: Exception) -> str:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its name is none"
-        raise ConfigError([f"{path} cannot be read: {reason}"]) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError([f"{path} is larger than {MAX_FILE_BYTES:,} bytes"])
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ConfigError([f"{path} is no UTF-8"]) from None
+        return read_text_file(path)
+    except TextFileError as problem:
+        raise ConfigError([f"{path} {problem}"]) from None
 
 
 class _Level:

@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 import msgspec
 
+from ..config.engine import Key
 from ..config.parsing import ENDPOINT, TEXT, URL_PATH, one_of
 from .secret import Secret, SecretHeader
-from .section import SECONDS, Key, Section
+from .section import SECONDS, Section
 from .values import FILE, HEADER_NAMES, HEADERS, SECRET_TEXT
 
 HeadersFrom = Annotated[

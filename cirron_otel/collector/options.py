@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from ..config.engine import Key
 from ..config.parsing import (
     BOOLEAN,
     SIZE,
@@ -24,7 +25,7 @@ from ..config.parsing import (
 from ..receiver.headers import KEPT_HEADERS
 from .exporter_options import CirronExporter, MetricsPush, OtlpExporter
 from .secret import Secret, SecretUrl
-from .section import SECONDS, Key, Section
+from .section import SECONDS, Section
 from .values import (
     ADDRESS,
     BLOBS,

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from ..config.parsing import Parser, number_above
+from ..config.parsing import number_above
 
 SECONDS: Final = number_above(0, 86_400, "seconds")
-
-
-class Key(NamedTuple):
-    """What is to be known about one key."""
-
-    parser: Parser
-    meaning: str
-    unit: str = ""
-    at_once: bool = False
-    """Whether a reload takes a new value; else it waits for a restart."""
-    is_secret: bool = False
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ..config.engine import TextFileError, read_text_file
 from ..errors import UsageError
 from ..exporter.cirron_http import CirronSettings
 from ..exporter.config import Compression, OtlpConfig, Protocol, Settings
@@ -107,15 +108,7 @@ def _headers_of(path: Path) -> dict[str, str]:
 def _lines(path: Path) -> list[str]:
     """The lines of a file of secrets, without empty ones and comments."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its name is none"
-        raise UsageError(f"{path} cannot be read: {reason}") from None
-    if len(data) > _MAX_FILE_BYTES:
-        raise UsageError(f"{path} is larger than {_MAX_FILE_BYTES:,} bytes")
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is no UTF-8") from None
+        lines = read_text_file(path, _MAX_FILE_BYTES).splitlines()
+    except TextFileError as problem:
+        raise UsageError(f"{path} {problem}") from None
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

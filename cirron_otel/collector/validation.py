@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from reprlib import Repr
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
+from ..config.engine import Candidate, Key, masked_repr, read_option
 from .exporter_options import EXPORTERS
 from .options import CollectorOptions
-from .section import Key, Section, default_of
+from .section import Section, default_of
 from .substitution import Expander, FromVariables, below
 
 _MAX_EXPORTERS = 100
-_USER_INFO = re.compile(r"//[^\s]*@")
 _MAX_NAME = 80
 
 S = TypeVar("S", bound=Section)
@@ -112,13 +109,10 @@ class _Reader:
             return field.default
         if key.parser.type == "mapping":
             value = structured(value)
-        try:
-            return key.parser.parse(value)
-        except (ValueError, TypeError, OverflowError):
-            is_hidden = key.is_secret or isinstance(value, FromVariables)
-            what = f"{_kind(value)} (not shown)" if is_hidden else shown(value)
-            self._wrong(path, f"is {what}: expected {key.parser.expected}")
-            return None
+        candidate = Candidate(self._where(path), value, isinstance(value, FromVariables))
+        reading = read_option(key, None, [candidate], describe=_described)
+        self.problems += reading.rejected
+        return reading.value
 
     def _exporters(self, value: object, path: str) -> tuple[Section | None, ...]:
         value = structured([] if value is None else value)
@@ -206,10 +200,8 @@ def _name(name: object) -> str:
     return text[:_MAX_NAME]
 
 
-_repr = Repr()
-_repr.maxstring = 80
-_repr.maxother = 80
-_repr.maxlevel = 2
+def _described(value: object, is_hidden: bool) -> str:
+    return f"{_kind(value)} (not shown)" if is_hidden else shown(value)
 
 
 def shown(value: object) -> str:
@@ -218,10 +210,8 @@ def shown(value: object) -> str:
         return f"{_kind(value)} (not shown)"
     if isinstance(value, dict | list):
         return _kind(value)  # what is in it may be a secret
-    plain = os.fspath(value) if isinstance(value, os.PathLike) else value
     try:
-        # Before it is cut: the cut may take the @ and leave the password.
-        return _repr.repr(_USER_INFO.sub("//…@", plain) if isinstance(plain, str) else plain)
+        return masked_repr(value)
     except ValueError:  # an integer of more digits than Python prints
         return _kind(value)
 

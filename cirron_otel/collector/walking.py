@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from ..config.engine import Key
 from .options import CollectorOptions
 from .secret import Secret
-from .section import Key, Section
+from .section import Section
 from .substitution import below
 from .validation import fields_of
 from .values import ADDRESS, Address

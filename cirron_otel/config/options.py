@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from .engine import Key
 from .parsing import (
     BOOLEAN,
     DETAIL,
@@ -60,16 +61,16 @@ def _option(
     in_project: bool = True,
     in_user_file: bool = True,
 ) -> Any:
-    details = {
-        "parser": parser,
-        "meaning": meaning,
-        "unit": unit,
-        "takes_none": takes_none,
-        "is_secret": is_secret,
-        "in_project": in_project,
-        "in_user_file": in_user_file,
-    }
-    return field(default=default, metadata=details, repr=not is_secret)
+    key = Key(
+        parser,
+        meaning,
+        unit,
+        is_secret=is_secret,
+        takes_none=takes_none,
+        in_project=in_project,
+        in_user_file=in_user_file,
+    )
+    return field(default=default, metadata={"key": key}, repr=not is_secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,19 +261,7 @@ class Option(NamedTuple):
 
     name: str
     default: Any
-    parser: Parser
-    meaning: str
-    unit: str
-    takes_none: bool
-    """Whether an explicit None is a value, rather than the same as not given."""
-    is_secret: bool
-    in_project: bool
-    """Whether cirron.yaml may say it.
-
-    The file is found by walking up, so it can be another's: it must not say where a key goes.
-    """
-    in_user_file: bool
-    """Whether ~/.cirron/config.toml may say it."""
+    key: Key
 
     @property
     def variable(self) -> str:
@@ -281,5 +270,5 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = tuple(
-    Option(name=each.name, default=each.default, **each.metadata) for each in fields(Config)
+    Option(each.name, each.default, each.metadata["key"]) for each in fields(Config)
 )

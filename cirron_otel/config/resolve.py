@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from reprlib import Repr
 from typing import Any, NamedTuple
 
+from .engine import DEFAULT, Candidate, masked_repr, read_option
 from .options import NOT_GIVEN, OPTIONS, Config, NotGiven, Option
 from .sources import (
     USER_FILE,
@@ -23,10 +22,7 @@ from .sources import (
 )
 
 SDK_DISABLED = "OTEL_SDK_DISABLED"
-DEFAULT = "the default"
 _OF_PROFILE = "= of profile()"
-# Greedy: a password may hold any of / and @.
-_USER_INFO = re.compile(r"//.*@", re.DOTALL)
 
 
 class Resolved(NamedTuple):
@@ -169,48 +165,40 @@ def _tried(name: str, read: Callable[[], Source | None], problems: list[str]) ->
 
 
 def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tuple[Any, str, bool]:
-    """The value of `option`, where it stood, and whether a wrong one was passed over for it."""
-    wrong: list[str] = []
-    value, place = option.default, DEFAULT
-    for source in sources:
-        found = source.says(option)
-        if found is NOT_GIVEN:
-            continue
-        if not source.may_say(option):
-            problems.append(_misplaced(option, source))
-            continue
-        try:
-            value, place = option.parser.parse(found), source.place(option)
-            break
-        # Values of the user's may raise anything from any method.
-        except Exception:
-            wrong.append(f"{source.place(option)} is {_shown(option, found)}")
-    used = f"{DEFAULT}, {_shown(option, value)}," if place == DEFAULT else place
-    problems += [f"{each}: expected {option.parser.expected}; {used} is used" for each in wrong]
-    return value, place, bool(wrong)
+    """Return the value of `option`, its place, and whether an invalid one was skipped."""
+
+    def candidates() -> Iterator[Candidate]:
+        for source in sources:
+            found = source.says(option)
+            if found is not NOT_GIVEN and source.may_say(option):
+                yield Candidate(source.place(option), found)
+            elif found is not NOT_GIVEN:
+                problems.append(_misplaced(option, source))
+
+    # Values that a program passes may raise any exception from any method.
+    value, place, rejected = read_option(
+        option.key, option.default, candidates(), describe=_shown, errors=(Exception,)
+    )
+    used = place
+    if place == DEFAULT:
+        used = f"{DEFAULT}, {_shown(value, option.key.is_secret)},"
+    problems += [f"{each}; {used} is used" for each in rejected]
+    return value, place, bool(rejected)
 
 
 def _misplaced(option: Option, source: Source) -> str:
     where = option.variable
-    if option.in_user_file:
+    if option.key.in_user_file:
         where += f" or ~/{USER_FILE}"
     return f"{source.place(option)} is not read from there: say it in {where}"
 
 
-_repr = Repr()
-_repr.maxstring = 80
-_repr.maxother = 80
-_repr.maxlevel = 2
-
-
-def _shown(option: Option, value: object) -> str:
-    """A value as messages may show it."""
-    if option.is_secret and value is not None:
+def _shown(value: object, is_hidden: bool) -> str:
+    """Return the text that messages show for a value."""
+    if is_hidden and value is not None:
         return f"a {type(value).__name__} (not shown)"
     try:
-        plain = str(value) if isinstance(value, os.PathLike) else value
-        # Before it is cut: the cut may take the @ and leave the password.
-        return _repr.repr(_USER_INFO.sub("//…@", plain) if isinstance(plain, str) else plain)
+        return masked_repr(value)
     except Exception:
         return f"a {type(value).__name__}"
 

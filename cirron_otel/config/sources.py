@@ -11,17 +11,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .engine import TextFileError, read_text_file
 from .options import NOT_GIVEN, OPTIONS, Option
 
 PROJECT_FILES = ("cirron.yaml", "cirron.yml", "cirron.json")
 USER_FILE = Path(".cirron", "config.toml")
-MAX_FILE_BYTES = 1_000_000
 _BLOCK = "profiling"
 _TABLE = "default"
 _LINE = re.compile(r"\(at line ([0-9]+),")
@@ -40,7 +39,7 @@ class Source(NamedTuple):
     def says(self, option: Option) -> object:
         """The value that stands here for `option`, or NOT_GIVEN."""
         value = self.values.get(option.name, NOT_GIVEN)
-        return NOT_GIVEN if value is None and not option.takes_none else value
+        return NOT_GIVEN if value is None and not option.key.takes_none else value
 
     def place(self, option: Option) -> str:
         """Where the value of `option` stands, as messages name it."""
@@ -48,8 +47,8 @@ class Source(NamedTuple):
 
     def may_say(self, option: Option) -> bool:
         """Whether the option is read from here."""
-        return (option.in_project or not self.is_project) and (
-            option.in_user_file or not self.is_user_file
+        return (option.key.in_project or not self.is_project) and (
+            option.key.in_user_file or not self.is_user_file
         )
 
 
@@ -108,18 +107,9 @@ def _read(path: Path) -> str:
     if not _is_file(path):
         raise SourceError("is no file that can be read")
     try:
-        # A pipe that took the file's place in the meantime must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"cannot be read ({error.strerror})") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise SourceError(f"is larger than {MAX_FILE_BYTES} bytes")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SourceError("is no UTF-8") from None
+        return read_text_file(path, blocks_on_pipe=False)
+    except TextFileError as problem:
+        raise SourceError(str(problem)) from None
 
 
 # Parsers are imported where there is something to parse: `import cirron_otel` stays cheap.

@@ -25,19 +25,19 @@ def row(option: Option) -> str:
     files = [
         name
         for name, is_read in (
-            ("cirron.yaml", option.in_project),
-            ("config.toml", option.in_user_file),
+            ("cirron.yaml", option.key.in_project),
+            ("config.toml", option.key.in_user_file),
         )
         if is_read
     ]
-    unit = f" ({option.unit})" if option.unit else ""
+    unit = f" ({option.key.unit})" if option.key.unit else ""
     cells = [
         f"`{option.name}`",
-        option.parser.type,
+        option.key.parser.type,
         shown_default(option),
         f"`{option.variable}`",
         ", ".join(files) or "–",
-        option.meaning + unit,
+        option.key.meaning + unit,
     ]
     return f"| {' | '.join(cells)} |"
 

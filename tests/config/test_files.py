@@ -56,7 +56,7 @@ class TestFiles:
             ("a: !!python/object/apply:os.system [true]", "is wrong (ConstructorError in line 1)"),
             ("a: 2024-99-99", "is wrong (ValueError)"),
             ("[" * 5000, "is nested too deep"),
-            ("x: " + "y" * 1_000_001, "is larger than 1000000 bytes"),
+            ("x: " + "y" * 1_000_001, "is larger than 1,000,000 bytes"),
         ],
     )
     def test_a_damaged_project_file_is_reported(self, place: Place, text: str, reason: str) -> None:

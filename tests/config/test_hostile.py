@@ -93,7 +93,7 @@ def test_nothing_raises(
     for option in OPTIONS:
         value = getattr(found.config, option.name)
         if value is not None and not isinstance(value, Path):
-            assert option.parser.parse(value) == value
+            assert option.key.parser.parse(value) == value
     assert all(isinstance(each, str) and len(each) < 1000 for each in found.problems)
 
 

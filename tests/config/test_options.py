@@ -19,7 +19,7 @@ class TestTheTable:
         if option.default is None:
             assert found_in_call(option.name, None) is None
         else:
-            assert option.parser.parse(option.default) in (option.default, str(option.default))
+            assert option.key.parser.parse(option.default) in (option.default, str(option.default))
 
     @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
     def test_each_default_can_be_said_by_a_variable(self, option: Option) -> None:
@@ -47,7 +47,7 @@ class TestTheTable:
 
     def test_a_config_does_not_show_its_key(self) -> None:
         assert "sesame" not in repr(Config(api_key="sesame"))
-        assert [option.name for option in OPTIONS if option.is_secret] == ["api_key"]
+        assert [option.name for option in OPTIONS if option.key.is_secret] == ["api_key"]
 
 
 class TestOrder:
