@@ -13,6 +13,10 @@ import re
 _ID = re.compile(r"[0-9a-f]{32}")
 _ZERO_SPAN = "0" * 16
 _ZERO_TRACE = "0" * 32
+INT64_LIMIT = 2**63
+"""Signed 64-bit integers, among them times in nanoseconds, are below it."""
+SHORT_ID_DIGITS = 8
+"""Output for people shows this many digits of a run's id."""
 
 
 def is_id(value: object) -> bool:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .semconv import OVERHEAD_NS
+
 if TYPE_CHECKING:
     from .profiler import Profiler
 
 MARKER = "cirron_run"
-_OWN_MARK = "cirron.overhead_ns"
 _ERROR = 2
 """OTLP's status code of a span that failed."""
 
@@ -167,7 +168,7 @@ def _read(directory: Path) -> list[RecordedSpan]:
         span.parent = by_id.get(span.record["parent_id"])
         if span.parent is not None:
             span.parent.children.append(span)
-    marks = [mark for batch in batches for mark in batch["marks"] if mark["name"] != _OWN_MARK]
+    marks = [mark for batch in batches for mark in batch["marks"] if mark["name"] != OVERHEAD_NS]
     for mark in sorted(marks, key=lambda mark: mark["ts_ns"]):
         if (owner := by_id.get(mark["span_id"])) is not None:
             owner.marks.append(_mark(mark))

@@ -7,12 +7,23 @@ SCOPE_NAME = "cirron"
 
 SESSION = "cirron.session"
 """The name of a session's root scope."""
+JOB = "cirron.job"
+"""The name of the scope of `cirron-otel run`."""
+MICRO_STEP = "micro_step"
+"""The name of the scope of one step of gradient accumulation."""
 
 # Resource
 SERVICE_NAME = "service.name"
+DEFAULT_SERVICE_NAME = "cirron"
 PROCESS_PID = "process.pid"
 RANK = "cirron.rank"
 SESSION_ID = "cirron.session.id"
+WORKSPACE_ID = "cirron.workspace.id"
+RUN_ID = "cirron.run.id"
+PIPELINE_ID = "cirron.pipeline.id"
+DEPLOYMENT_ID = "cirron.deployment.id"
+MODEL_ID = "cirron.model.id"
+JOB_ID = "cirron.job.id"
 
 # Scope: the batch's header
 BATCH_ID = "cirron.batch.id"

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import InputError
+from ..snapshot.blobs import RESERVED
 from .content import Content
 
 MAX_HEADER_BYTES = 32_000_000
@@ -24,7 +25,6 @@ _BITS = {
     "F8_E5M2FNUZ": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
     "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
-_RESERVED = "__metadata__"
 _GRADIENT = ".grad"
 
 
@@ -87,7 +87,7 @@ def _header(file: BinaryIO) -> dict[str, Tensor]:
         raise InputError("a snapshot file's header is no JSON object")
     begin, room = 8 + length, size - 8 - length
     return {
-        name: _tensor(name, entry, begin, room) for name, entry in said.items() if name != _RESERVED
+        name: _tensor(name, entry, begin, room) for name, entry in said.items() if name != RESERVED
     }
 
 

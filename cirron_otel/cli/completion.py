@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import CirronOtelError
-from .parameters import DEFAULT_SPOOL
+from ..spool.directories import DEFAULT_NAME
 
 _FILES = frozenset({"SRC", "[SRC]", "DST", "DIR", "[DIR]", "FILE", "A", "B"})
 """The metavars of parameters whose values are paths."""
@@ -54,7 +54,7 @@ class _RunName(click.ParamType):  # type: ignore[type-arg]
 
         # `--run` without its value ends the parsing: what is before it is not assigned yet.
         given = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
-        place = next((each for each in given if isinstance(each, str)), DEFAULT_SPOOL)
+        place = next((each for each in given if isinstance(each, str)), DEFAULT_NAME)
         try:
             names = [run.name for run in reversed(read_runs(SpoolReader(place)).runs)]
         except (CirronOtelError, OSError):

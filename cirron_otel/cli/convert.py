@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import UsageError
+from ..pipeline.formats import STANDARD
 from . import output
 from .parameters import FORMATS, from_option, json_option, layout_option, run_option
 from .text import count, printable, size
 
 if TYPE_CHECKING:
     from ..pipeline.report import Report
-
-STANDARD = "-"
 
 
 @click.command(short_help="Spool to OTLP, or OTLP to spool.")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..errors import UsageError
+from ..spool.directories import DEFAULT_NAME
 from . import output
-from .parameters import DEFAULT_SPOOL, from_option, json_option
+from .parameters import from_option, json_option
 from .report_text import of_ranks
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
@@ -42,7 +43,7 @@ class _Run(NamedTuple):
 
 
 @click.command(short_help="Where two runs spent their time differently.")
-@click.argument("first", metavar="[A]", default=DEFAULT_SPOOL)
+@click.argument("first", metavar="[A]", default=DEFAULT_NAME)
 @click.argument("second", metavar="[B]", required=False)
 @from_option
 @click.option(

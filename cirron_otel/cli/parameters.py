@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 
 import click
 
+from ..durations import UNIT_SECONDS
+from ..spool.directories import DEFAULT_NAME
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = ("spool", "batch", "otlp-json", "otlp-proto", "cirron-proto")
-DEFAULT_SPOOL = ".cirron"
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
 _PREFIXES = ("", "k", "m", "g", "t")
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def size_in_bytes(text: str) -> int:
@@ -39,11 +40,11 @@ def age_in_ns(text: str) -> int:
         raise click.BadParameter(
             f"{text!a} is no age: expected a number and s, m, h, d or w, as in 7d"
         )
-    return round(Decimal(match[1]) * _AGES[match[2].lower()] * 1_000_000_000)
+    return round(Decimal(match[1]) * UNIT_SECONDS[match[2].lower()] * 1_000_000_000)
 
 
 spool_argument: Callable[[F], F] = click.argument(
-    "directory", metavar="[DIR]", default=DEFAULT_SPOOL
+    "directory", metavar="[DIR]", default=DEFAULT_NAME
 )
 json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Write one JSON document to stdout."

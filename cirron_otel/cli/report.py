@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import UsageError
+from ..spool.directories import DEFAULT_NAME
 from . import output
-from .parameters import DEFAULT_SPOOL, from_option, json_option, run_option
+from .parameters import from_option, json_option, run_option
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 
@@ -29,7 +30,7 @@ _MOST_ASKED = 20
 
 
 @click.command(short_help="What a run spent its time on.")
-@click.argument("source", metavar="[SRC]", default=DEFAULT_SPOOL)
+@click.argument("source", metavar="[SRC]", default=DEFAULT_NAME)
 @from_option
 @run_option
 @click.option(

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..ids import SHORT_ID_DIGITS
+from ..spool.run_html import HEADS
+from ..spool.runs import MOST_LISTED
 from . import output
 from .parameters import json_option, spool_argument
 from .tables import rows_table
@@ -17,9 +20,6 @@ if TYPE_CHECKING:
     from ..spool.reader import SpoolReader
     from ..spool.run_selection import ChosenRun
     from ..spool.runs import Run
-
-_SHORT = 8
-_MOST_LISTED = 1000
 
 
 def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
@@ -56,7 +56,7 @@ def ls(directory: str, as_json: bool) -> int:
 
     reader = SpoolReader(directory)
     found = read_runs(reader)
-    shown = found.runs[-_MOST_LISTED:]
+    shown = found.runs[-MOST_LISTED:]
     if as_json:
         output.document({
             "path": str(reader.paths.spool),
@@ -67,7 +67,7 @@ def ls(directory: str, as_json: bool) -> int:
         })  # fmt: skip
     else:
         if shown:
-            output.show(rows_table(_HEADS, _RIGHT, [_row(run, shown) for run in shown]))
+            output.show(rows_table(HEADS, _RIGHT, [_row(run, shown) for run in shown]))
         else:
             output.result(f"{printable(str(reader.paths.spool))}: no run")
         if found.unassigned:
@@ -78,7 +78,6 @@ def ls(directory: str, as_json: bool) -> int:
     return 1 if reader.skipped else 0
 
 
-_HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 _RIGHT = {"duration", "steps"}
 
 
@@ -97,7 +96,7 @@ def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:
 
 def _short(run: Run, shown: list[Run]) -> str:
     """The shortest beginning of an id, of 8 characters at least, that no other run has."""
-    length = _SHORT
+    length = SHORT_ID_DIGITS
     others = [each.id for each in shown if each is not run]
     while length < len(run.id) and any(each.startswith(run.id[:length]) for each in others):
         length += 1

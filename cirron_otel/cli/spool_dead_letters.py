@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import UsageError
+from ..spool.directories import DEFAULT_NAME
 from . import output
-from .parameters import DEFAULT_SPOOL, json_option
+from .parameters import json_option
 from .text import count, local_moment, printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _spool: Callable[[F], F] = click.option(
-    "--spool", "directory", metavar="DIR", default=DEFAULT_SPOOL, help="Default: ./.cirron."
+    "--spool", "directory", metavar="DIR", default=DEFAULT_NAME, help="Default: ./.cirron."
 )
 _target: Callable[[F], F] = click.option(
     "--target",

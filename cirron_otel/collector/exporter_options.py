@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ..config.engine import Key
+from ..config.options import API_ENDPOINT, INGEST_PATH
 from ..config.parsing import ENDPOINT, TEXT, URL_PATH, one_of
 from .secret import Secret, SecretHeader
 from .section import SECONDS, Section
@@ -82,11 +83,11 @@ class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     type: Annotated[str, Key(one_of("cirron"), "`cirron`", at_once=True)] = "cirron"
     endpoint: Annotated[str, Key(ENDPOINT, "where the platform answers", at_once=True)] = (
-        "https://api.cirron.com"
+        API_ENDPOINT
     )
     ingest_path: Annotated[
         str, Key(URL_PATH, "the path below it that takes batches", at_once=True)
-    ] = "/v1/traces"
+    ] = INGEST_PATH
     api_key: Annotated[
         Secret | None,
         Key(SECRET_TEXT, "the key of the workspace", at_once=True, is_secret=True),

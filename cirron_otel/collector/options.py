@@ -44,8 +44,6 @@ from .values import (
 # What gRPC counts a message's bytes in.
 _MESSAGE = between(SIZE, 1024, 2**31 - 1)
 
-TENANT: Final = "x-scope-orgid"
-"""The header by which Tempo, Mimir and Loki identify tenants."""
 PASSED: Final = KEPT_HEADERS
 
 

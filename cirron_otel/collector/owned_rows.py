@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from .. import semconv
 from ..exporter.batch_target import Receipt, SealedBatch
+from ..exporter.config import TENANT_HEADER
 from ..receiver.whose import Headers
 from ..storage import whose
 from ..storage.target import StorageTarget
-from .options import TENANT
 
 _ATTRIBUTES = {
-    TENANT: whose.WORKSPACE_ID,
-    "x-cirron-workspace-id": whose.WORKSPACE_ID,
-    "x-cirron-run-id": whose.RUN_ID,
-    "x-cirron-pipeline-id": whose.PIPELINE_ID,
-    "x-cirron-deployment-id": whose.DEPLOYMENT_ID,
-    "x-cirron-model-id": whose.MODEL_ID,
+    TENANT_HEADER: semconv.WORKSPACE_ID,
+    "x-cirron-workspace-id": semconv.WORKSPACE_ID,
+    "x-cirron-run-id": semconv.RUN_ID,
+    "x-cirron-pipeline-id": semconv.PIPELINE_ID,
+    "x-cirron-deployment-id": semconv.DEPLOYMENT_ID,
+    "x-cirron-model-id": semconv.MODEL_ID,
 }
 """What headers say; of two that say the same the later one counts."""
 

@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ..durations import DAY_NS
 from ..errors import CirronOtelError
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from .options import Storage as Options
 
 logger = logging.getLogger(__name__)
-
-_DAY_NS = 86_400 * 10**9
 
 
 class Retention:
@@ -30,7 +29,7 @@ class Retention:
         """Begin a removal if one is configured and none is running. The caller trusts the clock."""
         if options.url is None or options.retention_days is None or self.is_running:
             return
-        before_ns = time.time_ns() - int(options.retention_days * _DAY_NS)
+        before_ns = time.time_ns() - int(options.retention_days * DAY_NS)
         self._thread = threading.Thread(target=_run, args=(options, before_ns), daemon=True)
         self._thread.start()
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from .. import semconv
 from .._version import SDK_VERSION
 from ..errors import UsageError
 from ..receiver.whose import Whose
@@ -249,11 +250,11 @@ def storage_context(context: Context) -> Any:
     from ..storage import whose  # noqa: PLC0415 - see above
 
     told = {
-        whose.WORKSPACE_ID: context.workspace,
-        whose.RUN_ID: context.run,
-        whose.PIPELINE_ID: context.pipeline,
-        whose.DEPLOYMENT_ID: context.deployment,
-        whose.MODEL_ID: context.model,
+        semconv.WORKSPACE_ID: context.workspace,
+        semconv.RUN_ID: context.run,
+        semconv.PIPELINE_ID: context.pipeline,
+        semconv.DEPLOYMENT_ID: context.deployment,
+        semconv.MODEL_ID: context.model,
     }
     return whose.Context({key: value for key, value in told.items() if value is not None})
 

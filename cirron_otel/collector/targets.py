@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 from ..config.engine import TextFileError, read_text_file
 from ..errors import UsageError
 from ..exporter.cirron_http import CirronSettings
-from ..exporter.config import Compression, OtlpConfig, Protocol, Settings
+from ..exporter.config import TENANT_HEADER, Compression, OtlpConfig, Protocol, Settings
 from .exporter_options import CirronExporter, ClientTls, MetricsPush, OtlpExporter
-from .options import TENANT
 from .values import HEADERS
 
 _MAX_FILE_BYTES = 64 * 1024
@@ -39,7 +38,7 @@ def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig
     if exporter.headers_file is not None:
         headers |= _headers_of(exporter.headers_file)
     if exporter.tenant is not None:
-        headers[TENANT] = exporter.tenant
+        headers[TENANT_HEADER] = exporter.tenant
     return OtlpConfig(
         protocol=protocol,
         endpoint=url.netloc

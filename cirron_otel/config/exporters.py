@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .options import Config
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_TRACES_EXPORTER = "OTEL_TRACES_EXPORTER"
+TRACES_EXPORTER = "OTEL_TRACES_EXPORTER"
 _METRICS_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _METRICS_EXPORTER = "OTEL_METRICS_EXPORTER"
 # The names under which OTel Python registers its OTLP exporters.
@@ -85,7 +85,7 @@ def _cirron(config: Config) -> Export | None:
 
 
 def _is_otlp_asked_for(environ: Mapping[str, str]) -> bool:
-    named = environ.get(_TRACES_EXPORTER, "").strip()
+    named = environ.get(TRACES_EXPORTER, "").strip()
     if named:
         return names_otlp(named)
     return any(environ.get(variable, "").strip() for variable in _ENDPOINTS)

@@ -33,6 +33,8 @@ from .parsing import (
 RUN_DETAILS: Final = (
     "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
 )  # fmt: skip
+API_ENDPOINT: Final = "https://api.cirron.com"
+INGEST_PATH: Final = "/v1/traces"
 # Waits longer than this overflow what threads can wait on some platforms, and help nobody.
 _DAY = 86_400
 
@@ -112,10 +114,10 @@ class Config:
         in_project=False,
     )
     api_endpoint: str = _option(
-        "https://api.cirron.com", ENDPOINT, "where the Cirron platform answers", in_project=False
+        API_ENDPOINT, ENDPOINT, "where the Cirron platform answers", in_project=False
     )
     ingest_path: str = _option(
-        "/v1/traces", URL_PATH, "the path below `api_endpoint` that takes batches", in_project=False
+        INGEST_PATH, URL_PATH, "the path below `api_endpoint` that takes batches", in_project=False
     )
     workspace_id: str | None = _option(None, TEXT, "`cirron.workspace.id` of the resource")
     run_id: str | None = _option(

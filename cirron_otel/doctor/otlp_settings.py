@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from ..exporter.config import OtlpConfig, Protocol, parse_headers
+from ..exporter.config import ENVIRONMENT_PREFIX, OtlpConfig, Protocol, parse_headers
 from .check import Check, failed, listed, ok, warning
 
 TRACES_PATH = "/v1/traces"
 """Where receivers take traces over HTTP, unless they say otherwise."""
 
-_PREFIX = "OTEL_EXPORTER_OTLP_"
 _GRPC_PORT = 4317
 _SCHEMES = ("basic ", "bearer ", "token ", "digest ", "apikey ", "api-key ", "aws4-", "negotiate ")
 _CREDENTIALS = ("authorization", "api-key", "x-api-key", "token", "x-honeycomb-team")
@@ -19,8 +18,8 @@ _CREDENTIALS = ("authorization", "api-key", "x-api-key", "token", "x-honeycomb-t
 
 def variable(environ: Mapping[str, str], name: str) -> str:
     """The variable that counts: its `_TRACES_` form, where that is set."""
-    traces = f"{_PREFIX}TRACES_{name}"
-    return traces if environ.get(traces) else f"{_PREFIX}{name}"
+    traces = f"{ENVIRONMENT_PREFIX}TRACES_{name}"
+    return traces if environ.get(traces) else f"{ENVIRONMENT_PREFIX}{name}"
 
 
 def is_grpc(config: OtlpConfig) -> bool:
@@ -58,7 +57,7 @@ def _odd_path(config: OtlpConfig, name: str, given: str) -> tuple[str, str] | No
     if is_grpc(config):
         if path.strip("/"):
             return f"gRPC does not use its path {path}", "leave the path out, or set " + (
-                f"{_PREFIX}PROTOCOL=http/protobuf"
+                f"{ENVIRONMENT_PREFIX}PROTOCOL=http/protobuf"
             )
         if ":" not in config.endpoint:
             return "without a port gRPC takes 443", f"say it, mostly {_GRPC_PORT}"

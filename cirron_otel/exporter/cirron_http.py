@@ -17,11 +17,11 @@ from ..ids import digest
 from ..spool.paths import parse_name
 from .batch_target import BlobSink, Receipt, SealedBatch
 from .cirron_blobs import CirronBlobs
+from .config import DEFAULT_TIMEOUT_S
 from .errors import MisconfiguredError, PushError, RefusedError, StoppedError, UnreachableError
 from .http_client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 from .transport import USER_AGENT, retry_after_seconds, without_secrets
 
-_TIMEOUT_S = 10.0
 _GZIP_LEVEL = 3
 """Twice as fast as 6 and a tenth larger; the thread shares the machine with the training."""
 
@@ -69,7 +69,7 @@ class CirronTarget:
         sdk_version: str,
         *,
         certificate: str | None = None,
-        timeout: float = _TIMEOUT_S,
+        timeout: float = DEFAULT_TIMEOUT_S,
         settings: CirronSettings = CirronSettings(),
     ) -> None:
         """`certificate`: a file of CA certificates, in the place of the system's.

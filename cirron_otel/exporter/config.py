@@ -22,11 +22,11 @@ from urllib.parse import ParseResult, unquote, urlparse
 from ..errors import UsageError
 from ..ids import digest
 
-_PREFIX = "OTEL_EXPORTER_OTLP_"
+ENVIRONMENT_PREFIX = "OTEL_EXPORTER_OTLP_"
 _GRPC_ENDPOINT = "http://localhost:4317"
 _HTTP_ENDPOINT = "http://localhost:4318"
-_TIMEOUT_S = 10.0
-_TENANT_HEADER = "x-scope-orgid"
+DEFAULT_TIMEOUT_S = 10.0
+TENANT_HEADER = "x-scope-orgid"
 """What Tempo, Mimir and Loki tell tenants by."""
 
 
@@ -57,7 +57,7 @@ class Compression(StrEnum):
 class Settings:
     """What the settings are called where they come from: messages say which to look at."""
 
-    prefix: str = _PREFIX
+    prefix: str = ENVIRONMENT_PREFIX
     again: str = "_"
     """In the place of `prefix`, of further ones behind the first."""
     words: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class OtlpConfig:
     """For gRPC: no TLS. For HTTP the URL's scheme decides."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request; names in lower case. Their values are secrets."""
-    timeout: float = _TIMEOUT_S
+    timeout: float = DEFAULT_TIMEOUT_S
     """The most that one attempt may take, seconds."""
     compression: Compression = Compression.NONE
     certificate: str | None = None
@@ -121,7 +121,7 @@ def target_key(config: OtlpConfig) -> str:
     scheme, separator, rest = config.endpoint.rpartition("://")
     authority, slash, path = rest.partition("/")
     endpoint = f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
-    tenant = config.headers.get(_TENANT_HEADER, "")
+    tenant = config.headers.get(TENANT_HEADER, "")
     return digest("otlp target", endpoint, config.protocol, tenant)[:8].hex()
 
 
@@ -138,7 +138,7 @@ class _Reader:
     def __init__(self, environ: Mapping[str, str], signal: Signal) -> None:
         self._environ = environ
         self._path = f"/v1/{signal}"
-        self._own = f"{_PREFIX}{signal.upper()}_"
+        self._own = f"{ENVIRONMENT_PREFIX}{signal.upper()}_"
         self._warnings: list[str] = []
 
     def config(self) -> OtlpConfig:
@@ -160,10 +160,10 @@ class _Reader:
 
     def _first(self, name: str) -> tuple[str, str | None]:
         """The variable that counts, the signal's own form first, and its value."""
-        for variable in (self._own + name, _PREFIX + name):
+        for variable in (self._own + name, ENVIRONMENT_PREFIX + name):
             if value := self._environ.get(variable):
                 return variable, value
-        return f"{_PREFIX}{name}", None
+        return f"{ENVIRONMENT_PREFIX}{name}", None
 
     def _protocol(self) -> Protocol:
         variable, value = self._first("PROTOCOL")
@@ -195,20 +195,20 @@ class _Reader:
         if url.scheme not in ("http", "https") or not url.hostname:
             raise UsageError(
                 f"{variable} is no http:// or https:// URL, which the protocol needs: say"
-                f" http://host:4318, or set {_PREFIX}PROTOCOL=grpc"
+                f" http://host:4318, or set {ENVIRONMENT_PREFIX}PROTOCOL=grpc"
             )
         return value, url.scheme == "http"
 
     def _http_timeout(self) -> float:
         variable, value = self._first("TIMEOUT")
         try:
-            return self._positive(variable, float(value or _TIMEOUT_S))
+            return self._positive(variable, float(value or DEFAULT_TIMEOUT_S))
         except ValueError:
             self._warnings.append(f"{variable} is {value!a}, no number of seconds: 10 is used")
-            return _TIMEOUT_S
+            return DEFAULT_TIMEOUT_S
 
     def _grpc_timeout(self) -> float:
-        for variable in (f"{self._own}TIMEOUT", f"{_PREFIX}TIMEOUT"):
+        for variable in (f"{self._own}TIMEOUT", f"{ENVIRONMENT_PREFIX}TIMEOUT"):
             value = self._environ.get(variable)
             try:
                 seconds = float(value) if value else None
@@ -217,7 +217,7 @@ class _Reader:
             # A zero in the first counts as unset for OTel Python; in the second it is a zero.
             if seconds is not None and (seconds != 0 or not variable.startswith(self._own)):
                 return self._positive(variable, seconds)
-        return _TIMEOUT_S
+        return DEFAULT_TIMEOUT_S
 
     def _positive(self, variable: str, seconds: float) -> float:
         if seconds <= 0 or math.isnan(seconds):

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from multiprocessing.process import parent_process
 from pathlib import Path
 
+from ..ids import SHORT_ID_DIGITS
 from ..sdk.errors import swallowed
 from ..sdk.run_identity import RUN_ID_VARIABLE
 from ..sdk.runtime import Runtime
-
-_DEFAULT_SPOOL = ".cirron"
-_SHORT = 8
+from ..spool.directories import DEFAULT_NAME
 
 
 def show_closing_line(runtime: Runtime) -> None:
@@ -48,9 +47,9 @@ def closing_line(runtime: Runtime) -> str:
     """The run's name, its spool, and the command that reports it."""
     spool = _shown(runtime.paths.root)
     words = ["cirron-otel", "report"]
-    if spool != _DEFAULT_SPOOL:
+    if spool != DEFAULT_NAME:
         words.append(spool)
-    words += ["--run", runtime.run.id[:_SHORT]]
+    words += ["--run", runtime.run.id[:SHORT_ID_DIGITS]]
     return f"cirron-otel: run {runtime.run.name} is in {spool}: {shlex.join(words)}"
 
 

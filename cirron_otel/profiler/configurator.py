@@ -18,7 +18,7 @@ from opentelemetry.sdk._configuration import _OTelSDKConfigurator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
-from ..config.exporters import names_otlp
+from ..config.exporters import TRACES_EXPORTER, names_otlp
 from ..sdk import buffers as buf
 from ..sdk.clock import now
 from ..sdk.errors import swallowed
@@ -26,7 +26,6 @@ from ..sdk.provider import RandomIds, RecordAll
 from .handle import active
 from .waiting import wait_for_session
 
-_EXPORTER = "OTEL_TRACES_EXPORTER"
 _CONFIG_FILE = "OTEL_CONFIG_FILE"
 _DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
@@ -63,16 +62,16 @@ def _are_hooks_wanted() -> bool:
 @contextmanager
 def _without_otlp() -> Iterator[None]:
     """OTLP is the spool's to send, which loses nothing."""
-    before = os.environ.get(_EXPORTER)
+    before = os.environ.get(TRACES_EXPORTER)
     left = [name for name in (before or "").split(",") if name.strip() and not names_otlp(name)]
-    os.environ[_EXPORTER] = ",".join(left) or "none"
+    os.environ[TRACES_EXPORTER] = ",".join(left) or "none"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_EXPORTER]
+            del os.environ[TRACES_EXPORTER]
         else:
-            os.environ[_EXPORTER] = before
+            os.environ[TRACES_EXPORTER] = before
 
 
 def _own(provider: Any) -> None:

@@ -22,9 +22,9 @@ from ..sdk.run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
 from ..sdk.runtime import Runtime
 from ..sdk.scope import Scope
 from ..sdk.starting import Joining, start_runtime
+from ..semconv import JOB
 from ..spool.paths import SpoolPaths, batch_names
 
-JOB: Final = "cirron.job"
 EXIT_CODE: Final = "process.exit.code"
 """OpenTelemetry's name, as `process.command` and its like are (semantic conventions, process)."""
 BOOTSTRAP: Final = Path(__file__).parent / "bootstrap"

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
+from ..durations import UNIT_SECONDS
 from ..errors import UsageError
-from ..exporter.config import parse_headers
+from ..exporter.config import TENANT_HEADER, parse_headers
 
 HEADERS_VARIABLE = "CIRRON_QUERY_HEADERS"
 """`name=value,name=value`, as OTEL_EXPORTER_OTLP_HEADERS has it. That variable itself is not read:
 its secrets are for the OTLP endpoint, which need not be the server that is asked here."""
 
-TENANT_HEADER = "x-scope-orgid"
-"""What Tempo tells tenants by, and Jaeger where it is so configured: `X-Scope-OrgID`."""
 
 BACKENDS = ("jaeger", "tempo")
 DEFAULT_LIMIT = 1000
@@ -28,7 +27,6 @@ _KEYS = ("session", "trace", "service", "start", "end", "tenant", "limit")
 _WHAT = ("session", "trace", "service")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _AGE = re.compile(r"(\d{1,6})([smhdw])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DEFAULT_AGE_S = 7 * 86400
 """How far back a search goes without `start`: as far as Tempo lets one search by default."""
 _LONGEST_SEARCH_S = 5 * 366 * 86400
@@ -159,7 +157,7 @@ def _limit(text: str) -> int:
 def _time(text: str, key: str, now: int) -> int:
     """A moment: `2026-11-21T05:00:00Z` (UTC where no zone is named), or an age, `90m`."""
     if age := _AGE.fullmatch(text):
-        return now - int(age[1]) * _UNITS[age[2]] * 10**9
+        return now - int(age[1]) * UNIT_SECONDS[age[2]] * 10**9
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:

@@ -11,8 +11,9 @@ from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from ..errors import EndpointError, MissingExtraError, UsageError
+from ..exporter.config import TENANT_HEADER
 from ..exporter.transport import USER_AGENT, retry_after_seconds, without_secrets
-from .address import HEADERS_VARIABLE, TENANT_HEADER, Address
+from .address import HEADERS_VARIABLE, Address
 
 try:
     import requests

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from .. import semconv as sc
+from ..durations import SECOND_NS
 from ..errors import InputError
 from ..otlp.json_parse import parse
 from ..otlp.wire import LEN, decode_varint, fields
@@ -28,7 +29,6 @@ _CUT_BYTES = 2048
 """To which Tempo cuts text in attributes by default (`max_attribute_bytes`)."""
 _WEEK_NS = 7 * 86400 * 10**9
 """The longest time that one search may span by default (`search.max_duration`)."""
-_SECOND_NS = 10**9
 _LATEST_S = 2**31 - 1
 
 
@@ -82,11 +82,11 @@ class Tempo:
 
     def _find(self, query: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
         def search(from_ns: int, to_ns: int) -> set[bytes]:
-            start = max(from_ns // _SECOND_NS, 0)
+            start = max(from_ns // SECOND_NS, 0)
             parameters: Parameters = {
                 "q": query,
                 "start": min(start, _LATEST_S - 1),
-                "end": min(max(-(-to_ns // _SECOND_NS), start + 1), _LATEST_S),
+                "end": min(max(-(-to_ns // SECOND_NS), start + 1), _LATEST_S),
                 "limit": SEARCH_TRACES,
                 "spss": 1,
             }
@@ -94,7 +94,7 @@ class Tempo:
             return self._ids(answer) if answer is not None else set()
 
         # The ends are rounded outwards, to whole seconds.
-        longest = _WEEK_NS - 2 * _SECOND_NS
+        longest = _WEEK_NS - 2 * SECOND_NS
         return all_between(search, start_ns, end_ns, longest)
 
     def _ids(self, answer: Answer) -> set[bytes]:

@@ -12,6 +12,7 @@ from numbers import Integral
 from typing import Any, Final
 
 from .. import semconv as sc
+from ..semconv import MICRO_STEP
 from .buffers import MarkEntry
 from .clock import wall_now
 from .coerce import Deferred
@@ -25,7 +26,6 @@ from .plain import text_of
 from .scope import NOWHERE, Scope
 from .span_rows import recorded_above
 
-MICRO_STEP: Final = "micro_step"
 SAMPLES: Final = "samples"
 """The attribute of a step that says how many samples it took."""
 MOST_NAMES: Final = 100

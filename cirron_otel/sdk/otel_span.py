@@ -17,6 +17,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from .. import semconv as sc
+from ..ids import INT64_LIMIT
 from .clock import ANCHOR, now, wall, wall_now
 from .coerce import USUAL, held, hold
 from .errors import swallowed
@@ -26,8 +27,6 @@ from .state import INSTRUMENTATION_SCOPE, state
 from .traces import Trace
 
 _MOST_INDENT = 80
-_LATEST = 2**63
-"""Times are below it: nanoseconds since 1970 in a signed 64-bit integer."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -209,7 +208,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         if not self._end:
             own = dict(attributes) if isinstance(attributes, Mapping) else {}
             hold(own)
-            is_time = isinstance(timestamp, int) and 0 <= timestamp < _LATEST
+            is_time = isinstance(timestamp, int) and 0 <= timestamp < INT64_LIMIT
             at = timestamp if is_time else wall_now()
             self.more.events.append(Event(text_of(name), own, at))
 
@@ -258,7 +257,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     def end(self, end_time: int | None = None) -> None:
         """End it now, or at `end_time` (nanoseconds since the Unix epoch), not before its start."""
         if self._start and not self._end:
-            if isinstance(end_time, int) and end_time < _LATEST:
+            if isinstance(end_time, int) and end_time < INT64_LIMIT:
                 self._end = max(end_time - ANCHOR, self._start)
             else:
                 self._end = now()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from ..ids import INT64_LIMIT
 from .coerce import Deferred, RefusedValueError, coerce
 
 _MAX_DEPTH = 16
@@ -14,10 +15,9 @@ _MAX_TEXT = 8192
 """Characters of the text of an object that is no JSON value."""
 _MAX_ITEMS = 100_000
 """Items of all containers of one attribute: a list that holds itself ten times has no end."""
-_MAX_BITS = 12_000
+MAX_INTEGER_BITS = 12_000
 """Integers above it cannot be written: Python stops at 4,300 digits."""
 _SIMPLE = frozenset({str, bool, type(None)})
-_INT64 = 2**63
 NONE: dict[str, Any] = {}
 
 
@@ -30,7 +30,7 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
         if kind is float:
             is_plain = value - value == 0.0  # neither NaN nor infinite
         elif kind is int:
-            is_plain = -_INT64 <= value < _INT64
+            is_plain = -INT64_LIMIT <= value < INT64_LIMIT
         else:
             is_plain = kind in _SIMPLE
         if not is_plain or type(key) is not str:
@@ -63,7 +63,8 @@ def _plain(value: Any, depth: int, room: list[int]) -> Any:
     if kind in _SIMPLE:
         return value
     if kind is int:
-        return value if value.bit_length() <= _MAX_BITS else f"<int of {value.bit_length()} bits>"
+        bits = value.bit_length()
+        return value if bits <= MAX_INTEGER_BITS else f"<int of {bits} bits>"
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _non_finite(value)
     if isinstance(value, str):

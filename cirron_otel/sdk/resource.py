@@ -19,27 +19,30 @@ from opentelemetry.sdk.resources import Resource
 
 from .. import semconv as sc
 from ..config import Config
+from ..ids import INT64_LIMIT
+from ..semconv import (
+    DEFAULT_SERVICE_NAME,
+    DEPLOYMENT_ID,
+    JOB_ID,
+    MODEL_ID,
+    PIPELINE_ID,
+    RUN_ID,
+    WORKSPACE_ID,
+)
 from .detector import CirronDetector
 from .identity import Identity
-from .run_details import RUN_ID, is_wanted, run_attributes
+from .run_details import is_wanted, run_attributes
 from .run_identity import RunIdentity
 
-WORKSPACE_ID: Final = "cirron.workspace.id"
-PIPELINE_ID: Final = "cirron.pipeline.id"
-DEPLOYMENT_ID: Final = "cirron.deployment.id"
-MODEL_ID: Final = "cirron.model.id"
 WORLD_SIZE: Final = "cirron.world_size"
 LOCAL_RANK: Final = "cirron.local_rank"
 NODE_RANK: Final = "cirron.node_rank"
-JOB_ID: Final = "cirron.job.id"
 RESTART_COUNT: Final = "cirron.restart_count"
 
-DEFAULT_SERVICE_NAME: Final = "cirron"
 # What OTel Python says where nobody has named the service.
 _UNKNOWN_SERVICE: Final = "unknown_service"
 _RECORDED: Final = frozenset({sc.PROCESS_PID, sc.RANK, sc.SESSION_ID})
 """Attributes that stand in the records already, whence the translator takes them."""
-_MAX_INT: Final = 2**63
 
 
 def resource_of(
@@ -130,7 +133,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return _clean(value)
     if isinstance(value, int):
-        return value if -_MAX_INT <= value < _MAX_INT else str(value)
+        return value if -INT64_LIMIT <= value < INT64_LIMIT else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):

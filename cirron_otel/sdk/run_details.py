@@ -14,6 +14,7 @@ from opentelemetry.sdk.resources import Resource
 
 from .._version import __version__
 from ..config import Config
+from ..semconv import RUN_ID
 from .errors import swallowed
 from .git_state import BRANCH, COMMIT, DIRTY, TreeState, head_of, program_directory
 from .identity import Identity
@@ -21,7 +22,6 @@ from .plain import text_of
 from .redaction import REDACTED, names_a_secret, redacted
 from .run_identity import RunIdentity
 
-RUN_ID: Final = "cirron.run.id"
 RUN_NAME: Final = "cirron.run.name"
 SCRIPT: Final = "cirron.run.script"
 ARGUMENTS: Final = "process.command_args"

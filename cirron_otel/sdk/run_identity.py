@@ -28,14 +28,13 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from ..config import Config
-from ..ids import digest
+from ..ids import SHORT_ID_DIGITS, digest
 from .errors import swallowed
 from .identity import Identity, slurm_step
 
 RUN_ID_VARIABLE: Final = "CIRRON_OTEL_RUN_ID"
 _DOMAIN = "cirron run"
 _ID_BYTES = 16
-_SHORT = 8
 _SPACE = re.compile(r"\s")
 _MOST_CHARACTERS = 256
 _PYTHON = "python"
@@ -95,7 +94,7 @@ def new_run_id() -> str:
 
 def default_name(script: str, run_id: str) -> str:
     """The name of a run that has been given none."""
-    return f"{script}-{run_id[:_SHORT]}"
+    return f"{script}-{run_id[:SHORT_ID_DIGITS]}"
 
 
 def script_name() -> str:

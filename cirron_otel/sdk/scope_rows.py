@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import UNSET
 
 from .. import semconv as sc
+from ..ids import INT64_LIMIT
 from .clock import ANCHOR
 from .errors import swallowed
 from .mark import SUMMARY
@@ -27,7 +28,6 @@ from .traces import Trace
 
 _NO_MARKS: list[str] = []
 _OVERHEAD = sc.OVERHEAD_NS
-_INT64 = 2**63
 
 
 def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is what it saves
@@ -86,7 +86,7 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
             if (
                 scope._more is None
                 and type(name) is str
-                and (index is None or (type(index) is int and -_INT64 <= index < _INT64))
+                and (index is None or (type(index) is int and -INT64_LIMIT <= index < INT64_LIMIT))
             ):
                 if around is not above:
                     above, parent_id = around, parent_ids.get(around)

@@ -11,12 +11,13 @@ from opentelemetry.sdk.trace import Event
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
+from ..ids import INT64_LIMIT
 from .buffers import MarkEntry
 from .clock import ANCHOR
 from .coerce import Deferred
 from .errors import swallowed
 from .mark import POINT, SUMMARY
-from .plain import plain_attributes, text_of
+from .plain import MAX_INTEGER_BITS, plain_attributes, text_of
 from .rare_parts import More
 from .rows import MarkRow, SpanRow
 from .scope import NOWHERE, Scope
@@ -24,9 +25,6 @@ from .traces import Trace
 
 UNATTRIBUTED = "unattributed_ns"
 _KNOWN = 0x100
-_MAX_BITS = 12_000
-"""Of an integer: Python makes no text of many more digits."""
-_INT64 = 2**63
 
 
 def recorded_above(scope: Any) -> Any:
@@ -76,7 +74,7 @@ def span_row(
         marks,
     )
     index = row.index
-    if index is not None and (type(index) is not int or not -_INT64 <= index < _INT64):
+    if index is not None and (type(index) is not int or not -INT64_LIMIT <= index < INT64_LIMIT):
         _odd_index(row)
     if more is not None:
         row.cpu_ns, row.gpu_ns = more.cpu_ns, more.gpu_ns
@@ -95,8 +93,8 @@ def _odd_index(row: SpanRow) -> None:
     try:
         made = as_index(odd)
     except Exception:
-        made = _INT64
-    if -_INT64 <= made < _INT64:
+        made = INT64_LIMIT
+    if -INT64_LIMIT <= made < INT64_LIMIT:
         row.index = made
     else:
         row.attrs = {**row.attrs, **plain_attributes({"index": odd}), **row.attrs}
@@ -182,7 +180,7 @@ def is_sayable(value: Any) -> bool:
         except Exception as error:
             swallowed("mark value", error)
             return False
-    if type(value) is int and value.bit_length() > _MAX_BITS:
+    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
         swallowed("mark value", f"an integer of {value.bit_length()} bits")
         return False
     return True
@@ -209,7 +207,7 @@ def mark_row(entry: MarkEntry, mark_id: str, span_id: str) -> MarkRow:
         row.value_type = "bool"
     elif kind_of is int:
         row.value_type = "int"
-        if not -_INT64 <= value < _INT64:
+        if not -INT64_LIMIT <= value < INT64_LIMIT:
             row.value = Raw(str(value).encode())
     else:
         row.value_type = "string"

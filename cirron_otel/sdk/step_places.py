@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..ids import INT64_LIMIT
 from .phase import STEPS
 from .scope import MAX_DEPTH, NOWHERE
 
 EPOCH_ATTRIBUTE: Final = "epoch"
 GLOBAL_STEP: Final = "global_step"
 _EPOCH = "epoch"
-_INT64 = 2**63
 
 
 class StepPlaces:
@@ -58,7 +58,7 @@ class StepPlaces:
         place = {} if self._epoch is None else {EPOCH_ATTRIBUTE: self._epoch}
         if not self._is_inner:
             number = self._next(index)
-            if -_INT64 <= number < _INT64:
+            if -INT64_LIMIT <= number < INT64_LIMIT:
                 place[GLOBAL_STEP] = number
         return place
 
@@ -89,7 +89,7 @@ def _surroundings(above: Any) -> tuple[int | None, bool]:
         name, index = above._name, above._index
         if type(name) is str:
             is_inner = is_inner or name in STEPS
-            if epoch is None and name == _EPOCH and type(index) is int and abs(index) < _INT64:
+            if epoch is None and name == _EPOCH and type(index) is int and abs(index) < INT64_LIMIT:
                 epoch = index
         above = getattr(above, "_above", None)
     return epoch, is_inner

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..semconv import MICRO_STEP
 from .tree import TreeNode
 
 STEP = "step"
-MICRO_STEP = "micro_step"
 OPTIMIZER_STEP = "optimizer_step"
 
 _FEW = 4

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..semconv import JOB
 from .index import SpoolIndex, id_of, key_of
 from .reader import SpoolReader
 from .rows import number_of
 from .run_traces import records_of
 from .summary import SessionSummary
 
-JOB = "cirron.job"
-"""The scope of `cirron-otel run`."""
 _MOST = 100
 _MOST_LEVELS = 64
 _ENDED = ("failed", "killed")

@@ -10,11 +10,9 @@ import msgspec
 from .. import exactjson
 from ..errors import InputError
 from ..ids import is_id
-from ..semconv import SESSION
+from ..semconv import JOB, SESSION
 
-JOB = "cirron.job"
 RUN_ID, RUN_NAME, SCRIPT = "cirron.run.id", "cirron.run.name", "cirron.run.script"
-JOB_ID = "cirron.job.id"
 CLOSED, FAILED, KILLED = "closed", "failed", "killed"
 UNFINISHED, OPEN = "unfinished", "open"
 _SEVERITY = (None, CLOSED, OPEN, UNFINISHED, KILLED, FAILED)

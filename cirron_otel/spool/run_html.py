@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ..durations import SECOND_NS
 from ..moments import local_moment
 
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
-_NS = 1_000_000_000
 
 
 def moment(time_ns: int | None) -> str:
@@ -18,7 +18,7 @@ def moment(time_ns: int | None) -> str:
 
 def seconds(duration_ns: int | None) -> str:
     """Nanoseconds as seconds; empty if they are not known."""
-    return "" if duration_ns is None else f"{duration_ns / _NS:.3f} s"
+    return "" if duration_ns is None else f"{duration_ns / SECOND_NS:.3f} s"
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:

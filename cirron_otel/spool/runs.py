@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..ids import SHORT_ID_DIGITS
+from ..semconv import JOB_ID
 from .index import SpoolIndex, id_of
 from .owner import is_alive, owner_of, owners
 from .paths import SpoolPaths
@@ -19,7 +21,6 @@ from .reader import SpoolReader
 from .run_batch import (
     CLOSED,
     FAILED,
-    JOB_ID,
     KILLED,
     OPEN,
     RUN_ID,
@@ -33,8 +34,7 @@ from .run_batch import (
 from .run_html import HEADS, moment, seconds, table
 from .sessions import assign_sessions
 
-_SHORT = 8
-_MOST_LISTED = 1000
+MOST_LISTED = 1000
 _LATER = float("inf")
 
 
@@ -75,7 +75,7 @@ class Run:
     def cells(self) -> tuple[str, ...]:
         """The fields of `run_html.HEADS` as texts."""
         return (
-            self.id[:_SHORT], self.name, self.status, moment(self.start_ns),
+            self.id[:SHORT_ID_DIGITS], self.name, self.status, moment(self.start_ns),
             seconds(self.duration_ns), ", ".join(map(str, self.ranks)), str(self.steps),
             self.script or "",
         )  # fmt: skip
@@ -245,7 +245,7 @@ def _joined(
     made: list[list[_Session]] = []
     for group in groups:
         begun = min(each.began for each in group)
-        for other in reversed(made[-_MOST_LISTED:]):
+        for other in reversed(made[-MOST_LISTED:]):
             ended = max(each.end_ns or 0 for each in other)
             if begun <= ended and are_one(other, group):
                 other.extend(group)
@@ -303,10 +303,10 @@ def _run(group: list[_Session]) -> Run:
         start_ns=start_ns,
         end_ns=end_ns,
         duration_ns=None if start_ns is None or end_ns is None else end_ns - start_ns,
-        ranks=sorted(set().union(*(each.ranks for each in group)))[:_MOST_LISTED],
+        ranks=sorted(set().union(*(each.ranks for each in group)))[:MOST_LISTED],
         steps=max(steps.values(), default=0),
         spans=sum(each.spans for each in group),
-        sessions=[each.id for each in group[:_MOST_LISTED]],
+        sessions=[each.id for each in group[:MOST_LISTED]],
         resource=first.resource,
         is_recorded=any(not each.is_sdk for each in group),
         batches=frozenset().union(*(each.names for each in group)),
@@ -316,9 +316,9 @@ def _run(group: list[_Session]) -> Run:
 def _name(group: list[_Session], run_id: str) -> str:
     """The name that a person gave, else the one that was made of the script's."""
     names = [name for each in group if (name := each.text(RUN_NAME)) is not None]
-    suffix = f"-{run_id[:_SHORT]}"
+    suffix = f"-{run_id[:SHORT_ID_DIGITS]}"
     given = (name for name in names if not name.endswith(suffix))
-    return next(given, names[0] if names else run_id[:_SHORT])
+    return next(given, names[0] if names else run_id[:SHORT_ID_DIGITS])
 
 
 def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
+from ..semconv import SESSION
 from .index import SpoolIndex
 
-ROOT_NAME = "cirron.session"
 _HANG_ON_SESSIONS = ("epoch", "request")
 
 _TABLES = """
@@ -55,7 +55,7 @@ SELECT no, session FROM found
 def assign_sessions(index: SpoolIndex) -> None:
     """Fill the tables `session` and `member` (span number → session number) of the index."""
     index.script(_TABLES)
-    index.change(_CLOSED, [(ROOT_NAME,)])
+    index.change(_CLOSED, [(SESSION,)])
     index.change(_OPEN, [_HANG_ON_SESSIONS])
     known = _Sessions(index)
     index.change("INSERT INTO top VALUES (?, ?)", known.of_tops(index))
@@ -89,7 +89,7 @@ class _Sessions:
 
     @staticmethod
     def _is_root(index: SpoolIndex, number: int) -> bool:
-        return bool(index.one("SELECT name = ? FROM span WHERE no = ?", ROOT_NAME, number))
+        return bool(index.one("SELECT name = ? FROM span WHERE no = ?", SESSION, number))
 
     def _of_process(self, pid: int | None, time_ns: int) -> int:
         """The session of that process which was open then, else its only one, else none."""

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import NamedTuple, Self
 
 from .. import exactjson
+from ..durations import DAY_NS
 from ..errors import InputError
 from ..exporter.batch_target import SealedBatch
 from ..spool.paths import checked_name
@@ -38,7 +39,6 @@ _EXPIRED_AT_ONCE = 200
 
 _DIGESTS = "TraceDigest"
 
-_DAY_NS = 86_400 * 10**9
 _EARLIEST_NS = 946_684_800 * 10**9
 """The year 2000: no batch was made before, and a time in µs, ms or s is."""
 
@@ -320,5 +320,5 @@ class Storage:
 
 
 def _expiry(older_than_ns: int) -> tuple[int, int, int, int, int]:
-    latest_ns = time.time_ns() + _DAY_NS
+    latest_ns = time.time_ns() + DAY_NS
     return _EARLIEST_NS, older_than_ns, _EARLIEST_NS, latest_ns, older_than_ns

@@ -8,13 +8,9 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..records.columns import text
+from ..semconv import DEPLOYMENT_ID, MODEL_ID, PIPELINE_ID, RUN_ID, WORKSPACE_ID
 from .keys import bounded
 
-WORKSPACE_ID = "cirron.workspace.id"
-RUN_ID = "cirron.run.id"
-PIPELINE_ID = "cirron.pipeline.id"
-DEPLOYMENT_ID = "cirron.deployment.id"
-MODEL_ID = "cirron.model.id"
 NAMES = (WORKSPACE_ID, RUN_ID, PIPELINE_ID, DEPLOYMENT_ID, MODEL_ID)
 """The resource attributes that say it, in the order of Owner's fields."""
 

@@ -6,11 +6,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from .. import exactjson
 from ..errors import InputError
+from ..semconv import DEFAULT_SERVICE_NAME
 from .batch_encoder import BatchEncoder
 from .decode import Regrouper
 from .events import Record
 from .header import LISTS, file_of
-from .options import DEFAULT, DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
+from .options import DEFAULT, SEGMENTED, SESSION_LAYOUT, Options
 from .parts import whole_of
 from .placement import Plan
 from .top import file_name

@@ -30,7 +30,7 @@ Record = dict[str, Any]
 
 MARK, SNAPSHOT, FOREIGN = "marks", "snapshots", "events"
 
-_TYPES = {
+VALUE_TYPES = {
     "double_value": "float",
     "int_value": "int",
     "string_value": "string",
@@ -98,8 +98,8 @@ def _mark_of(
     record["name"] = event.name
     value = ours.get(sc.MARK_VALUE)
     kind = value.WhichOneof("value") if value is not None else None
-    if value is not None and kind in _TYPES:
-        record["value_type"] = _TYPES[kind]
+    if value is not None and kind in VALUE_TYPES:
+        record["value_type"] = VALUE_TYPES[kind]
         record["value"] = getattr(value, kind)
     record["attrs"] = attrs
     record["ts_ns"] = event.time_unix_nano

@@ -28,13 +28,12 @@ from .pieces import (
     span_users,
     varint,
 )
-from .placement import Place, Plan
+from .placement import UNIT_DEPTHS, Place, Plan
 from .synthetic import write_seams
 from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan, decode
 from .values import INT64_MAX, UINT64_MAX
 
-_UNIT_DEPTHS = (1, 2)
-_DEEPEST_UNIT = max(_UNIT_DEPTHS)
+_DEEPEST_UNIT = max(UNIT_DEPTHS)
 
 
 _SCOPE_TAG = b"\x1a"
@@ -123,7 +122,7 @@ class _PlacedEncoder(FastEncoder):
             body = self.span(span, raw, place.trace_id, seq)
             size = len(body)
             out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
-            if has_seams and place.depth in _UNIT_DEPTHS:
+            if has_seams and place.depth in UNIT_DEPTHS:
                 seams += self._seams(span, place, opened)
         carriers = self.carriers()
         for body in (*carriers, *seams):

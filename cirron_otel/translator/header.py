@@ -11,10 +11,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from .. import semconv as sc
 from ..ids import digest, is_id
+from ..semconv import DEFAULT_SERVICE_NAME
 from . import rest as rests
 from .events import Record
 from .normal import same_resource, same_scope
-from .options import DEFAULT_SERVICE_NAME
 from .otelview import unhex
 from .placement import stated_trace
 from .values import (

@@ -24,7 +24,7 @@ from .._version import SDK_VERSION
 from ..errors import InputError
 from ..ids import derive_id, digest, is_id, uuid4_shaped
 from ..records.schema import SCHEMA_VERSION
-from .events import Record
+from .events import VALUE_TYPES, Record
 from .exact_view import value_view, view_attributes
 from .foreign import (
     RECEIVED,
@@ -45,8 +45,6 @@ LOGS = "logs"
 _EVENT_NAME = "event.name"
 _VALUE = "value"
 _KINDS = ("point", "summary")
-_TYPES = {"double_value": "float", "int_value": "int", "string_value": "string",
-          "bool_value": "bool"}  # fmt: skip
 _MOST_VALUE_BYTES = 256
 """Of a mark's text (docs/spool-format.md, "Marks")."""
 
@@ -228,7 +226,7 @@ def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
     candidates = (attributes.get(sc.MARK_VALUE), record.body, attributes.get(_VALUE))
     for candidate in candidates:
         kind = candidate.WhichOneof("value") if candidate is not None else None
-        if candidate is None or kind not in _TYPES:
+        if candidate is None or kind not in VALUE_TYPES:
             continue
         value = getattr(candidate, kind)
         if kind == "string_value":
@@ -236,7 +234,7 @@ def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
         if kind == "double_value" and not math.isfinite(value):
             told = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
             return {"value_type": "float", "value": None, "value_nonfinite": told}
-        return {"value_type": _TYPES[kind], "value": value}
+        return {"value_type": VALUE_TYPES[kind], "value": value}
     return {"value_type": "bool", "value": True}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SEGMENTED, SESSION_LAYOUT = "segmented", "session"
+from ..semconv import DEFAULT_SERVICE_NAME
 
-DEFAULT_SERVICE_NAME = "cirron"
+SEGMENTED, SESSION_LAYOUT = "segmented", "session"
 
 
 @dataclass(frozen=True, slots=True)

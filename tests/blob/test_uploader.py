@@ -14,11 +14,11 @@ from cirron_otel.blob.target import BlobTarget
 from cirron_otel.collector.blob_sender import BlobSender
 from cirron_otel.exporter.batch_target import SealedBatch
 from cirron_otel.receiver.whose import tenant_of
+from cirron_otel.semconv import RUN_ID, WORKSPACE_ID
 from cirron_otel.spool.blobs import BlobKey, tenant_key
 from cirron_otel.spool.paths import SpoolPaths
 from cirron_otel.spool.writer import SpoolWriter
 from cirron_otel.storage import Context, Storage
-from cirron_otel.storage.whose import RUN_ID, WORKSPACE_ID
 from tests.backends.process import free_endpoints
 from tests.backends.versitygw import versitygw
 from tests.spool.made import made, snapshot, span, span_id
