@@ -33,7 +33,8 @@ def show_closing_line(runtime: Runtime) -> None:
 def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
     """Whether the end of this session is the end of a run that somebody looks at."""
     quiet = runtime.config.quiet
-    if quiet or sys.stderr is None or runtime.sealer.kind is None or not runtime.sealer.batches:
+    sealer = runtime.pipeline.sealer
+    if quiet or sys.stderr is None or sealer.kind is None or not sealer.batches:
         return False
     if runtime.identity.rank != 0 or runtime.run.is_inherited or parent_process() is not None:
         return False

@@ -71,7 +71,7 @@ class Profiler:
     @property
     def provider(self) -> TracerProvider | None:
         """The provider that the session works in."""
-        return self.runtime.provider if self.runtime is not None else None
+        return self.runtime.link.provider if self.runtime is not None else None
 
     @property
     def installed_hooks(self) -> list[str]:

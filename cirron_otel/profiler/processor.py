@@ -37,7 +37,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 # One that is off says that nothing is to be recorded.
                 self.is_on = running.runtime is not None
                 if running.runtime is not None:
-                    self.foreign = running.runtime.processor.foreign
+                    self.foreign = running.runtime.link.processor.foreign
                 return
             try:
                 resolved = resolve(options)

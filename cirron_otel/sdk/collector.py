@@ -48,6 +48,10 @@ class Origin:
     resource: dict[str, Any]
     """The batch's `otel.resource.attributes`."""
 
+    def set_resource(self, attributes: dict[str, Any]) -> None:
+        """Let later batches carry these resource attributes."""
+        self.resource = attributes
+
     @property
     def session_id(self) -> str:
         """The session's id."""

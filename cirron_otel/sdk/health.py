@@ -63,8 +63,9 @@ def disabled_health() -> dict[str, Any]:
 
 def health_of(runtime: Runtime) -> dict[str, Any]:
     """The state of a session, running or over. Times are wall-clock nanoseconds, sizes bytes."""
-    pipeline, sealer, collector = runtime.pipeline, runtime.sealer, runtime.collector
-    lost = runtime.drops()
+    pipeline = runtime.pipeline
+    sealer, collector = pipeline.sealer, pipeline.collector
+    lost = runtime.drops.by_reason()
     taken = runtime.snapshots
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}

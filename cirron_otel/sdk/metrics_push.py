@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Exemplar, Histogram, MeterProvider
@@ -35,9 +35,6 @@ from .errors import errors, logger, reported, swallowed
 from .measures import Key, Measures, bounded
 from .plain import text_of
 from .run_details import without_details
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
 
 _INTERVAL_MS = 60_000.0
 _TIMEOUT_MS = 30_000.0
@@ -163,13 +160,15 @@ def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
 class Instruments:
     """What is read when it is sent: counters, and gauges as they become known."""
 
-    def __init__(self, meter: Meter, measures: Measures, runtime: Runtime) -> None:
+    def __init__(
+        self, meter: Meter, measures: Measures, drops: Callable[[], Mapping[str, int]]
+    ) -> None:
         """They are read by the thread that sends them."""
         self._meter, self._measures = meter, measures
         self._known: set[str] = set()
         self._memory: dict[str, int] = {}
         meter.create_observable_counter(
-            sc.DROPS, [_read(_by(sc.REASON, runtime.drops))], "{record}",
+            sc.DROPS, [_read(_by(sc.REASON, drops))], "{record}",
             "What was dropped, by reason: the keys of health()['drops']",
         )  # fmt: skip
         meter.create_observable_counter(
@@ -222,7 +221,12 @@ def _read(observed: Observed) -> Callable[[CallbackOptions], list[Observation]]:
 class MetricsPush:
     """The thread that sends. What goes wrong is counted, and logged once."""
 
-    def __init__(self, runtime: Runtime, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        resource: Callable[[], Resource],
+        drops: Callable[[], Mapping[str, int]],
+    ) -> None:
         """Raises UsageError where a variable is wrong; MissingExtraError without the extra."""
         self._is_named = are_metrics_named(environ)
         self._exporter = Exporter(environ, self._failed)
@@ -234,17 +238,15 @@ class MetricsPush:
         )
         self._interval = _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", _INTERVAL_MS) / 1e3
         self._timeout_ms = _milliseconds(environ, "OTEL_METRIC_EXPORT_TIMEOUT", _TIMEOUT_MS)
-        self._reader = Reader(
-            self._exporter, self.measures, lambda: without_details(runtime.resource)
-        )
+        self._reader = Reader(self._exporter, self.measures, lambda: without_details(resource()))
         self._provider = MeterProvider(
             [self._reader],
-            without_details(runtime.resource),
+            without_details(resource()),
             AlwaysOffExemplarFilter(),
             shutdown_on_exit=False,
         )
         meter = self._provider.get_meter(sc.SCOPE_NAME, __version__)
-        self._instruments = Instruments(meter, self.measures, runtime)
+        self._instruments = Instruments(meter, self.measures, drops)
         # To put into it is safe in a signal handler that interrupted another put.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_last = self._is_over = self._has_ended = False
@@ -320,9 +322,13 @@ class MetricsPush:
         )  # fmt: skip
 
 
-def metrics_of(runtime: Runtime, environ: Mapping[str, str]) -> MetricsPush:
+def metrics_of(
+    environ: Mapping[str, str],
+    resource: Callable[[], Resource],
+    drops: Callable[[], Mapping[str, int]],
+) -> MetricsPush:
     """What sends the session's metrics, not started. Raises as MetricsPush does."""
-    push = MetricsPush(runtime, environ)
+    push = MetricsPush(environ, resource, drops)
     for warning in push._exporter.config.warnings:
         if "_METRICS_" in warning:  # of the others the spans' exporter tells
             reported("metrics", warning)

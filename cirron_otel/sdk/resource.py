@@ -12,7 +12,8 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
@@ -33,6 +34,7 @@ from .detector import CirronDetector
 from .identity import Identity
 from .run_details import is_wanted, run_attributes
 from .run_identity import RunIdentity
+from .state import state
 
 WORLD_SIZE: Final = "cirron.world_size"
 LOCAL_RANK: Final = "cirron.local_rank"
@@ -148,3 +150,25 @@ def _plain(value: Any) -> Any:
 def _clean(text: str) -> str:
     """Variables may hold bytes that are no UTF-8; Python keeps them as lone surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class SessionResource:
+    """The resource of a session's batches; attributes may be added while the session is open."""
+
+    def __init__(self, resource: Resource, changed: Callable[[dict[str, Any]], None]) -> None:
+        """`changed` is called with the attributes that batches carry, after each change."""
+        self.value = resource
+        self._changed = changed
+        self._lock = threading.Lock()
+
+    def merge(self, resource: Resource) -> None:
+        """Add another resource, whose attributes take precedence, to all batches from now on."""
+        with self._lock:
+            self.value = self.value.merge(resource)
+            state.resource = self.value
+            self._changed(batch_attributes(self.value))
+
+    def add(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes to the resource of all batches from now on."""
+        if attributes:
+            self.merge(Resource(attributes))

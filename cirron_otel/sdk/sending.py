@@ -4,25 +4,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from .._version import SDK_VERSION
 from ..config import Config
 from ..config.exporters import Export, are_metrics_sent, exports_of
 from ..errors import CirronOtelError
+from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
 from ..spool.recovery import recover
 from ..translator.encode import Options
+from .clock import wall_now
 from .errors import swallowed
 from .foreign import ForeignSpans
-from .pipeline import Exporter, Metrics
+from .pipeline import Exporter
 from .span_processor import ForeignSpanProcessor, Observers
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from .metrics_push import MetricsPush
+
+_SEAL_S = 5.0
+"""How long a program that sets its provider waits for the records made so far to be sealed."""
 
 
 def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
@@ -54,62 +60,78 @@ def exports_of_session(
     return list(exports.targets)
 
 
-def deliveries_of(exports: list[Export], runtime: Runtime) -> list[Exporter]:
-    """A delivery for each target, started."""
-    made: list[Exporter] = []
-    for target in exports:
-        try:
-            made.append(_delivery(target, runtime))
-        except Exception as error:
-            swallowed(f"exporter {target}", error)
-    return made
+class Deliveries:
+    """Starts one delivery for each target of a session."""
+
+    def __init__(
+        self, config: Config, environ: Mapping[str, str], paths: SpoolPaths, owner: Owner
+    ) -> None:
+        """They read the batches that `owner` writes to the spool at `paths`."""
+        self._config, self._environ = config, environ
+        self._paths, self._owner = paths, owner
+        self.automatic_otlp: Any = None
+        """The OTLP target of `exporters="auto"`, which gives way to the application's exporters."""
+
+    def start(self, exports: list[Export], resource: Resource) -> list[Exporter]:
+        """Start a delivery for each target; one that cannot be started is reported and skipped."""
+        started: list[Exporter] = []
+        for target in exports:
+            try:
+                from ..exporter.delivery import Delivery
+
+                delivery = Delivery(self._paths, self._owner, self._target(target, resource))
+                delivery.start()
+                started.append(delivery)
+            except Exception as error:
+                swallowed(f"exporter {target}", error)
+        return started
+
+    def leave_otlp(self, flush: Callable[[float], bool]) -> None:
+        """Send only what was recorded so far: the application's exporters see every later scope."""
+        otlp, self.automatic_otlp = self.automatic_otlp, None
+        if otlp is not None and flush(_SEAL_S):  # otherwise spans are sent twice, but none is lost
+            otlp.skip_after(wall_now(), self._owner.prefix)
+
+    def _target(self, target: Export, resource: Resource) -> Any:
+        config = self._config
+        if target is Export.OTLP:
+            from ..exporter.config import OtlpConfig
+            from ..exporter.otlp_target import OtlpTarget
+
+            service = str(resource.attributes.get("service.name", "cirron"))
+            otlp = OtlpTarget(
+                OtlpConfig.from_env(self._environ),
+                Options(config.trace_layout, service),
+                whole_snapshots=config.otlp_snapshots == "full",
+            )
+            if config.exporters == ("auto",):
+                self.automatic_otlp = otlp
+            return otlp
+        if target is Export.EVENT_STREAM:
+            from ..exporter.event_stream import EventStreamTarget
+
+            return EventStreamTarget(SDK_VERSION)
+        from ..exporter.cirron_http import CirronTarget
+
+        key = config.api_key or ""
+        return CirronTarget(config.api_endpoint, config.ingest_path, key, SDK_VERSION)
 
 
-def start_metrics(runtime: Runtime) -> Metrics | None:
-    """What sends metrics, started; None where none are wanted, or can be had."""
-    if not are_metrics_sent(runtime.config, runtime.environ):
+def start_metrics(
+    config: Config,
+    environ: Mapping[str, str],
+    resource: Callable[[], Resource],
+    drops: Callable[[], Mapping[str, int]],
+) -> MetricsPush | None:
+    """Start the thread that sends metrics; None if they are off or it cannot be started."""
+    if not are_metrics_sent(config, environ):
         return None
     try:
         from .metrics_push import metrics_of
 
-        metrics = metrics_of(runtime, runtime.environ)
+        metrics = metrics_of(environ, resource, drops)
         metrics.start()
     except Exception as error:
         swallowed("metrics", error)
         return None
-    runtime.collector.keeps_taken = True
-    runtime.pipeline.sinks += (metrics.measures,)
     return metrics
-
-
-def _delivery(target: Export, runtime: Runtime) -> Exporter:
-    from ..exporter.delivery import Delivery
-
-    delivery = Delivery(runtime.paths, runtime.owner, _target(target, runtime))
-    delivery.start()
-    return delivery
-
-
-def _target(target: Export, runtime: Runtime) -> Any:
-    config = runtime.config
-    if target is Export.OTLP:
-        from ..exporter.config import OtlpConfig
-        from ..exporter.otlp_target import OtlpTarget
-
-        service = str(runtime.resource.attributes.get("service.name", "cirron"))
-        options = Options(config.trace_layout, service)
-        otlp = OtlpTarget(
-            OtlpConfig.from_env(runtime.environ),
-            options,
-            whole_snapshots=config.otlp_snapshots == "full",
-        )
-        if config.exporters == ("auto",):
-            runtime.otlp = otlp
-        return otlp
-    if target is Export.EVENT_STREAM:
-        from ..exporter.event_stream import EventStreamTarget
-
-        return EventStreamTarget(SDK_VERSION)
-    from ..exporter.cirron_http import CirronTarget
-
-    return CirronTarget(config.api_endpoint, config.ingest_path, config.api_key or "", SDK_VERSION)

@@ -20,25 +20,26 @@ from . import buffers as buf
 from . import costs, logs
 from .buffers import recorded
 from .collector import Collector, Origin
+from .drop_counts import DropCounts
 from .errors import reported, swallowed
 from .foreign import ForeignSpans
 from .identity import Identity
 from .joining import Joined, join
 from .pipeline import Pipeline
 from .provider import applications_provider, make_provider, sampler_of
+from .provider_link import ProviderLink
 from .readback import Recent
-from .replacement import listener, publish, watch
-from .resource import batch_attributes, resource_of
+from .resource import SessionResource, batch_attributes, resource_of
 from .run_details import LateDetails
 from .run_identity import RunIdentity, run_identity
 from .runtime import Runtime
 from .scope import Scope
 from .sealer import Names, Sealer, Unwritten
-from .sending import deliveries_of, exports_of_session, recover_left, start_metrics
+from .sending import Deliveries, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
 from .sinks import sinks_of
 from .snapshots import snapshots_of
-from .span_processor import ForeignSpanProcessor, Observers, processor_of
+from .span_processor import ForeignSpanProcessor, processor_of
 from .state import state
 from .thinning import Thinner
 from .traces import Segments
@@ -181,14 +182,22 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     )
     pipeline = Pipeline(collector, sealer, config.flush_interval, sinks_of(config.output))
     entered = Entered(session, segments, joined)
+    session_resource = SessionResource(resource, origin.set_resource)
+    link = ProviderLink(
+        provider, processor, session_resource, joined, session, is_own=is_own,
+        has_costs=config.cpu_time or config.memory_peak, is_thinned=thinner is not None,
+    )  # fmt: skip
     runtime = Runtime(
-        config, environ, identity, resource, provider, is_own, processor,
-        Observers(provider, processor), collector, sealer, pipeline, owner, paths, writer,
-        recent, entered, thinner, origin, joined, snapshots, run,
+        config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
+        owner, snapshots, recent, DropCounts(collector, sealer, writer, snapshots, thinner),
         LateDetails(config, identity, run),
     )  # fmt: skip
     try:
-        _attach(runtime, joining)
+        state.resource = resource
+        costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
+        if config.log_correlation:
+            logs.correlate()
+        link.connect(is_added=joining.processor is not None)
         _start(runtime, exports, is_spooled=is_spooled)
     except BaseException:
         runtime.undo()
@@ -197,11 +206,20 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
 
 
 def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None:
-    pipeline = runtime.pipeline
+    config, pipeline = runtime.config, runtime.pipeline
     if runtime.snapshots is not None:
         runtime.snapshots.open()
-    pipeline.exporters = deliveries_of(exports, runtime)
-    pipeline.metrics = start_metrics(runtime)
+    deliveries = Deliveries(config, runtime.environ, runtime.paths, runtime.owner)
+    pipeline.exporters = deliveries.start(exports, runtime.resource.value)
+    if deliveries.automatic_otlp is not None:
+        runtime.link.on_application_exporters = lambda: deliveries.leave_otlp(pipeline.flush)
+    metrics = start_metrics(
+        config, runtime.environ, lambda: runtime.resource.value, runtime.drops.by_reason
+    )
+    pipeline.metrics = metrics
+    if metrics is not None:
+        pipeline.collector.keeps_taken = True
+        pipeline.sinks += (metrics.measures,)
     if is_spooled:
         pipeline.before_first = lambda: _prepare_spool(runtime)
     pipeline.before_each = runtime.before_flush
@@ -209,25 +227,5 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
 
 
 def _prepare_spool(runtime: Runtime) -> None:
-    runtime.describe(runtime.details.begin())
+    runtime.resource.add(runtime.details.begin())
     recover_left(runtime.paths, runtime.pipeline.exporters)
-
-
-def _attach(runtime: Runtime, joining: Joining) -> None:
-    config, provider = runtime.config, runtime.provider
-    state.resource = runtime.resource
-    state.observe_start, state.observe_end = runtime.on_start, runtime.on_end
-    costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
-    if config.log_correlation:
-        logs.correlate()
-    is_added = processor_of(provider) is runtime.processor
-    if provider is not None and joining.processor is None and not is_added:
-        provider.add_span_processor(runtime.processor)
-    if provider and runtime.is_own_provider:
-        publish(provider)
-    elif provider:
-        watch(provider)
-    listener.listen(runtime.take_over, runtime.processor_added)
-    runtime.observe()
-    runtime.observers.start(runtime.origin.session, None)
-    runtime.processor.met = runtime.adopt if joining.processor is not None else None

@@ -236,7 +236,7 @@ def test_a_foreign_span_made_of_hostile_parts(what: str, tmp_path: Path) -> None
         pass
     span._status = value
     span.end()
-    processor = ci.get_default().profile().runtime.processor
+    processor = ci.get_default().profile().runtime.link.processor
     processor.on_start(value, value)
     processor.on_end(value)
     sentinel()

@@ -1,0 +1,82 @@
+"""Records that a session dropped, counted by reason."""
+
+from __future__ import annotations
+
+import logging
+from operator import sub
+
+from ..spool.writer import SpoolWriter
+from . import buffers as buf
+from .collector import Collector
+from .scope import Scope, drops
+from .sealer import Sealer
+from .snapshots import Snapshots
+from .thinning import Thinner
+
+logger = logging.getLogger("cirron_otel")
+
+DROPS = "drops."
+"""Prefix of the session's attributes that count dropped records, one for each reason."""
+THINNED = "scopes_thinned"
+"""The one reason for drops that an option asks for."""
+
+
+def process_drops() -> tuple[int, int, int]:
+    """Return the drops of this process: scopes and marks of full buffers, scopes too deep."""
+    return (*buf.dropped(), drops.too_deep)
+
+
+class DropCounts:
+    """The drops of one session, read from the parts that drop records."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        sealer: Sealer,
+        writer: SpoolWriter,
+        snapshots: Snapshots | None,
+        thinner: Thinner | None,
+    ) -> None:
+        """Count from now on: earlier sessions of the process have drops of their own."""
+        self._collector, self._sealer, self._writer = collector, sealer, writer
+        self._snapshots, self._thinner = snapshots, thinner
+        self._before = process_drops()
+
+    def by_reason(self) -> dict[str, int]:
+        """Return how many records the session has dropped so far, by reason."""
+        sealer, collector, snapshots = self._sealer, self._collector, self._snapshots
+        scopes, marks, deep = map(sub, process_drops(), self._before)
+        without_record = collector.snapshots_lost + (snapshots.lost if snapshots else 0)
+        return {
+            "scopes_buffer_full": scopes,
+            "scopes_too_deep": deep,
+            "scopes_without_record": collector.spans_lost,
+            "foreign_spans": collector.foreign_dropped,
+            "marks_buffer_full": marks,
+            "marks_without_value_or_scope": collector.marks_lost,
+            "spans_spool_unwritable": sealer.dropped_spans,
+            "marks_spool_unwritable": sealer.dropped_marks,
+            "snapshots_without_record": without_record,
+            "snapshots_spool_unwritable": sealer.dropped_snapshots,
+            "snapshot_files": snapshots.files_dropped if snapshots is not None else 0,
+            "batches_evicted": self._writer.drops.batches,
+            THINNED: self._thinner.thinned if self._thinner is not None else 0,
+        }
+
+    def record_in(self, session: Scope) -> None:
+        """Set an attribute of the session for each reason, so that a report can mention them."""
+        for reason, count in self._unwanted():
+            session.set_attribute(DROPS + reason, count)
+
+    def warn(self) -> None:
+        """Log a warning if anything was dropped that no option asks for."""
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in self._unwanted())
+        if counts:
+            logger.warning(
+                "cirron-otel: dropped while recording: %s; what the spool holds is incomplete",
+                counts,
+            )
+
+    def _unwanted(self) -> list[tuple[str, int]]:
+        counts = self.by_reason().items()
+        return [(reason, number) for reason, number in counts if number and reason != THINNED]

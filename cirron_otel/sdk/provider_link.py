@@ -1,0 +1,143 @@
+"""A session's connection to the TracerProvider that it works in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+from . import costs
+from .joining import Joined
+from .provider import applications_provider
+from .replacement import Forwarding, listener, publish, show_open, unwatch, watch
+from .resource import SessionResource
+from .scope import Scope
+from .session import sampling
+from .span_processor import ForeignSpanProcessor, Observers, processor_of, processors_of
+from .state import state
+from .step_places import StepPlaces, is_step
+from .thinning import note_references
+
+
+class ProviderLink:
+    """The provider, the SDK's processor in it, and the other processors, which see every scope."""
+
+    def __init__(
+        self,
+        provider: TracerProvider | None,
+        processor: ForeignSpanProcessor,
+        resource: SessionResource,
+        joined: Joined,
+        session: Scope,
+        *,
+        is_own: bool,
+        has_costs: bool,
+        is_thinned: bool,
+    ) -> None:
+        """`is_own`: the provider was created by the SDK, not by the application.
+
+        `has_costs`: scopes measure CPU time or memory. `is_thinned`: detail sampling is on.
+        """
+        self.provider = provider
+        """None until the application's provider calls the processor for the first time."""
+        self.processor = processor
+        self.observers = Observers(provider, processor)
+        self.on_application_exporters: Callable[[], None] | None = None
+        """Called once when the application has processors of its own that see every scope."""
+        self._resource, self._joined, self._session = resource, joined, session
+        self._is_own, self._has_costs, self._is_thinned = is_own, has_costs, is_thinned
+        self._is_over = False
+        self._places = StepPlaces()
+
+    def connect(self, *, is_added: bool) -> None:
+        """Add the processor to the provider and observe scopes from now on.
+
+        `is_added`: the application adds the processor itself.
+        """
+        provider = self.provider
+        state.observe_start, state.observe_end = self.on_start, self.on_end
+        if provider is not None and not is_added and processor_of(provider) is not self.processor:
+            provider.add_span_processor(self.processor)
+        if provider and self._is_own:
+            publish(provider)
+        elif provider:
+            watch(provider)
+        listener.listen(self.take_over, self.processor_added)
+        self.observe()
+        self.observers.start(self._session, None)
+        self.processor.met = self.adopt if is_added else None
+
+    def take_over(self, provider: Any) -> None:
+        """Work in a provider that the program has set."""
+        previous = self.provider
+        if self._is_over or provider is previous or not isinstance(provider, TracerProvider):
+            return
+        if processor_of(provider) is None:
+            provider.add_span_processor(self.processor)
+        if previous is not None and self._is_own:
+            self.observers.earlier += processors_of(previous)
+            previous.add_span_processor(Forwarding(provider))
+        self.provider, self._is_own = provider, False
+        watch(provider)
+        self.adopt(provider._active_span_processor, provider.resource)
+        show_open(self.observers.others())
+
+    def processor_added(self, processor: SpanProcessor) -> None:
+        """The program has added a processor to the provider of the session."""
+        if processor is not self.processor and not isinstance(processor, Forwarding):
+            self.observe()
+            show_open((processor,))
+
+    def observe(self) -> None:
+        """Report scopes to other processors from now on, if there are any."""
+        has_others = bool(self.observers.others())
+        state.special = self._has_costs or self.provider is None or has_others
+        if has_others and not self._is_own and self.on_application_exporters is not None:
+            notify, self.on_application_exporters = self.on_application_exporters, None
+            notify()
+
+    def adopt(self, processors: Any, resource: Resource, sampler: Any = None) -> None:
+        """Work in the provider that the SDK's processor turns out to belong to."""
+        self.observers.processors = processors
+        self._resource.merge(resource)
+        if sampler is not None:
+            session = self._session
+            session._trace.flags = sampling(sampler, session._trace.trace_id, self._joined)[0]
+            session.more.context = None
+        self.observe()
+
+    def on_start(self, scope: Any, context: Any) -> None:
+        """A scope begins: measure its costs and report it to the other processors."""
+        if self.provider is None:
+            provider = applications_provider()
+            if provider is not None and self.observers.are_of(provider):
+                self.provider = provider
+                self.adopt(provider._active_span_processor, provider.resource, provider.sampler)
+        costs.begin(scope)
+        self.observers.start(scope, context)
+
+    def on_end(self, scope: Any, end: int) -> None:
+        """A scope ends at `end` (monotonic ns)."""
+        costs.end(scope)
+        if self._is_thinned:
+            note_references(scope)
+        if not scope._end:
+            scope._end = end
+        index = scope._index
+        if type(index) is int and is_step(scope):
+            for name, value in self._places.place(scope, index).items():
+                scope.attrs.setdefault(name, value)
+        self.observers.end(scope)
+
+    def end(self) -> None:
+        """The session is closing: take no more foreign spans, and no other provider."""
+        self._is_over = True
+        self.processor.is_on = False
+
+    def disconnect(self) -> None:
+        """Observe no more scopes and no more providers."""
+        state.special = False
+        listener.rest()
+        unwatch(self.provider)
