@@ -1,7 +1,7 @@
-"""A scope around every call of a function: sync, async, and generators of both kinds.
+"""Wrap every call of a function in a scope: functions, coroutines, and both kinds of generator.
 
-A generator's scope is open from its first step to its last and is the current span only while the
-generator itself runs: what its consumer does in between is not inside.
+A generator's scope is open from its first step to its last, but it is the current span only while
+the generator itself runs: the work of its consumer between steps does not belong to the scope.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Tell = Callable[["OpenScope", Any], None]
-"""Told of the scope and each item that is yielded, or the result."""
+"""Called with the scope and each item that is yielded, or the result."""
 
 
 def _nothing(_scope: Any, _item: Any) -> None:
@@ -24,7 +24,7 @@ def _nothing(_scope: Any, _item: Any) -> None:
 
 
 def around_calls(function: F, make: Callable[[], OpenScope], tell: Tell = _nothing) -> F:
-    """`function`, with a scope that `make` gives around each call."""
+    """Return `function` wrapped so that each call runs in a new scope, which `make` returns."""
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
@@ -61,7 +61,7 @@ def around_calls(function: F, make: Callable[[], OpenScope], tell: Tell = _nothi
 def around_generator(
     inner: Generator[Any, Any, Any], scope: OpenScope, tell: Tell = _nothing
 ) -> Generator[Any, Any, Any]:
-    """The generator `inner` inside `scope`, with send, throw and close passed through."""
+    """Run the generator `inner` inside `scope`; pass on send, throw, and close."""
     sent: Any = None
     thrown: BaseException | None = None
     with scope:
@@ -87,7 +87,7 @@ def around_generator(
 async def around_async(
     inner: AsyncGenerator[Any, Any], scope: OpenScope, tell: Tell = _nothing
 ) -> AsyncGenerator[Any, Any]:
-    """The asynchronous generator `inner` inside `scope`."""
+    """Run the asynchronous generator `inner` inside `scope`."""
     sent: Any = None
     thrown: BaseException | None = None
     with scope:

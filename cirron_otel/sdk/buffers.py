@@ -1,9 +1,9 @@
-"""What each thread has recorded and the flush thread has not taken yet.
+"""Per-thread buffers of records that the flush thread has not taken yet.
 
 Appending to a deque and popping from it are atomic, so neither side takes a lock. A scope is
-appended when it is entered and recognised by its end when it is over: one append a scope, and the
-flush thread knows the open ones. Who pops an entry owns it, so every record is sealed once or
-counted as dropped once.
+appended once, when it is entered; its end time shows whether it is over, so the flush thread also
+sees the open scopes. The thread that pops an entry owns it, so every record is either sealed once
+or counted as dropped once.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ MarkEntry = tuple["OpenScope", str, Any, int, str, "dict[str, Any] | None"]
 """Scope, name, value, time (monotonic ns), kind, attributes."""
 
 HURRY = 4096
-"""Scopes, or marks of one thread, for which the flush thread is woken before its time: a flush
-that has less to do pauses the training thread for less."""
+"""Number of scopes, or of marks of one thread, at which the flush thread is woken ahead of its
+interval: a smaller flush pauses the training thread for a shorter time."""
 _IDS = 512
-"""Random ids that a thread draws from the operating system at once."""
+"""Number of random ids that a thread draws from the operating system at once."""
 
 
 @dataclass(slots=True)
 class Limits:
-    """How much may wait for the flush thread; until a session is opened, the options' defaults."""
+    """How many records may wait for the flush thread; by default as in the options' defaults."""
 
     scopes: int = 262_144
-    """Scopes of all threads together."""
+    """Maximum number of scopes of all threads together."""
     marks: int = 65_536
-    """Marks of one thread."""
+    """Maximum number of marks of one thread."""
     marks_checked: int = HURRY
-    """From how many marks on a thread looks whether there are too many."""
+    """Number of marks from which a thread checks the limit each time it adds one."""
 
     def set(self, scopes: int, marks: int) -> None:
-        """As the options of a session say."""
+        """Take the limits from the options of a session."""
         self.scopes, self.marks, self.marks_checked = scopes, marks, min(marks, HURRY)
 
 
@@ -49,13 +49,14 @@ limits = Limits()
 
 
 class Pressure:
-    """Told when the buffers fill up, and when a thread draws ids; the pipeline hangs in here."""
+    """Callbacks for full buffers and for threads that draw ids; the pipeline sets them."""
 
     def __init__(self) -> None:
         self.wake = _nothing
         self.first = _nothing
-        """Called where ids run out, and by marks outside of every session: there a pipeline looks
-        whether its flush thread lives, and a forked child opens its own session."""
+        """Called when a thread has used up its ids, and for a mark outside of every session. A
+        pipeline then checks that its flush thread is alive, and a forked child opens its own
+        session."""
 
 
 def _nothing() -> None:
@@ -66,7 +67,7 @@ pressure = Pressure()
 
 
 class Buffers:
-    """One thread's records. `ids` gives the first halves of ids, as integers, never zero."""
+    """One thread's records. `ids` yields the first halves of ids as integers, never zero."""
 
     __slots__ = (
         "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident", "ids", "marks",
@@ -84,12 +85,12 @@ class Buffers:
         self.dropped_scopes = 0
         self.dropped_marks = 0
         self.taken_marks = 0
-        """Marks that the flush thread took."""
+        """Number of marks that the flush thread has taken."""
         self.dead = False
         """Whether the thread has ended."""
 
     def next_id(self) -> int:
-        """The next id, and what is due every so many scopes: more ids, and the check of limits."""
+        """Return the next id; if none is left, draw more and check the limits."""
         for number in self.ids:
             return number
         numbers = [n for n in memoryview(urandom(8 * _IDS)).cast("Q") if n]
@@ -97,7 +98,7 @@ class Buffers:
         ids = self.ids = iter(numbers)
         pressure.first()
         self._relieve()
-        return next(ids)  # of these: another thread may have let this one draw again
+        return next(ids)  # not of `self.ids`: another thread may have discarded those
 
     def _relieve(self) -> None:
         waiting = sum(len(buffers.scopes) for buffers in tuple(registry))
@@ -113,20 +114,20 @@ class Buffers:
                 scope.drop()
                 self.dropped_scopes += 1
             else:
-                kept.append(scope)  # what is below it needs it
+                kept.append(scope)  # its children need its record
 
     def recorded(self) -> int:
-        """Scopes begun and marks made in this thread so far."""
+        """Return the number of scopes begun and marks made in this thread so far."""
         waiting = len(self.marks)
         return self.drawn - length_hint(self.ids) + waiting + self.taken_marks
 
 
 kept: deque[OpenScope] = deque()
-"""Scopes that full buffers gave way for but may not drop; the flush thread takes them first."""
+"""Scopes removed from full buffers that may not be dropped; the flush thread takes them first."""
 
 
 class Held:
-    """Scopes in the buffers that may not be dropped: something that was taken hangs on them."""
+    """Scopes in the buffers that may not be dropped: records that were taken refer to them."""
 
     def __init__(self) -> None:
         self.scopes: Set[OpenScope] = frozenset()
@@ -139,7 +140,7 @@ registry: set[Buffers] = set()
 
 
 class _Sentinel:
-    """Dies with its thread."""
+    """Marks the buffers as dead when its thread ends and it is deleted."""
 
     __slots__ = ("_buffers",)
 
@@ -163,7 +164,7 @@ local = Local()
 
 
 def renew() -> None:
-    """In a forked child: forget what the parent's threads recorded; the child starts empty."""
+    """In a forked child: discard what the parent's threads recorded; the child starts empty."""
     registry.clear()
     kept.clear()
     held.scopes = frozenset()
@@ -175,14 +176,14 @@ def renew() -> None:
 
 
 def draw_again() -> None:
-    """Let every thread draw ids for its next scope: `pressure.first` is to be called then."""
+    """Make every thread draw ids for its next scope, so that `pressure.first` is called."""
     for buffers in tuple(registry):
         buffers.drawn -= length_hint(buffers.ids)
         buffers.ids = iter(())
 
 
 def recorded() -> int:
-    """Scopes begun and marks made in all threads so far."""
+    """Return the number of scopes begun and marks made in all threads so far."""
     return gone.recorded + sum(buffers.recorded() for buffers in tuple(registry))
 
 
@@ -199,7 +200,7 @@ gone = Gone()
 
 
 def forget(buffers: Buffers) -> None:
-    """Let go of an ended thread's empty buffers, keeping their totals."""
+    """Release an ended thread's empty buffers, and keep their totals."""
     gone.recorded += buffers.recorded()
     gone.dropped_scopes += buffers.dropped_scopes
     gone.dropped_marks += buffers.dropped_marks
@@ -207,7 +208,7 @@ def forget(buffers: Buffers) -> None:
 
 
 def dropped() -> tuple[int, int]:
-    """Scopes and marks dropped because a buffer was full."""
+    """Return the numbers of scopes and marks dropped because a buffer was full."""
     alive = tuple(registry)
     scopes = gone.dropped_scopes + sum(b.dropped_scopes for b in alive)
     return scopes, gone.dropped_marks + sum(b.dropped_marks for b in alive)

@@ -1,7 +1,7 @@
 """One clock for all times: monotonic, anchored to wall time once per process.
 
-A wall clock that is stepped back or forth never gives a scope a negative length: differences are
-monotonic, and every time of a process is off by the same amount.
+If the wall clock is stepped back or forth, no scope gets a negative length: differences are
+monotonic, and all times of a process are off by the same amount.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from time import monotonic_ns
 
 now = monotonic_ns
-"""The monotonic clock, nanoseconds; `wall` makes a wall-clock time of its readings."""
+"""The monotonic clock, nanoseconds; `wall` converts its readings to wall-clock time."""
 
 
 def _anchor() -> int:
-    """Wall time less monotonic time, ns: the reading with the least doubt of several."""
+    """Return wall time minus monotonic time, ns: the most exact of several readings."""
     best = offset = None
     for _ in range(5):
         before = monotonic_ns()
@@ -29,10 +29,10 @@ ANCHOR = _anchor()
 
 
 def wall(monotonic: int) -> int:
-    """Nanoseconds since the Unix epoch for a reading of `now`."""
+    """Convert a reading of `now` to nanoseconds since the Unix epoch."""
     return monotonic + ANCHOR
 
 
 def wall_now() -> int:
-    """Nanoseconds since the Unix epoch, by the anchored clock."""
+    """Return the current time by the anchored clock, nanoseconds since the Unix epoch."""
     return monotonic_ns() + ANCHOR

@@ -1,7 +1,7 @@
-"""What a mark's value becomes: a float64, an int of any size, a bool, or a string of 256 bytes.
+"""Convert a mark's value to a float64, an int of any size, a bool, or a string of 256 bytes.
 
-Cirron's concepts page, "Marks". Values of numpy and torch are recognised by what they can do, not
-by importing either.
+See Cirron's concepts page, "Marks". Values of numpy and torch are recognised by their attributes,
+without importing either library.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .device_scalar import CapturedError, arriving
 
 MAX_TEXT_BYTES = 256
 USUAL = frozenset({str, int, float, bool, type(None), list, tuple, dict})
-"""Types of attributes that lie on no device."""
+"""Types of attributes whose values are never on a device."""
 _NO_DEVICE = frozenset({"cpu", "meta"})
 
 
 class Deferred:
-    """A scalar on a device: a copy of it, read by the flush thread and not by the training thread.
+    """A copy of a scalar on a device, which the flush thread reads instead of the training thread.
 
-    Reading it at once would wait for the device.
+    Reading it immediately would wait for the device.
     """
 
     __slots__ = ("_read", "_value")
@@ -32,7 +32,7 @@ class Deferred:
         self._value: Any = None
 
     def value(self) -> Any:
-        """The number, waiting for the device if it must. Raises what reading it raises."""
+        """Return the number; wait for the device if necessary. Raises what reading it raises."""
         if self._read is not None:
             self._value, self._read = coerce(self._read()), None
         return self._value
@@ -43,7 +43,7 @@ class RefusedValueError(TypeError):
 
 
 def coerce(value: Any) -> Any:
-    """A bool, int, float or str that says `value`, or a `Deferred`.
+    """Convert `value` to a bool, int, float, or str, or to a `Deferred`.
 
     Raises RefusedValueError for anything else: arrays and tensors of more than one element belong
     in snapshots.
@@ -68,16 +68,16 @@ def coerce(value: Any) -> Any:
 
 
 def hold(attrs: dict[str, Any]) -> None:
-    """Let no attribute be a tensor on a device: see `held`."""
+    """Replace attributes that are tensors on a device; see `held`."""
     for key, value in attrs.items():
         if type(value) not in USUAL:
             attrs[key] = held(value)
 
 
 def held(value: Any) -> Any:
-    """An attribute's value; in the place of a tensor on a device a Deferred, or what it is.
+    """Return an attribute's value; a tensor on a device becomes a Deferred, or a description.
 
-    It is asked for where the attribute is set, and not when it is written: see device_scalar.
+    This is done when the attribute is set and not when it is written; see device_scalar.
     """
     try:
         device = getattr(value, "device", None)
@@ -92,7 +92,7 @@ def held(value: Any) -> Any:
 
 
 def cut(text: str) -> str:
-    """At most 256 bytes of UTF-8, cut between code points."""
+    """Truncate `text` to 256 bytes of UTF-8, between code points."""
     if len(text) * 4 <= MAX_TEXT_BYTES:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -109,7 +109,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Any:
-    """One element of numpy, torch or jax. A tensor on a device is copied there, not waited for."""
+    """Convert one element of numpy, torch, or jax. A tensor on a device is copied, not awaited."""
     shape = getattr(value, "shape", ())
     size = 1
     for length in shape:

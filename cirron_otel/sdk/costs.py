@@ -1,7 +1,7 @@
-"""What a scope cost besides time: CPU time of its thread, peak of the process's resident set.
+"""Optional costs of a scope: CPU time of its thread, and the process's peak resident set.
 
-Off by default: each reading is a call into the kernel. `begin` and `end` are called for every
-scope while one of the two is on.
+Both are off by default, because each reading is a system call. `begin` and `end` are called for
+every scope while at least one of them is on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class _Meters:
-    """What is measured, and the open file to read it from."""
+    """Which costs are measured, and the open file that memory is read from."""
 
     def __init__(self) -> None:
         self.cpu_time = self.memory_peak = False
@@ -37,7 +37,7 @@ _meters = _Meters()
 
 
 def configure(*, cpu_time: bool, memory_peak: bool, statm: str = STATM) -> None:
-    """Say what is measured from here on; `statm` is where the kernel tells the resident set."""
+    """Set which costs are measured from now on; `statm` is the kernel's file of memory sizes."""
     meters = _meters
     if meters.statm >= 0:
         os.close(meters.statm)
@@ -51,7 +51,7 @@ def configure(*, cpu_time: bool, memory_peak: bool, statm: str = STATM) -> None:
 
 
 def _renew() -> None:
-    """In a forked child: the open file still tells of the parent."""
+    """In a forked child, reopen the file: the inherited one still reports the parent's memory."""
     if _meters.statm >= 0:
         configure(cpu_time=_meters.cpu_time, memory_peak=_meters.memory_peak)
 
@@ -61,7 +61,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def begin(scope: Any) -> None:
-    """Read the meters as a scope starts. Raises nothing."""
+    """Read the costs when a scope starts. Raises nothing."""
     meters = _meters
     if not (meters.cpu_time or meters.memory_peak):
         return
@@ -76,12 +76,12 @@ def begin(scope: Any) -> None:
 
 
 def end(scope: Any) -> None:
-    """Read them again as it ends: `cpu_ns` and `memory_peak_bytes` of the scope. Raises nothing.
+    """Set `cpu_ns` and `memory_peak_bytes` of a scope that ends. Raises nothing.
 
-    CPU time is the thread's, so there is none for a scope that ends on another thread than it
-    began on. The peak is exact where the process reached its highest resident set so far inside
-    the scope, else the higher of the readings at its ends. A scope ended by hand (`Span.end`) has
-    neither.
+    CPU time is measured per thread, so a scope that ends on another thread than it began on has
+    none. The peak is exact if the process reached its highest resident set so far inside the scope;
+    otherwise it is the higher of the readings at the start and the end. A scope that is ended
+    explicitly (`Span.end`) has neither.
     """
     more = scope._more
     costs = more.costs if more is not None else None
@@ -100,21 +100,21 @@ def end(scope: Any) -> None:
 
 
 def resident_now(statm: str = STATM) -> int | None:
-    """Bytes of the resident set now; None where the kernel does not tell."""
+    """Return the current resident set in bytes; None if the kernel does not report it."""
     try:
-        with open(statm, "rb") as file:  # noqa: PTH123 - the kernel's, no user's
+        with open(statm, "rb") as file:  # noqa: PTH123 - a file of the kernel
             return int(file.read(64).split(b" ", 2)[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _resident() -> int:
-    """Bytes of the resident set now (proc_pid_statm(5): the second number, in pages)."""
+    """Return the current resident set in bytes (proc_pid_statm(5): second number, in pages)."""
     return int(os.pread(_meters.statm, 64, 0).split(b" ", 2)[1]) * _PAGE
 
 
 def _peak() -> int:
-    """Bytes of the highest resident set of the process so far; 0 where that cannot be had."""
+    """Return the process's highest resident set so far in bytes; 0 if it is not available."""
     if resource is None:
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT

@@ -1,7 +1,7 @@
-"""A scalar on a GPU: copied where the mark is made, read by the flush thread once it is here.
+"""Scalars on a GPU: copied when the mark is made, read by the flush thread once they arrive.
 
-The flush thread asks nothing of CUDA. Its own stream would not wait for the one that the value was
-computed on, and a question from another thread breaks a graph capture (CUDA's documentation,
+The flush thread makes no CUDA calls. Its own stream would not wait for the stream that computes
+the value, and a call from another thread breaks a graph capture (CUDA's documentation,
 "cudaThreadExchangeStreamCaptureMode").
 """
 
@@ -12,17 +12,17 @@ from time import monotonic, sleep
 from typing import Any
 
 DEADLINE_S = 10.0
-"""So long it is waited for; a device that hangs is not to hold up the flush thread for good."""
+"""Longest wait for a value, so that a device that hangs does not block the flush thread."""
 SHORT_S = 0.05
-"""So long behind one that did not come: many may be on their way from the same device."""
+"""Longest wait after a value that did not arrive: many more may come from the same device."""
 
 
 class CapturedError(RuntimeError):
-    """The value is not computed yet: what it comes out of is captured into a graph."""
+    """The value is not computed yet: its computation is being captured into a CUDA graph."""
 
 
 class _Patience:
-    """How long the next one is waited for."""
+    """How long to wait for the next value."""
 
     def __init__(self) -> None:
         self.seconds = DEADLINE_S
@@ -32,16 +32,16 @@ patience = _Patience()
 
 
 class Arriving:
-    """A copy of a scalar on its way from the device. Called, it gives the number."""
+    """A copy of a scalar that is being transferred from the device; a call returns the number."""
 
     __slots__ = ("_arrived", "_told")
 
     def __init__(self, told: Any, arrived: Any) -> None:
-        """`told` is the copy, `arrived` turns 1 behind it: tensors in the host's memory."""
+        """`told` is the copy; `arrived` becomes 1 after it. Both are tensors in host memory."""
         self._told, self._arrived = told, arrived
 
     def __call__(self) -> Any:
-        """The number. Raises TimeoutError where it does not come."""
+        """Return the number. Raises TimeoutError if it does not arrive."""
         until = monotonic() + patience.seconds
         while int(self._arrived.item()) != 1:
             if monotonic() >= until:

@@ -1,4 +1,4 @@
-"""Recorded spans that are no scopes, as parents of the scopes and phases that run in them."""
+"""Recorded spans of other libraries, as parents of the scopes and phases that run in them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .traces import Trace
 
 
 class Enclosing(RecordedSpan):
-    """A recorded span of another library, as a link in the chain of a scope's parents.
+    """A recorded span of another library, as an element of a scope's chain of parents.
 
-    It has the span's id and trace, so a record below it refers to the span's own record. Its depth
-    is that of the scope in which the span began, and it has no name: the rules that go by depth or
-    by name apply to scopes only.
+    It has the span's id and trace, so the record of a child refers to the span's own record. Its
+    depth is that of the scope in which the span began, and it has no name: the rules that depend on
+    depth or on a name apply to scopes only.
     """
 
     __slots__ = ("holds", "span")
@@ -29,7 +29,7 @@ class Enclosing(RecordedSpan):
         context = span.get_span_context()
         self.span = span
         self.holds = False
-        """Whether a phase ran in it."""
+        """Whether a phase ran in the span."""
         self._above = above
         self._depth = above._depth
         self._name, self._index, self._attrs = "", None, None
@@ -49,7 +49,7 @@ class Enclosing(RecordedSpan):
         return above
 
     @property
-    def _inside(self) -> Any:  # the span's own time and that of what is in it are one interval
+    def _inside(self) -> Any:  # the span and everything in it count as one interval
         above: Any = self._above
         return above._inside
 
@@ -66,23 +66,23 @@ class Enclosing(RecordedSpan):
         self._above._overhead = value
 
     def took(self) -> None:
-        """A phase ran in it."""
+        """Record that a phase ran in this span, and so in those around it."""
         above: Any = self
         while type(above) is Enclosing:
             above.holds = True
             above = above._above
 
     def hang_on(self, above: Any) -> None:
-        """Have another parent: the one in which the span began is over."""
+        """Change the parent: the one in which the span began is over."""
         self._above, self._depth = above, above._depth
 
     def get_span_context(self) -> SpanContext:
-        """The span's own."""
+        """Return the context of the span."""
         context: SpanContext = self.span.get_span_context()
         return context
 
     def is_recording(self) -> bool:
-        """Whether the span is open."""
+        """Return whether the span is open."""
         return bool(self.span.is_recording())
 
 
@@ -94,13 +94,13 @@ def _trace_of(context: SpanContext, around: Trace) -> Trace:
 
 
 def enclosing_of(span: Any) -> Enclosing | None:
-    """A span as a parent; None for one that is not recorded."""
+    """Return the parent that stands in for `span`; None if the span is not recorded."""
     seen = getattr(span, SEEN, None)
     return seen if type(seen) is Enclosing else None
 
 
 def innermost(context: Any) -> Any:
-    """The parent of what begins in `context`: a scope, or a recorded span inside of it."""
+    """Return the parent of a span that begins in `context`: a scope, or a recorded span in it."""
     scope = context.get(SCOPE_KEY) or state.session
     span = context.get(SPAN_KEY)
     if span is None or span is scope:

@@ -1,4 +1,4 @@
-"""What went wrong inside the SDK: counted by cause, logged once a cause, never raised."""
+"""Errors inside the SDK: counted by cause, logged once for each cause, never raised."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ logger = logging.getLogger("cirron_otel")
 
 
 class Swallowed:
-    """Errors that were kept from the user's code."""
+    """Errors that were caught before they reached the user's code."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.last: dict[str, str] = {}
 
     def reset(self) -> None:
-        """Forget all: the next session starts anew."""
+        """Discard all counts when a new session starts."""
         self.counts.clear()
         self.last.clear()
 
@@ -26,7 +26,7 @@ errors = Swallowed()
 
 
 def swallowed(cause: str, error: BaseException | str) -> None:
-    """Count an error; the first of each cause is logged at WARNING."""
+    """Count an error, and log the first one of each cause at WARNING."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {_text(error)}"
     errors.counts[cause] += 1
     errors.last[cause] = text
@@ -37,9 +37,9 @@ def swallowed(cause: str, error: BaseException | str) -> None:
 
 
 def reported(cause: str, problem: str) -> None:
-    """Count something that the user has to set right, and log it; it says itself what it is about.
+    """Count and log a problem that the user has to correct; the text of `problem` is complete.
 
-    For what is found once: here each is logged, however many share the cause.
+    Every problem is logged, even if several have the same cause, so report each only once.
     """
     errors.counts[cause] += 1
     errors.last[cause] = problem

@@ -23,7 +23,7 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 class Exits:
-    """The handlers that are installed, to be taken out again."""
+    """The handlers for the end of the process, which can be removed again."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Exits:
         fail: Callable[[BaseException], object],
         terminate: Callable[[int, FrameType | None], object],
     ) -> None:
-        """`flush` seals what there is; `end` closes the session, too. Both keep a deadline.
+        """`flush` seals all records; `end` also closes the session. Both keep a deadline.
 
-        `fail` is called with an exception that ends the program, `terminate` with a signal that
-        does, before `end`.
+        Before `end`, `fail` is called with the exception that ends the program, or `terminate`
+        with the signal that does.
         """
         self._flush, self._end, self._fail, self._terminate = flush, end, fail, terminate
         self._hook_before: Any = None
@@ -43,7 +43,7 @@ class Exits:
         self._is_installed = False
 
     def install(self, *, signals: bool) -> None:
-        """From here on. Signals only from the main thread, as Python demands."""
+        """Install the handlers; signal handlers only on the main thread, as Python requires."""
         atexit.register(self._at_exit)
         self._hook_before, sys.excepthook = sys.excepthook, self._on_exception
         self._is_installed = True
@@ -62,19 +62,19 @@ class Exits:
             self._before[number] = before
 
     def remove(self) -> None:
-        """Put back the handlers that were there, where ours are still in place."""
+        """Restore the previous handlers wherever ours are still installed."""
         if not self._is_installed:
             return
         self._is_installed = False
         atexit.unregister(self._at_exit)
-        # Bound methods are made anew each time: compare by equality.
+        # Each access creates a new bound method: compare by equality.
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
         if threading.current_thread() is not threading.main_thread():
-            return  # ours stay, and pass on
+            return  # our handlers stay, and call the previous ones
         for number, before in list(self._before.items()):
             if signal.getsignal(number) != self._on_signal:
-                continue  # what was set on top of ours may chain to it: it passes on
+                continue  # a later handler may call ours; ours calls the previous one
             try:
                 signal.signal(number, before)
             except (ValueError, OSError, TypeError) as error:
@@ -89,7 +89,7 @@ class Exits:
         self._safely(self._end)
 
     def _on_exception(self, kind: Any, error: BaseException, trace: Any) -> None:
-        """`sys.excepthook`. After `remove` it only passes on, for whoever has kept it."""
+        """`sys.excepthook`. After `remove`, it only calls the previous hook."""
         if self._is_installed:
             self._safely(lambda: self._fail(error))
         self._hook_before(kind, error, trace)
@@ -97,7 +97,7 @@ class Exits:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number, signal.SIG_DFL)
         if callable(before):
-            self._safely(self._flush)  # what follows may be os._exit, or go on
+            self._safely(self._flush)  # the previous handler may call os._exit, or return
             before(number, frame)
             return
         self._safely(lambda: self._terminate(number, frame))

@@ -19,10 +19,10 @@ _get = CONTEXT.get
 def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
     """Attach `value` to the innermost open scope, else to the session, else to `root`.
 
-    `kind` is `point` (one of a series) or `summary` (the final value of its scope). Numbers, bools
-    and strings (256 bytes) are kept as they are; scalars of numpy and torch become numbers. A value
-    that is none of these is counted and warned of once; nothing is raised (Cirron's concepts page,
-    "Marks", "Error handling").
+    `kind` is `point` (one of a series) or `summary` (the final value of its scope). Numbers, bools,
+    and strings (256 bytes) are kept unchanged; scalars of numpy and torch become numbers. Any other
+    value is counted and logged once; nothing is raised (Cirron's concepts page, "Marks", "Error
+    handling").
     """
     try:
         at = now()
@@ -47,13 +47,13 @@ def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
 
 
 def outside() -> Any:
-    """What a mark hangs on that is made where no session is: a forked child may open one now."""
+    """Return the scope of a mark made outside of a session: a forked child may open one now."""
     pressure.first()
     return state.session
 
 
 def check_room(buffers: Any, waiting: int) -> None:
-    """Wake the flush thread now and then; drop the oldest mark of a full ring, and count it."""
+    """Wake the flush thread occasionally; drop and count the oldest mark of a full buffer."""
     if not waiting & _EVERY:
         pressure.wake()
     if waiting < limits.marks:

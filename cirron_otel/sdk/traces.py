@@ -1,7 +1,7 @@
-"""In which trace a scope stands: the session's own, one of its later segments, or another's.
+"""The trace of a scope: the session's first one, a later segment, or a caller's trace.
 
 docs/otlp-mapping.md, "Trace layout": a trace is filled until it holds 4,000 records or is 10
-minutes old; the next child or grandchild of the session to start opens the next one.
+minutes old; the next child or grandchild of the session to start opens the next segment.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SAMPLED = 1
 UNIT_DEPTH = 2
 """The deepest scope that opens a segment: a grandchild of the session."""
 _MOST_UNITS = 64
-"""Units that may pass before records are counted again."""
+"""Maximum number of units between two counts of the records."""
 
 
 class Trace:
-    """A trace that scopes stand in."""
+    """A trace that contains scopes."""
 
     __slots__ = ("flags", "is_apart", "low", "state", "trace_id")
 
@@ -39,7 +39,7 @@ class Trace:
         self.flags = flags
         self.state = state
         self.is_apart = is_apart
-        """Whether it belongs to somebody else (a caller's): no segment opens inside."""
+        """Whether it belongs to a caller outside of the session: no segment opens inside it."""
 
     @property
     def is_sampled(self) -> bool:
@@ -49,7 +49,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A segment that was opened: what the batch's `otel.segments` says about it."""
+    """A segment that was opened, with the fields of the batch's `otel.segments`."""
 
     number: int
     trace_id: bytes
@@ -61,7 +61,7 @@ class Opened:
     """Monotonic nanoseconds."""
 
     def record(self) -> dict[str, Any]:
-        """As it stands in a batch."""
+        """Return the segment's record in a batch."""
         return {
             "number": self.number,
             "trace_id": self.trace_id.hex(),
@@ -76,8 +76,8 @@ class Opened:
 class Segments:
     """The chain of a session's traces.
 
-    Records are counted only now and then: after each count, as many units may pass as fit into
-    half of what is left by the size of the units before.
+    Records are counted only occasionally. After each count, the next one waits for as many units
+    as fill half of the remaining room, judged by the size of the previous units.
     """
 
     __slots__ = (
@@ -100,12 +100,12 @@ class Segments:
         self._session = session
         self._recorded = recorded
         self.trace = trace
-        """The trace that is being filled."""
+        """The trace that new units are added to."""
         self.tick = 0
-        """Units that may still start before records are counted again."""
+        """Number of units that may still start before records are counted again."""
         self.number = 0
         self.new: list[Opened] = []
-        """Segments that no batch has named yet."""
+        """Segments that no batch contains yet."""
         self._limit, self._age = limit, age_ns
         self._base = self._counted = recorded()
         self._units = 0
@@ -113,7 +113,7 @@ class Segments:
         self._lock = threading.Lock()
 
     def choose(self, unit_id: str, parent_id: str, parent: Trace) -> Trace:
-        """The trace of a unit that starts now; it may open a segment."""
+        """Return the trace of a unit that starts now; this may open a segment."""
         if not self._lock.acquire(blocking=False):
             return self.trace  # another thread is choosing
         try:
@@ -125,7 +125,7 @@ class Segments:
             units = max(self._units - self.tick, 1)
             each = max((count - self._counted) // units, 1)
             self._counted = count
-            # Twice as many as the last time at most: the first units tell little of the next.
+            # At most twice the previous number: the first units predict little about the next ones.
             foreseen = min(_MOST_UNITS, (self._limit - used) // (2 * each), 2 * self._units + 1)
             self._units = self.tick = foreseen
             return self.trace
@@ -148,5 +148,5 @@ class Segments:
         return self.trace
 
     def look_again(self) -> None:
-        """Count at the next unit, whatever was foreseen: the flush thread calls it."""
+        """Count records at the next unit; the flush thread calls this."""
         self.tick = 0
