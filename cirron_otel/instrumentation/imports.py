@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 
 OnImport = Callable[[ModuleType], None]
 
@@ -43,7 +43,7 @@ class ImportWatcher(MetaPathFinder):
             try:
                 callback(module)
             except Exception as error:
-                swallowed("hooks", error)
+                record_error("hooks", error)
 
     def remove(self) -> None:
         """Watch no module any more."""

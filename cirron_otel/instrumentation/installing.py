@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..config import Config
-from ..sdk.errors import reported, swallowed
+from ..sdk.errors import record_error, report_problem
 from ..sdk.state import state
 from .base import FrameworkHooks, HookContext, RankCallback
 from .frameworks import FRAMEWORKS, Framework
@@ -52,14 +52,14 @@ class Instrumentation:
             for name in names:
                 if name not in known:
                     expected = ", ".join(known)
-                    reported("frameworks", f"{name!r} is not hooked: expected {expected}")
+                    report_problem("frameworks", f"{name!r} is not hooked: expected {expected}")
             for name, framework in self._frameworks.items():
                 if name in names:
                     _import(framework.module)
                 if name in names or AUTO in names:
                     self._imports.on(framework.module, partial(self._hook, name))
         except Exception as error:
-            swallowed("hooks", error)
+            record_error("hooks", error)
 
     def _hook(self, name: str, _module: ModuleType) -> None:
         """Install the hooks of a framework that is imported. Raises nothing."""
@@ -82,7 +82,7 @@ class Instrumentation:
             if self._rank_found is not None:
                 hooks.ask_rank(self._rank_found)
         except Exception as error:
-            swallowed("hooks", error)
+            record_error("hooks", error)
 
     def ask_rank(self, found: RankCallback) -> None:
         """Call `found` once with the rank and the world size, if a framework assigns a rank.
@@ -98,7 +98,7 @@ class Instrumentation:
         try:
             self._imports.remove()
         except Exception as error:
-            swallowed("hooks", error)
+            record_error("hooks", error)
         while self.hooks:
             name, hooks = self.hooks.popitem()
             try:
@@ -107,7 +107,7 @@ class Instrumentation:
                     self._owners.release(claim, name)
                 hooks.remove()
             except Exception as error:
-                swallowed("hooks", error)
+                record_error("hooks", error)
 
     def on_flush(self) -> None:
         """Hook frameworks whose import was missed, and finish what has waited too long.
@@ -138,4 +138,4 @@ def _import(name: str) -> None:
         try:
             __import__(name)
         except ImportError as error:
-            reported("frameworks", f"{name} is to be hooked and cannot be imported: {error}")
+            report_problem("frameworks", f"{name} is to be hooked and cannot be imported: {error}")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 
 _ABSENT = object()
 
@@ -59,7 +59,7 @@ class Patches:
                 for name in copies:
                     self.replace(module, name, functions[id(names[name])])
             except Exception as error:
-                swallowed("hooks", error)
+                record_error("hooks", error)
 
     def mend(self, module: Any) -> None:
         """Put the originals where `module` copied ours while it was imported. Raises nothing."""
@@ -86,7 +86,7 @@ class Patches:
             try:
                 self._mend(module, originals)
             except Exception as error:
-                swallowed("unhook", error)
+                record_error("unhook", error)
 
     def undo(self, owner: Any = None, name: str | None = None) -> None:
         """Put back everything, or what `owner.name` was. Raises nothing.
@@ -108,7 +108,7 @@ class Patches:
                     self._gone[id(each[3])] = each[2]
                     self._kept.append(each[3])
             except Exception as error:
-                swallowed("unhook", error)
+                record_error("unhook", error)
         self._done = kept[::-1]
 
 

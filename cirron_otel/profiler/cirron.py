@@ -13,7 +13,7 @@ from ..config import NOT_GIVEN, OPTIONS, Config
 from ..config.keywords import CirronOptions, Output, ProfileOptions, Size, Snapshots
 from ..config.options import NotGiven
 from ..config.resolve import Resolved, resolve
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 from ..sdk.health import disabled_health
 from ..sdk.inference import inference
 from ..sdk.joining import inject
@@ -117,7 +117,7 @@ class Cirron:
             joining.hyperparameters = _hyperparameters(config, hyperparameters)
             profiler = open_profiler(resolved, joining, cirron=self)
             if problem is not None:
-                swallowed("configuration", problem)
+                record_error("configuration", problem)
             active.profiler = profiler
             return profiler
 
@@ -209,7 +209,7 @@ def _hyperparameters(
         found = {key: value for key, value in (config or {}).items() if key not in options}
         return found | dict(given or {})
     except Exception as error:
-        swallowed("hyperparameters", error)
+        record_error("hyperparameters", error)
         return {}
 
 

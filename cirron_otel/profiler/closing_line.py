@@ -14,7 +14,7 @@ from multiprocessing.process import parent_process
 from pathlib import Path
 
 from ..ids import SHORT_ID_DIGITS
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 from ..sdk.run_identity import RUN_ID_VARIABLE
 from ..sdk.runtime import Runtime
 from ..spool.directories import DEFAULT_NAME
@@ -27,7 +27,7 @@ def show_closing_line(runtime: Runtime) -> None:
             sys.stderr.write(closing_line(runtime) + "\n")
             sys.stderr.flush()
     except Exception as error:
-        swallowed("closing line", error)
+        record_error("closing line", error)
 
 
 def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:

@@ -21,7 +21,7 @@ from opentelemetry.util._decorator import _agnosticcontextmanager
 from ..config.exporters import TRACES_EXPORTER, names_otlp
 from ..sdk import buffers as buf
 from ..sdk.clock import now
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 from ..sdk.provider import RandomIds, RecordAll
 from .handle import active
 from .waiting import wait_for_session
@@ -50,7 +50,7 @@ class CirronConfigurator(_OTelSDKConfigurator):
             if wait_for_session(begun, hooks=_are_hooks_wanted()):
                 _own(provider)
         except Exception as error:
-            swallowed("configurator", error)
+            record_error("configurator", error)
 
 
 def _are_hooks_wanted() -> bool:
@@ -113,4 +113,4 @@ def _open() -> None:
     if waiting is not None:
         waiting.open()
     elif active.profiler is None:
-        buf.pressure.first()  # a forked child opens its own session; after the last there is none
+        buf.hooks.first()  # a forked child opens its own session; after the last there is none

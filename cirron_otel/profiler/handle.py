@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from ..config import Config
 from ..instrumentation.installing import Instrumentation
 from ..sdk import failures
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 from ..sdk.exits import Exits
 from ..sdk.health import disabled_health, health_of
 from ..sdk.readback import Recent
@@ -96,7 +96,7 @@ class Profiler:
             limit = _seconds(timeout, self.config.shutdown_timeout)
             return runtime.flush(limit)
         except Exception as error:
-            swallowed("flush", error)
+            record_error("flush", error)
             return False
 
     def shutdown(self, timeout: float | None = None) -> bool:
@@ -120,12 +120,12 @@ class Profiler:
                 self.instrumentation.remove()
             done = runtime.shutdown(limit)
         except Exception as error:
-            swallowed("shutdown", error)
+            record_error("shutdown", error)
         try:
             if self.exits is not None:
                 self.exits.remove()
         except Exception as error:
-            swallowed("exit", error)
+            record_error("exit", error)
         show_closing_line(runtime)
         return done
 
@@ -136,7 +136,7 @@ class Profiler:
             if session is not None and self.enabled:
                 failures.fail(session, error)
         except Exception as raised:
-            swallowed("failure", raised)
+            record_error("failure", raised)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """A signal ends the program: mark the session, and what is open, as killed."""
@@ -145,7 +145,7 @@ class Profiler:
             if session is not None and self.enabled:
                 failures.terminate(session, number, frame)
         except Exception as raised:
-            swallowed("failure", raised)
+            record_error("failure", raised)
 
     def health(self) -> dict[str, Any]:
         """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""
@@ -157,7 +157,7 @@ class Profiler:
                 found["hooks"] = self.instrumentation.health()
             return found
         except Exception as error:
-            swallowed("health", error)
+            record_error("health", error)
             return disabled_health()
 
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
@@ -169,7 +169,7 @@ class Profiler:
                 self.flush(_TRACE_FLUSH_S)
             return recent.read(format, name, last)
         except Exception as error:
-            swallowed("trace", error)
+            record_error("trace", error)
             return None
 
     def __enter__(self) -> Profiler:
@@ -186,7 +186,7 @@ def _seconds(timeout: Any, default: float) -> float:
     try:
         asked = default if timeout is None else float(timeout)
     except Exception as error:
-        swallowed("timeout", error)
+        record_error("timeout", error)
         return default
     # NaN fails both comparisons.
     return min(asked, threading.TIMEOUT_MAX) if asked > 0 else 0.0 if asked <= 0 else default
@@ -226,4 +226,4 @@ def seal_late() -> None:
         try:
             last.runtime.seal_late()
         except Exception as error:
-            swallowed("exit", error)
+            record_error("exit", error)

@@ -15,7 +15,7 @@ from ..config import Config
 from ..config.resolve import Resolved
 from ..instrumentation.installing import Instrumentation
 from ..sdk import forks
-from ..sdk.errors import errors, reported, swallowed
+from ..sdk.errors import errors, record_error, report_problem
 from ..sdk.exits import Exits
 from ..sdk.identity import TORCH_DISTRIBUTED, Identity
 from ..sdk.run_identity import RunIdentity
@@ -48,14 +48,14 @@ def open_profiler(
         waiting.give_up()
     errors.reset()
     for problem in resolved.problems:
-        reported("configuration", problem)
+        report_problem("configuration", problem)
     state.recording = config.enabled
     if not config.enabled:
         return Profiler(None, config, cirron)
     try:
         runtime = start_runtime(config, os.environ, joining)
     except Exception as error:
-        swallowed("profile", error)
+        record_error("profile", error)
         return Profiler(None, config, cirron)
     profiler = Profiler(runtime, config, cirron)
     is_new = instrumentation is None
@@ -69,7 +69,7 @@ def open_profiler(
     try:
         _prepare_exits(profiler, resolved, joining)
     except Exception as error:
-        swallowed("exit", error)
+        record_error("exit", error)
     return profiler
 
 

@@ -8,7 +8,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span
 
 from ..config.resolve import resolve
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 from ..sdk.foreign import ForeignSpans
 from ..sdk.span_processor import ForeignSpanProcessor
 from ..sdk.starting import Joining
@@ -45,7 +45,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 self._profiler = open_profiler(resolved, joining)
                 active.profiler = self._profiler
             except Exception as error:
-                swallowed("profile", error)
+                record_error("profile", error)
             # Nobody would take what it keeps where there is no session.
             self.is_on = self._profiler is not None and self._profiler.enabled
 
@@ -73,5 +73,5 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 return True
             return profiler.flush(timeout_millis / 1000)
         except Exception as error:
-            swallowed("flush", error)
+            record_error("flush", error)
             return False

@@ -18,7 +18,7 @@ from ..config.resolve import Resolved, resolve
 from ..instrumentation.installing import Instrumentation
 from ..sdk import buffers as buf
 from ..sdk.clock import now
-from ..sdk.errors import swallowed
+from ..sdk.errors import record_error
 from ..sdk.provider import is_in_worker
 from ..sdk.starting import Joining
 from ..sdk.state import state
@@ -56,13 +56,13 @@ class Waiting:
                     self.give_up()  # there is no place for a session: nothing is to be recorded
             finally:
                 self._is_opening = False
-                if buf.pressure.first == self.open:
-                    buf.pressure.first = _nothing
+                if buf.hooks.first == self.open:
+                    buf.hooks.first = _nothing
 
     def give_up(self) -> None:
         """Another session opens, or none: take the hooks off. Raises nothing."""
-        if buf.pressure.first == self.open:
-            buf.pressure.first = _nothing
+        if buf.hooks.first == self.open:
+            buf.hooks.first = _nothing
         self.hooks.before_loading = None
         self.hooks.remove()
 
@@ -93,11 +93,11 @@ def wait_for_session(
             joining = Joining(provider=provider, begun=begun, environment_first=True)
             waiting = active.waiting = Waiting(resolved, joining)
             waiting.hooks.install()
-            buf.pressure.first = waiting.open
-            buf.draw_again()
+            buf.hooks.first = waiting.open
+            buf.discard_ids()
         _watch_forks()
     except Exception as error:
-        swallowed("profile", error)
+        record_error("profile", error)
         return False
     return True
 

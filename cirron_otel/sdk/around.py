@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .state import OpenScope
 
 F = TypeVar("F", bound=Callable[..., Any])
-Tell = Callable[["OpenScope", Any], None]
+OnItem = Callable[["OpenScope", Any], None]
 """Called with the scope and each item that is yielded, or the result."""
 
 
@@ -23,13 +23,13 @@ def _nothing(_scope: Any, _item: Any) -> None:
     pass
 
 
-def around_calls(function: F, make: Callable[[], OpenScope], tell: Tell = _nothing) -> F:
+def wrap_calls(function: F, make: Callable[[], OpenScope], tell: OnItem = _nothing) -> F:
     """Return `function` wrapped so that each call runs in a new scope, which `make` returns."""
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around_async(function(*args, **kwargs), make(), tell)
+            return wrap_async_generator(function(*args, **kwargs), make(), tell)
 
     elif inspect.iscoroutinefunction(function):
 
@@ -44,7 +44,7 @@ def around_calls(function: F, make: Callable[[], OpenScope], tell: Tell = _nothi
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around_generator(function(*args, **kwargs), make(), tell)
+            return wrap_generator(function(*args, **kwargs), make(), tell)
 
     else:
 
@@ -58,8 +58,8 @@ def around_calls(function: F, make: Callable[[], OpenScope], tell: Tell = _nothi
     return wrapper  # type: ignore[return-value]
 
 
-def around_generator(
-    inner: Generator[Any, Any, Any], scope: OpenScope, tell: Tell = _nothing
+def wrap_generator(
+    inner: Generator[Any, Any, Any], scope: OpenScope, tell: OnItem = _nothing
 ) -> Generator[Any, Any, Any]:
     """Run the generator `inner` inside `scope`; pass on send, throw, and close."""
     sent: Any = None
@@ -84,8 +84,8 @@ def around_generator(
             scope.resume()
 
 
-async def around_async(
-    inner: AsyncGenerator[Any, Any], scope: OpenScope, tell: Tell = _nothing
+async def wrap_async_generator(
+    inner: AsyncGenerator[Any, Any], scope: OpenScope, tell: OnItem = _nothing
 ) -> AsyncGenerator[Any, Any]:
     """Run the asynchronous generator `inner` inside `scope`."""
     sent: Any = None

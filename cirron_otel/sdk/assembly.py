@@ -14,7 +14,7 @@ from .mark_rows import ids_of, mark_rows, sort_marks
 from .rows import MarkRow, SnapshotRow, SpanRow
 from .scope import Scope
 from .scope_rows import scope_rows, span_order
-from .taking import Change
+from .taking import FlushChanges
 from .traces import Trace
 
 MAX_SPANS = 8_000
@@ -28,7 +28,7 @@ Naming = Callable[[], tuple[str, int]]
 """The id and the time of a new batch."""
 
 
-class Assembly:
+class BatchAssembly:
     """Makes batches; its buffers live as long as it does."""
 
     def __init__(self, common: tuple[int, int | None, int], session: Scope, naming: Naming) -> None:
@@ -47,7 +47,7 @@ class Assembly:
         entries: list[MarkEntry],
         foreign: list[SpanRow],
         default: Trace,
-        change: Change,
+        change: FlushChanges,
         otel_of: Callable[[dict[Scope, list[str]], bool], tuple[dict[str, Any], dict[str, Any]]],
         wanted: set[str],
         snapshots: list[SnapshotRow],
@@ -96,11 +96,11 @@ class _Making:
 
     def __init__(
         self,
-        assembly: Assembly,
+        assembly: BatchAssembly,
         entries: list[MarkEntry],
         mark_ids: list[tuple[str, str]],
         foreign: list[SpanRow],
-        change: Change,
+        change: FlushChanges,
         otel: dict[str, Any],
         brief: dict[str, Any],
     ) -> None:

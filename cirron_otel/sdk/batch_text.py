@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from .. import exactjson
 from .._version import SDK_VERSION
-from .errors import swallowed
+from .errors import record_error
 from .rows import MarkRow, SpanRow, as_raw, encoder
 
 _COMMA, _OPEN = ord(","), ord("[")
@@ -104,7 +104,7 @@ def _text_of(row: Any) -> bytes:
     try:
         return bytes(as_raw(row))
     except Exception as error:
-        swallowed("record", error)
+        record_error("record", error)
         return b""
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MarkEntry = tuple["OpenScope", str, Any, int, str, "dict[str, Any] | None"]
 """Scope, name, value, time (monotonic ns), kind, attributes."""
 
-HURRY = 4096
+EARLY_FLUSH = 4096
 """Number of scopes, or of marks of one thread, at which the flush thread is woken ahead of its
 interval: a smaller flush pauses the training thread for a shorter time."""
 _IDS = 512
@@ -30,25 +30,25 @@ _IDS = 512
 
 
 @dataclass(slots=True)
-class Limits:
+class BufferLimits:
     """How many records may wait for the flush thread; by default as in the options' defaults."""
 
     scopes: int = 262_144
     """Maximum number of scopes of all threads together."""
     marks: int = 65_536
     """Maximum number of marks of one thread."""
-    marks_checked: int = HURRY
+    marks_checked: int = EARLY_FLUSH
     """Number of marks from which a thread checks the limit each time it adds one."""
 
     def set(self, scopes: int, marks: int) -> None:
         """Take the limits from the options of a session."""
-        self.scopes, self.marks, self.marks_checked = scopes, marks, min(marks, HURRY)
+        self.scopes, self.marks, self.marks_checked = scopes, marks, min(marks, EARLY_FLUSH)
 
 
-limits = Limits()
+limits = BufferLimits()
 
 
-class Pressure:
+class BufferHooks:
     """Callbacks for full buffers and for threads that draw ids; the pipeline sets them."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def _nothing() -> None:
     pass
 
 
-pressure = Pressure()
+hooks = BufferHooks()
 
 
 class Buffers:
@@ -96,25 +96,25 @@ class Buffers:
         numbers = [n for n in memoryview(urandom(8 * _IDS)).cast("Q") if n]
         self.drawn += len(numbers)
         ids = self.ids = iter(numbers)
-        pressure.first()
+        hooks.first()
         self._relieve()
         return next(ids)  # not of `self.ids`: another thread may have discarded those
 
     def _relieve(self) -> None:
         waiting = sum(len(buffers.scopes) for buffers in tuple(registry))
-        if waiting > min(HURRY, limits.scopes // 2):
-            pressure.wake()
+        if waiting > min(EARLY_FLUSH, limits.scopes // 2):
+            hooks.wake()
         over = min(waiting - limits.scopes, 2 * _IDS)
         for _ in range(max(over, 0)):
             try:
                 scope = self.scopes.popleft()
             except IndexError:
                 return
-            if scope.end_ns and scope not in held.scopes:
+            if scope.end_ns and scope not in undroppable.scopes:
                 scope.drop()
                 self.dropped_scopes += 1
             else:
-                kept.append(scope)  # its children need its record
+                spared_scopes.append(scope)  # its children need its record
 
     def recorded(self) -> int:
         """Return the number of scopes begun and marks made in this thread so far."""
@@ -122,18 +122,18 @@ class Buffers:
         return self.drawn - length_hint(self.ids) + waiting + self.taken_marks
 
 
-kept: deque[OpenScope] = deque()
+spared_scopes: deque[OpenScope] = deque()
 """Scopes removed from full buffers that may not be dropped; the flush thread takes them first."""
 
 
-class Held:
+class UndroppableScopes:
     """Scopes in the buffers that may not be dropped: records that were taken refer to them."""
 
     def __init__(self) -> None:
         self.scopes: Set[OpenScope] = frozenset()
 
 
-held = Held()
+undroppable = UndroppableScopes()
 
 registry: set[Buffers] = set()
 """The buffers of all threads, until their thread has ended and they are empty."""
@@ -163,19 +163,19 @@ class Local(threading.local):
 local = Local()
 
 
-def renew() -> None:
+def reset_after_fork() -> None:
     """In a forked child: discard what the parent's threads recorded; the child starts empty."""
     registry.clear()
-    kept.clear()
-    held.scopes = frozenset()
-    gone.recorded = gone.dropped_scopes = gone.dropped_marks = 0
+    spared_scopes.clear()
+    undroppable.scopes = frozenset()
+    ended_threads.recorded = ended_threads.dropped_scopes = ended_threads.dropped_marks = 0
     buffers = Buffers()
     local.b = buffers
     local._sentinel = _Sentinel(buffers)
     registry.add(buffers)
 
 
-def draw_again() -> None:
+def discard_ids() -> None:
     """Make every thread draw ids for its next scope, so that `pressure.first` is called."""
     for buffers in tuple(registry):
         buffers.drawn -= length_hint(buffers.ids)
@@ -184,11 +184,11 @@ def draw_again() -> None:
 
 def recorded() -> int:
     """Return the number of scopes begun and marks made in all threads so far."""
-    return gone.recorded + sum(buffers.recorded() for buffers in tuple(registry))
+    return ended_threads.recorded + sum(buffers.recorded() for buffers in tuple(registry))
 
 
 @dataclass(slots=True)
-class Gone:
+class EndedThreads:
     """Totals of threads that have ended."""
 
     recorded: int = 0
@@ -196,19 +196,19 @@ class Gone:
     dropped_marks: int = 0
 
 
-gone = Gone()
+ended_threads = EndedThreads()
 
 
-def forget(buffers: Buffers) -> None:
+def release(buffers: Buffers) -> None:
     """Release an ended thread's empty buffers, and keep their totals."""
-    gone.recorded += buffers.recorded()
-    gone.dropped_scopes += buffers.dropped_scopes
-    gone.dropped_marks += buffers.dropped_marks
+    ended_threads.recorded += buffers.recorded()
+    ended_threads.dropped_scopes += buffers.dropped_scopes
+    ended_threads.dropped_marks += buffers.dropped_marks
     registry.discard(buffers)
 
 
 def dropped() -> tuple[int, int]:
     """Return the numbers of scopes and marks dropped because a buffer was full."""
     alive = tuple(registry)
-    scopes = gone.dropped_scopes + sum(b.dropped_scopes for b in alive)
-    return scopes, gone.dropped_marks + sum(b.dropped_marks for b in alive)
+    scopes = ended_threads.dropped_scopes + sum(b.dropped_scopes for b in alive)
+    return scopes, ended_threads.dropped_marks + sum(b.dropped_marks for b in alive)

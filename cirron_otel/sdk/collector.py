@@ -13,21 +13,21 @@ from typing import Any
 from msgspec import UNSET
 from opentelemetry.trace import StatusCode
 
-from .assembly import Assembly, Naming, random_name
+from .assembly import BatchAssembly, Naming, random_name
 from .batch_text import BatchText
 from .buffers import MarkEntry
 from .clock import now, wall, wall_now
-from .errors import swallowed
+from .errors import record_error
 from .foreign import ForeignSpans, foreign_row
 from .phase import Phase, is_held
 from .plain import text_of
 from .rows import SnapshotRow, SpanRow
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 from .scope_rows import default_trace, sort_scopes, span_order
 from .snapshots import Snapshots
 from .span_rows import recorded_above, span_row
 from .step_places import StepPlaces, is_step
-from .taking import Change, Taken, Taking
+from .taking import BufferDrain, Drained, FlushChanges
 from .traces import UNIT_DEPTH, Segments, Trace
 
 INCOMPLETE = "incomplete: the session ended before this scope did"
@@ -38,7 +38,7 @@ MOST_ATTEMPTS = 2
 
 
 @dataclass(slots=True)
-class Origin:
+class SessionOrigin:
     """What all records of a process have in common."""
 
     pid: int
@@ -59,7 +59,7 @@ class Origin:
 
 
 @dataclass(slots=True)
-class Collected:
+class FlushResult:
     """What one flush found."""
 
     batches: list[BatchText] = field(default_factory=list)
@@ -82,12 +82,12 @@ class Collected:
         self.ended, self.points = [], []
 
 
-class Collector:
+class FlushBuilder:
     """Takes records out of the buffers, a flush at a time."""
 
     def __init__(
         self,
-        origin: Origin,
+        origin: SessionOrigin,
         foreign: ForeignSpans,
         *,
         overhead_every: int = 1,
@@ -105,18 +105,18 @@ class Collector:
         self._origin = origin
         self._foreign = foreign
         common = origin.pid, origin.rank, overhead_every
-        self._assembly = Assembly(common, origin.session, naming or random_name(wall_now))
+        self._assembly = BatchAssembly(common, origin.session, naming or random_name(wall_now))
         self._thinner = thinner
         self._recent = recent
         self._snapshots = snapshots
         self._announces_open = announces_open
-        self._taking = Taking()
-        self._taken: Taken | None = None
-        self._change = Change()
+        self._taking = BufferDrain()
+        self._taken: Drained | None = None
+        self._change = FlushChanges()
         self._attempts = 0
         self.keeps_taken = False
         """Whether what it finds holds the scopes and marks themselves, too: for metrics."""
-        self.latest: Collected | None = None
+        self.latest: FlushResult | None = None
         """What the last flush found: it is to be sealed, also where the thread died before that."""
         self._open: dict[Scope, int] = {origin.session: 0}
         """Scopes that are open, by how many flushes have seen them so."""
@@ -143,7 +143,7 @@ class Collector:
         self._origin.rank = rank
         self._assembly.set_rank(rank)
 
-    def collect(self, *, is_last: bool = False, is_portion: bool = False) -> Collected:
+    def collect(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
         """Everything recorded since the last time; `is_last` closes what is still open, too.
 
         `is_portion`: only the oldest of it, as much as is put together at once.
@@ -163,7 +163,7 @@ class Collector:
         self._note(found)
         return found
 
-    def resume(self) -> Collected | None:
+    def resume(self) -> FlushResult | None:
         """What an earlier flush was broken off at, to be sealed; None where there is no such."""
         left = self.latest
         if left is not None and not left.is_noted:
@@ -172,12 +172,12 @@ class Collector:
             return self.collect()
         return left if left is not None and not left.is_sealed else None
 
-    def _put_together(self, taken: Taken, change: Change) -> Collected:
+    def _put_together(self, taken: Drained, change: FlushChanges) -> FlushResult:
         """The batches of what was taken. It may be called again for the same."""
         sort_scopes(taken.ended)
         default = default_trace(taken.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(taken, default), key=span_order)
-        found = Collected()
+        found = FlushResult()
         # What is open still is not among the ended: mostly nothing is left to look for.
         wanted = self._journalled - {scope.id for scope in taken.open}
         snapshots = self._snapshot_rows(taken, change)
@@ -197,15 +197,15 @@ class Collector:
         change.snapshots += sum(batch.snapshot_count for batch in found.batches)
         return found
 
-    def _unchanged(self) -> Change:
-        return Change(
+    def _unchanged(self) -> FlushChanges:
+        return FlushChanges(
             {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
             self._announced, [], self._scopes, self.spans, self.marks, self.snapshots,
             self.spans_lost, self.marks_lost, self.snapshots_lost, self.overhead_ns,
             self._places.copy(),
         )  # fmt: skip
 
-    def _note(self, found: Collected) -> None:
+    def _note(self, found: FlushResult) -> None:
         """Let what was found be found. It may be called again for the same."""
         change, taken = self._change, self._taken
         if taken is not None:
@@ -250,7 +250,7 @@ class Collector:
 
     # --- taking ---------------------------------------------------------------------------------
 
-    def _take(self, is_last: bool, is_portion: bool) -> Taken:
+    def _take(self, is_last: bool, is_portion: bool) -> Drained:
         taking = self._taking
         taking.take_scopes(is_portion=is_portion)
         ended: list[Scope] = []
@@ -270,7 +270,7 @@ class Collector:
         marks = taking.marks
         if self._thinner is not None:
             ended, marks = self._thinner.sift(ended, marks, is_last)
-        return Taken(ended, taking.foreign, marks, still, late, is_last, taking.snapshots)
+        return Drained(ended, taking.foreign, marks, still, late, is_last, taking.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
         """End what is open; the session last."""
@@ -289,7 +289,7 @@ class Collector:
 
     # --- records --------------------------------------------------------------------------------
 
-    def _foreign_rows(self, taken: Taken, default: Trace) -> list[SpanRow]:
+    def _foreign_rows(self, taken: Drained, default: Trace) -> list[SpanRow]:
         rows = [self._foreign_row(span, begun, default) for span, begun in taken.foreign]
         if taken.is_last:
             for begun in list(self._foreign.open.values()):
@@ -302,13 +302,13 @@ class Collector:
                 rows.append(row)
         return [row for row in rows if row is not None]
 
-    def _snapshot_rows(self, taken: Taken, change: Change) -> list[SnapshotRow]:
+    def _snapshot_rows(self, taken: Drained, change: FlushChanges) -> list[SnapshotRow]:
         rows: list[SnapshotRow] = []
         for each in taken.snapshots:
             try:
                 some = each.rows()
             except Exception as error:
-                swallowed("snapshot", error)
+                record_error("snapshot", error)
                 some = []
             rows += some
             change.snapshots_lost += each.size - len(some)
@@ -318,7 +318,7 @@ class Collector:
         try:
             return foreign_row(span, begun, self._origin.pid, self._origin.rank, default)
         except Exception as error:
-            swallowed("foreign span", error)
+            record_error("foreign span", error)
             return None
 
     # --- the batch's own ------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class Collector:
         return otel
 
     def _otels(
-        self, taken: Taken, default: Trace, ids: dict[Scope, list[str]], is_split: bool
+        self, taken: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The `otel` of a flush's first batch, and of those behind it. `ids` have the scopes with
         marks: of those that may stand in no batch, or in another, the trace is told.
@@ -381,19 +381,19 @@ class Collector:
             "name": text_of(scope._name),
             "index": scope._index if type(scope._index) is int else None,
             "start_ns": wall(scope._start),
-            "parent_id": above.id if above is not NOWHERE and scope._depth else None,
+            "parent_id": above.id if above is not NO_SESSION and scope._depth else None,
         }
         if scope._trace.trace_id != default.trace_id:
             record["trace_id"] = scope._trace.trace_id.hex()
         return record
 
-    def _tell_open(self, taken: Taken, found: Collected) -> None:
+    def _tell_open(self, taken: Drained, found: FlushResult) -> None:
         session_trace = self._origin.session._trace
         for scope in (*taken.open, *taken.late):
             try:
                 row = span_row(scope, self._origin.pid, self._origin.rank, session_trace, [])
             except Exception as error:
-                swallowed("record", error)
+                record_error("record", error)
                 continue
             # What has ended, and only waits (for a device, or for what its step is), says so.
             if row.index is not None and is_step(scope):

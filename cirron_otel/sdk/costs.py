@@ -12,7 +12,7 @@ from threading import get_ident
 from time import thread_time_ns
 from typing import Any
 
-from .errors import swallowed
+from .errors import record_error
 
 try:
     import resource
@@ -72,7 +72,7 @@ def begin(scope: Any) -> None:
         cpu = thread_time_ns() if meters.cpu_time else -1
         scope.more.costs = (cpu, resident, peak)
     except Exception as error:
-        swallowed("costs", error)
+        record_error("costs", error)
 
 
 def end(scope: Any) -> None:
@@ -96,7 +96,7 @@ def end(scope: Any) -> None:
             highest = _peak()
             more.memory_peak_bytes = highest if highest > peak else max(resident, _resident())
     except Exception as error:
-        swallowed("costs", error)
+        record_error("costs", error)
 
 
 def resident_now(statm: str = STATM) -> int | None:

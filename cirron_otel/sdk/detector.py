@@ -15,7 +15,7 @@ from typing import Final
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
-from .errors import swallowed
+from .errors import record_error
 from .identity import Identity
 
 LAUNCHER: Final = "cirron.launcher"
@@ -61,7 +61,7 @@ class CirronDetector(ResourceDetector):
         try:
             return Resource(dict(surroundings(os.environ)))
         except Exception as error:
-            swallowed("resource", error)
+            record_error("resource", error)
             return Resource({})
 
 

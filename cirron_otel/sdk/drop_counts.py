@@ -7,11 +7,11 @@ from operator import sub
 
 from ..spool.writer import SpoolWriter
 from . import buffers as buf
-from .collector import Collector
+from .collector import FlushBuilder
 from .scope import Scope, drops
 from .sealer import Sealer
 from .snapshots import Snapshots
-from .thinning import Thinner
+from .thinning import DetailSampler
 
 logger = logging.getLogger("cirron_otel")
 
@@ -31,11 +31,11 @@ class DropCounts:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: FlushBuilder,
         sealer: Sealer,
         writer: SpoolWriter,
         snapshots: Snapshots | None,
-        thinner: Thinner | None,
+        thinner: DetailSampler | None,
     ) -> None:
         """Count from now on: earlier sessions of the process have drops of their own."""
         self._collector, self._sealer, self._writer = collector, sealer, writer

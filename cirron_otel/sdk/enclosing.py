@@ -12,7 +12,7 @@ from .state import SCOPE_KEY, SEEN, SPAN_KEY, state
 from .traces import Trace
 
 
-class Enclosing(RecordedSpan):
+class EnclosingSpan(RecordedSpan):
     """A recorded span of another library, as an element of a scope's chain of parents.
 
     It has the span's id and trace, so the record of a child refers to the span's own record. Its
@@ -44,7 +44,7 @@ class Enclosing(RecordedSpan):
     def scope(self) -> Any:
         """The innermost scope around the span."""
         above: Any = self._above
-        while type(above) is Enclosing:
+        while type(above) is EnclosingSpan:
             above = above._above
         return above
 
@@ -68,7 +68,7 @@ class Enclosing(RecordedSpan):
     def took(self) -> None:
         """Record that a phase ran in this span, and so in those around it."""
         above: Any = self
-        while type(above) is Enclosing:
+        while type(above) is EnclosingSpan:
             above.holds = True
             above = above._above
 
@@ -93,10 +93,10 @@ def _trace_of(context: SpanContext, around: Trace) -> Trace:
     return Trace(trace_id, int(context.trace_flags), context.trace_state, is_apart=True)
 
 
-def enclosing_of(span: Any) -> Enclosing | None:
+def enclosing_of(span: Any) -> EnclosingSpan | None:
     """Return the parent that stands in for `span`; None if the span is not recorded."""
     seen = getattr(span, SEEN, None)
-    return seen if type(seen) is Enclosing else None
+    return seen if type(seen) is EnclosingSpan else None
 
 
 def innermost(context: Any) -> Any:

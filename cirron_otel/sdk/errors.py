@@ -9,7 +9,7 @@ from collections import Counter
 logger = logging.getLogger("cirron_otel")
 
 
-class Swallowed:
+class RecordedErrors:
     """Errors that were caught before they reached the user's code."""
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class Swallowed:
         self.last.clear()
 
 
-errors = Swallowed()
+errors = RecordedErrors()
 
 
-def swallowed(cause: str, error: BaseException | str) -> None:
+def record_error(cause: str, error: BaseException | str) -> None:
     """Count an error, and log the first one of each cause at WARNING."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {_text(error)}"
     errors.counts[cause] += 1
@@ -36,7 +36,7 @@ def swallowed(cause: str, error: BaseException | str) -> None:
             logger.warning("cirron-otel: %s: %s (more of this kind is only counted)", cause, text)
 
 
-def reported(cause: str, problem: str) -> None:
+def report_problem(cause: str, problem: str) -> None:
     """Count and log a problem that the user has to correct; the text of `problem` is complete.
 
     Every problem is logged, even if several have the same cause, so report each only once.

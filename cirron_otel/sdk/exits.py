@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from .errors import swallowed
+from .errors import record_error
 from .failures import unreported
 
 _FATAL = (signal.SIGTERM, signal.SIGINT)
@@ -57,7 +57,7 @@ class Exits:
             try:
                 signal.signal(number, self._on_signal)
             except (ValueError, OSError) as error:
-                swallowed("signal", error)
+                record_error("signal", error)
                 continue
             self._before[number] = before
 
@@ -78,7 +78,7 @@ class Exits:
             try:
                 signal.signal(number, before)
             except (ValueError, OSError, TypeError) as error:
-                swallowed("signal", error)
+                record_error("signal", error)
             else:
                 del self._before[number]
 
@@ -109,4 +109,4 @@ class Exits:
         try:
             act()
         except Exception as error:
-            swallowed("exit", error)
+            record_error("exit", error)

@@ -16,7 +16,7 @@ from typing import Any
 from opentelemetry.trace import StatusCode
 from opentelemetry.trace.status import Status
 
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 from .state import CONTEXT, SCOPE_KEY
 from .unwinding import passed_by
 
@@ -76,7 +76,7 @@ def _open_in(session: Scope) -> Iterator[Any]:
     """The scopes that are open in this context, the innermost first, and the session."""
     scope: Any = CONTEXT.get().get(SCOPE_KEY)
     chain = []
-    while scope is not None and scope is not NOWHERE and scope._depth:
+    while scope is not None and scope is not NO_SESSION and scope._depth:
         chain.append(scope)
         scope = scope._above
     if scope is session:

@@ -13,7 +13,7 @@ from opentelemetry.trace import Span
 
 from .buffers import limits, local
 from .clock import ANCHOR, wall_now
-from .enclosing import Enclosing, innermost
+from .enclosing import EnclosingSpan, innermost
 from .otel_span import RecordedSpan
 from .plain import plain_attributes, text_of
 from .rows import SpanRow
@@ -26,11 +26,11 @@ _TAKEN = "_cirron_otel_taken"
 
 
 @dataclass(slots=True)
-class Begun:
+class OpenForeignSpan:
     """A foreign span that is open."""
 
     span: Any
-    seen: Enclosing
+    seen: EnclosingSpan
     thread_id: int
 
     @property
@@ -39,14 +39,14 @@ class Begun:
         return self.seen._above
 
 
-Ended = tuple[ReadableSpan, Begun]
+Ended = tuple[ReadableSpan, OpenForeignSpan]
 
 
 class ForeignSpans:
     """Those that are open, by trace and span id, and how many were dropped."""
 
     def __init__(self) -> None:
-        self.open: dict[tuple[int, int], Begun] = {}
+        self.open: dict[tuple[int, int], OpenForeignSpan] = {}
         self.dropped = 0
 
     def start(self, span: Span, context: Any) -> None:
@@ -60,10 +60,10 @@ class ForeignSpans:
             self.dropped += 1
             return
         above = innermost(context)
-        seen = Enclosing(span, above)
-        begun = Begun(span, seen, threading.get_ident())
+        seen = EnclosingSpan(span, above)
+        begun = OpenForeignSpan(span, seen, threading.get_ident())
         setattr(span, SEEN, seen)
-        inside = None if type(above) is Enclosing else above._inside
+        inside = None if type(above) is EnclosingSpan else above._inside
         if inside is not None:
             inside.begin(seen)
         self.open[own.trace_id, own.span_id] = begun
@@ -78,7 +78,9 @@ class ForeignSpans:
         begun = self.open.pop((own.trace_id, own.span_id), None)
         if begun is None:
             if state.session._start:
-                begun = Begun(span, Enclosing(span, state.session), threading.get_ident())
+                begun = OpenForeignSpan(
+                    span, EnclosingSpan(span, state.session), threading.get_ident()
+                )
             else:
                 return
         inside = begun.above._inside
@@ -93,7 +95,9 @@ class ForeignSpans:
             buffers.foreign.append((span, begun))
 
 
-def foreign_row(span: Any, begun: Begun, pid: int, rank: int | None, default_trace: Any) -> SpanRow:
+def foreign_row(
+    span: Any, begun: OpenForeignSpan, pid: int, rank: int | None, default_trace: Any
+) -> SpanRow:
     """The record of a foreign span; `end_ns` is 0 while it is open."""
     context = span.get_span_context()
     trace_id = f"{context.trace_id:032x}"

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from . import buffers as buf
 from . import unwinding
-from .errors import swallowed
+from .errors import record_error
 from .provider import is_in_worker
-from .scope import NOWHERE, drops
+from .scope import NO_SESSION, drops
 from .session import clear_scopes
 from .state import state
 
@@ -38,32 +38,32 @@ def watch_forks(after: Callable[[], None]) -> None:
 
 def _in_child() -> None:
     try:
-        buf.renew()
+        buf.reset_after_fork()
         drops.too_deep = 0
-        state.session, state.segments, state.special = NOWHERE, None, False
-        buf.pressure.wake = buf.pressure.first = _nothing
+        state.session, state.segments, state.special = NO_SESSION, None, False
+        buf.hooks.wake = buf.hooks.first = _nothing
         clear_scopes()
         unwinding.forget()
         if _forks.after is not None:
             _forks.after()
     except Exception as error:
-        swallowed("fork", error)
+        record_error("fork", error)
 
 
 def revive_later(revive: Callable[[], None]) -> None:
     """Open the child's own session as soon as it records something."""
 
     def first() -> None:
-        buf.pressure.first = _nothing
+        buf.hooks.first = _nothing
         if is_in_worker():
             state.recording = False
             return
         try:
             revive()
         except Exception as error:
-            swallowed("fork", error)
+            record_error("fork", error)
 
-    buf.pressure.first = first
+    buf.hooks.first = first
 
 
 def finish_with_process(end: Callable[[], object]) -> None:

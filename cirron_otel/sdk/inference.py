@@ -15,10 +15,10 @@ from os import urandom
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeVar, cast, overload
 
-from .around import around_async, around_calls, around_generator
+from .around import wrap_async_generator, wrap_calls, wrap_generator
 from .buffers import limits, local
 from .clock import now
-from .errors import swallowed
+from .errors import record_error
 from .mark import POINT, SUMMARY, check_room
 from .scope import Scope
 from .state import CONTEXT, SCOPE_KEY, state
@@ -52,7 +52,7 @@ def inference(fn: Any = None, *, config: Mapping[str, Any] | None = None) -> Any
     if callable(fn) or issubclass(type(fn), (staticmethod, classmethod)):
         return maker(fn)
     if fn is not None:
-        swallowed("inference", f"{type(fn).__name__}: expected a function")
+        record_error("inference", f"{type(fn).__name__}: expected a function")
     return maker
 
 
@@ -68,9 +68,11 @@ class Inference:
                 self.config = dict(config)
                 self._times_chunks = bool(self.config.get(CHUNK_TIMING))
             elif config is not None:
-                swallowed("inference", f"config is a {type(config).__name__}: expected a mapping")
+                record_error(
+                    "inference", f"config is a {type(config).__name__}: expected a mapping"
+                )
         except Exception as error:
-            swallowed("inference", error)
+            record_error("inference", error)
         self._open: list[Request] = []
 
     def __call__(self, fn: F) -> F:
@@ -78,14 +80,14 @@ class Inference:
         try:
             return cast(F, self._decorated(fn))
         except Exception as error:
-            swallowed("decorator", error)
+            record_error("decorator", error)
             return fn
 
     def _decorated(self, fn: Any) -> Any:
         if isinstance(fn, (staticmethod, classmethod)):
             return type(fn)(self(fn.__func__))
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            wrapper: Any = around_calls(fn, self._stream, _tell)
+            wrapper: Any = wrap_calls(fn, self._stream, _tell)
         elif inspect.iscoroutinefunction(fn):
             wrapper = self._around_coroutine(fn)
         else:
@@ -156,7 +158,7 @@ class Request(Scope):
         try:
             self.attrs["request_id"] = urandom(16).hex()
         except Exception as error:
-            swallowed("inference", error)
+            record_error("inference", error)
         self.is_stream = False
         self._times_chunks = times_chunks
         self._items = 0
@@ -173,7 +175,7 @@ class Request(Scope):
             try:
                 self._finish(now())
             except Exception as problem:
-                swallowed("inference", problem)
+                record_error("inference", problem)
         super().__exit__(kind, error, trace)
 
     def note(self, name: str, value: Any, kind: str = SUMMARY, **attrs: Any) -> None:
@@ -227,7 +229,7 @@ def _tell(scope: Any, item: Any) -> None:
     try:
         scope.item(item)
     except Exception as error:
-        swallowed("inference", error)
+        record_error("inference", error)
 
 
 def _result(result: Any, request: Request) -> Any:
@@ -241,7 +243,7 @@ def _result(result: Any, request: Request) -> Any:
             request.result(result)
             return result
     except Exception as error:
-        swallowed("inference", error)
+        record_error("inference", error)
         return result
     request.suspend()
     return later
@@ -257,9 +259,9 @@ def _later(result: Any, request: Request) -> Any:
     request.is_stream = True
     tell = functools.partial(_told, request)
     if isinstance(result, GeneratorType):
-        return around_generator(result, opened, tell)
+        return wrap_generator(result, opened, tell)
     if isinstance(result, AsyncGeneratorType):
-        return around_async(result, opened, tell)
+        return wrap_async_generator(result, opened, tell)
     kind = Stream if isinstance(result, Iterator) else AsyncStream
     return kind(result, opened, tell)
 

@@ -15,7 +15,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.context.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, Span, SpanContext
 
-from .errors import swallowed
+from .errors import record_error
 from .state import CONTEXT, SPAN_KEY, state
 
 PARENT, LINK, NONE = "parent", "link", "none"
@@ -80,7 +80,7 @@ def from_environment(environ: Mapping[str, str]) -> Context:
     try:
         return propagate.extract(carrier, Context())
     except Exception as error:
-        swallowed("propagation", error)
+        record_error("propagation", error)
         return Context()
 
 
@@ -98,7 +98,9 @@ def _context_of(given: object) -> SpanContext | None:
         found = found.get_span_context()
     if isinstance(found, SpanContext) and found.is_valid:
         return found
-    swallowed("join", f"{type(given).__name__}: expected a Span, SpanContext, Context or carrier")
+    record_error(
+        "join", f"{type(given).__name__}: expected a Span, SpanContext, Context or carrier"
+    )
     return None
 
 
@@ -120,5 +122,5 @@ def inject(
         for key, value in made.items():
             carrier[key.upper() if environ else key] = value
     except Exception as error:
-        swallowed("propagation", error)
+        record_error("propagation", error)
     return carrier

@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.trace import Span
 
-from .errors import swallowed
+from .errors import record_error
 from .otel_span import RecordedSpan
 from .state import CONTEXT, SPAN_KEY, state
 from .traces import SAMPLED
@@ -32,7 +32,7 @@ class _Factory:
         try:
             _add(record)
         except Exception as error:
-            swallowed("log correlation", error)
+            record_error("log correlation", error)
         return record
 
 

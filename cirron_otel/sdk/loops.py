@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from opentelemetry.context.context import Context
 
-from .buffers import local, pressure
+from .buffers import hooks, local
 from .clock import now
-from .errors import swallowed
-from .phase import LOOP_KEY, Fetched
-from .scope import MAX_DEPTH, NOWHERE, Scope
+from .errors import record_error
+from .phase import LOOP_KEY, LoopFetches
+from .scope import MAX_DEPTH, NO_SESSION, Scope
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
 from .unwinding import keep, loop_left
@@ -46,7 +46,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     It does what `Scope.__enter__` and `__exit__` do, written out, with what is the same for every
     iteration found once: an iteration is the path that is walked most.
     """
-    if state.session is NOWHERE:
+    if state.session is NO_SESSION:
         _meet_session()
     base = _get()
     parent: Scope = base.get(SCOPE_KEY) or state.session
@@ -65,7 +65,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     batch: Any = None
     if restores and state.fetched:
         # Who fetches may look: what it records of the fetch belongs to the pass that comes.
-        batch = Fetched(name)
+        batch = LoopFetches(name)
         fetching = Context({**base, LOOP_KEY: batch})
         _set(fetching)
     new, clock = Scope.__new__, now
@@ -148,14 +148,14 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
 def _meet_session() -> None:
     """A forked child opens its session now."""
     try:
-        pressure.first()
+        hooks.first()
     except Exception as error:
-        swallowed("loop", error)
+        record_error("loop", error)
 
 
 def _not_opened(error: Exception, base: Any) -> None:
     """Something of ours failed: this pass is not recorded."""
-    swallowed("loop", error)
+    record_error("loop", error)
     _set(base)
 
 
@@ -174,7 +174,7 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
         if scope is None:
             return
         if failed is not None:
-            swallowed("loop", failed)
+            record_error("loop", failed)
             scope._end = scope._end or scope._start
         if not scope._end:
             end = now()
@@ -192,4 +192,4 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
             _set(base)
     except Exception as error:
         scope._end = scope._end or scope._start
-        swallowed("loop", error)
+        record_error("loop", error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .buffers import limits, local, pressure
+from .buffers import hooks, limits, local
 from .clock import now
 from .coerce import coerce, hold
-from .errors import swallowed
+from .errors import record_error
 from .state import CONTEXT, SCOPE_KEY, state
 
 _EVERY = 1023
@@ -43,19 +43,19 @@ def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
         ring.append((scope, name, value, at, kind, attrs))
         scope._overhead += now() - at
     except Exception as error:
-        swallowed("mark", error)
+        record_error("mark", error)
 
 
 def outside() -> Any:
     """Return the scope of a mark made outside of a session: a forked child may open one now."""
-    pressure.first()
+    hooks.first()
     return state.session
 
 
 def check_room(buffers: Any, waiting: int) -> None:
     """Wake the flush thread occasionally; drop and count the oldest mark of a full buffer."""
     if not waiting & _EVERY:
-        pressure.wake()
+        hooks.wake()
     if waiting < limits.marks:
         return
     try:

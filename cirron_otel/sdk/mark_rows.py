@@ -9,13 +9,13 @@ from typing import Any
 from .buffers import MarkEntry
 from .clock import ANCHOR
 from .coerce import Deferred
-from .errors import swallowed
+from .errors import record_error
 from .mark import POINT
 from .plain import NONE
 from .rows import MarkRow
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 from .span_rows import is_sayable, mark_row, recorded_above
-from .taking import Change
+from .taking import FlushChanges
 
 ROOT = "root"
 """The span id of marks made outside of every session (schemas page, "marks[]")."""
@@ -47,7 +47,7 @@ def ids_of(
                 scope = recorded_above(scope)  # a step that turned out to be none
             low = scope._trace.low
             span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster so
-            if scope is NOWHERE:
+            if scope is NO_SESSION:
                 span_id, low = ROOT, session._trace.low
             found = ids.get(scope)
             own = [] if found is None else found
@@ -64,7 +64,7 @@ def ids_of(
 
 
 def mark_rows(
-    entries: list[MarkEntry], ids: list[tuple[str, str]], change: Change
+    entries: list[MarkEntry], ids: list[tuple[str, str]], change: FlushChanges
 ) -> list[MarkRow]:
     """The records of marks. Those of a scope that is not recorded are counted as lost."""
     rows: list[MarkRow] = []
@@ -86,7 +86,7 @@ def mark_rows(
                 put(mark_row(entry, mark_id, span_id))
                 continue
         except Exception as error:
-            swallowed("record", error)
+            record_error("record", error)
         change.marks_lost += 1
     return rows
 

@@ -16,14 +16,14 @@ from ..semconv import MICRO_STEP
 from .buffers import MarkEntry
 from .clock import wall_now
 from .coerce import Deferred
-from .collector import Collected
+from .collector import FlushResult
 from .durations import Durations, Lengths
-from .errors import reported
+from .errors import report_problem
 from .inference import REQUEST
 from .loops import STEP
 from .mark import POINT
 from .plain import text_of
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 from .span_rows import recorded_above
 
 SAMPLES: Final = "samples"
@@ -60,7 +60,7 @@ class Measures:
         self._is_memory_told = True
         self._samples = 0
 
-    def __call__(self, found: Collected) -> None:
+    def __call__(self, found: FlushResult) -> None:
         """Take what a flush found."""
         if self.is_off:
             return
@@ -196,12 +196,12 @@ class Measures:
         elif not self._left_out:
             self._left_out.add(name)
             problem = f"more than {MOST_NAMES} names of marks: {name:.60} and further ones get"
-            reported("metrics", f"{problem} no gauge; the spool has all of them")
+            report_problem("metrics", f"{problem} no gauge; the spool has all of them")
 
 
 def holds_phases(scope: Any) -> bool:
     """Whether what hangs on it is a phase: it is a step, or a micro step of one."""
-    if not scope._id and scope is not NOWHERE:
+    if not scope._id and scope is not NO_SESSION:
         scope = recorded_above(scope)
     name = scope._name
     if type(name) is not str:
@@ -215,7 +215,7 @@ def holds_phases(scope: Any) -> bool:
 def _is_outermost(step: Any) -> bool:
     """Whether it is in no other step: one that is belongs to that, as in `cirron-otel report`."""
     above = step._above
-    while above._depth and above is not NOWHERE:
+    while above._depth and above is not NO_SESSION:
         name = above._name
         if type(name) is str and name == STEP:
             return False

@@ -31,7 +31,7 @@ from ..exporter.otlp_metrics import Exporter
 from .clock import wall_now
 from .costs import resident_now
 from .durations import BOUNDS_NS, Lengths, exponential
-from .errors import errors, logger, reported, swallowed
+from .errors import errors, logger, record_error, report_problem
 from .measures import Key, Measures, bounded
 from .plain import text_of
 from .run_details import without_details
@@ -212,7 +212,7 @@ def _read(observed: Observed) -> Callable[[CallbackOptions], list[Observation]]:
         try:
             return observed()
         except Exception as error:
-            swallowed("metrics", error)
+            record_error("metrics", error)
             return []
 
     return safely
@@ -273,14 +273,14 @@ class MetricsPush:
         if self._thread.is_alive():
             self._thread.join(min(timeout, threading.TIMEOUT_MAX))
         if self._thread.is_alive() and not self._is_over:
-            swallowed("metrics export", f"{self._where} has not taken the last ones in time")
+            record_error("metrics export", f"{self._where} has not taken the last ones in time")
         elif not self._has_ended and not self._is_over:
-            swallowed("metrics", "the thread that sends them was gone")
+            record_error("metrics", "the thread that sends them was gone")
         self._is_over = True
         try:
             self._exporter.shutdown()
         except Exception as error:
-            swallowed("metrics", error)
+            record_error("metrics", error)
 
     def abandon(self) -> None:
         """In a forked child: there is no thread here, and the connection is the parent's."""
@@ -307,12 +307,12 @@ class MetricsPush:
                 self._instruments.look()
                 self._reader.collect(self._timeout_ms)
             except Exception as error:
-                swallowed("metrics", error)
+                record_error("metrics", error)
         self._has_ended = True
 
     def _failed(self, why: str, is_not_taken: bool) -> None:
         if not is_not_taken or self._is_named:
-            swallowed("metrics export", f"{self._where} did not take them: {why}")
+            record_error("metrics export", f"{self._where} did not take them: {why}")
             return
         # The endpoint was named for all that OTLP has: this one (Jaeger, Tempo) takes spans alone.
         self._is_over = self.measures.is_off = True
@@ -331,7 +331,7 @@ def metrics_of(
     push = MetricsPush(environ, resource, drops)
     for warning in push._exporter.config.warnings:
         if "_METRICS_" in warning:  # of the others the spans' exporter tells
-            reported("metrics", warning)
+            report_problem("metrics", warning)
     return push
 
 
@@ -339,7 +339,9 @@ def _examples(environ: Mapping[str, str]) -> str:
     said = environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() or _FILTERS[0]
     if said not in _FILTERS:
         expected = ", ".join(_FILTERS)
-        reported("metrics", f"OTEL_METRICS_EXEMPLAR_FILTER is {said!a:.60}: expected {expected}")
+        report_problem(
+            "metrics", f"OTEL_METRICS_EXEMPLAR_FILTER is {said!a:.60}: expected {expected}"
+        )
         return _FILTERS[0]
     return said
 
@@ -352,7 +354,7 @@ def _milliseconds(environ: Mapping[str, str], variable: str, default: float) -> 
         found = math.nan
     if found > 0:
         return min(found, _LONGEST_MS)
-    reported(
+    report_problem(
         "metrics", f"{variable} is {said!a:.60}: expected milliseconds; {default:g} are used"
     )  # fmt: skip
     return default

@@ -20,9 +20,9 @@ from .. import semconv as sc
 from ..ids import INT64_LIMIT
 from .clock import ANCHOR, now, wall, wall_now
 from .coerce import USUAL, held, hold
-from .errors import swallowed
+from .errors import record_error
 from .plain import plain_attributes, text_of
-from .rare_parts import UNSET, More, exception_attributes
+from .rare_parts import UNSET, SpanExtras, exception_attributes
 from .state import INSTRUMENTATION_SCOPE, state
 from .traces import Trace
 
@@ -39,12 +39,12 @@ def _unraising(method: F) -> F:
         try:
             method(*args, **kwargs)
         except Exception as error:
-            swallowed("span", error)
+            record_error("span", error)
 
     return wrapper  # type: ignore[return-value]
 
 
-class Constant(dict[str, Any]):
+class SharedAttributes(dict[str, Any]):
     """Attributes that several scopes share: whoever is asked for its own gets a copy."""
 
     __slots__ = ()
@@ -81,7 +81,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     _depth: int
     _thread: int
     _overhead: int
-    _more: More | None
+    _more: SpanExtras | None
 
     # --- Cirron's own names ---------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     def attrs(self) -> dict[str, Any]:
         """The user's attributes."""
         attrs = self._attrs
-        if attrs is None or type(attrs) is Constant:
+        if attrs is None or type(attrs) is SharedAttributes:
             self._attrs = attrs = dict(attrs or ())
         return attrs
 
@@ -156,10 +156,10 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         return getattr(self, "_thread", 0)
 
     @property
-    def more(self) -> More:
+    def more(self) -> SpanExtras:
         """The rare parts, made now if there are none yet."""
         if self._more is None:
-            self._more = More()
+            self._more = SpanExtras()
         return self._more
 
     # --- opentelemetry.trace.Span ---------------------------------------------------------------
@@ -178,7 +178,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
                 )  # fmt: skip
             return more.context
         except Exception as error:
-            swallowed("span", error)
+            record_error("span", error)
             return trace_api.INVALID_SPAN_CONTEXT
 
     def is_recording(self) -> bool:
@@ -191,7 +191,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
             if not self._end and isinstance(key, str):
                 self.attrs[key] = value if type(value) in USUAL else held(value)
         except Exception as error:
-            swallowed("span", error)
+            record_error("span", error)
 
     @_unraising
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:

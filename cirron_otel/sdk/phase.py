@@ -14,7 +14,7 @@ from opentelemetry.context.context import Context
 
 from .buffers import local
 from .clock import now
-from .errors import swallowed
+from .errors import record_error
 from .scope import MAX_DEPTH, Scope
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
@@ -59,7 +59,7 @@ class Phase(Scope):
             self._trace = above._trace
 
 
-class Whole(Phase):
+class LoaderPassSpan(Phase):
     """A pass over a loader: an epoch, or an evaluation."""
 
     __slots__ = ("_ends",)
@@ -136,7 +136,7 @@ class Step(Phase):
 def is_held(scope: Any) -> bool:
     """Whether it is not to be sealed though it has ended: its step may still turn out another."""
     above = scope._above
-    if isinstance(scope, (Step, Whole)):
+    if isinstance(scope, (Step, LoaderPassSpan)):
         return False
     return type(above) is Step and not above._end and not above._is_known
 
@@ -276,7 +276,7 @@ def leave(scope: Any, error: BaseException | None = None) -> None:
             pass  # left in another context than entered
 
 
-class Fetched:
+class LoopFetches:
     """What an instrumentation recorded while `batches` or `epochs` fetched its next item."""
 
     __slots__ = ("name", "scope", "scopes")
@@ -301,7 +301,7 @@ class Fetched:
                 each.move(scope)
                 each.finish()
         except Exception as error:
-            swallowed("loop", error)
+            record_error("loop", error)
         self.scopes, self.scope = [], None
 
     def over(self, base: Any) -> None:
@@ -314,4 +314,4 @@ class Fetched:
                 with contextlib.suppress(ValueError, RuntimeError):
                     _set(base)
         except Exception as error:
-            swallowed("loop", error)
+            record_error("loop", error)

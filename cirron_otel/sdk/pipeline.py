@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from . import buffers as buf
 from .clock import wall_now
-from .collector import Collected, Collector
-from .errors import swallowed
+from .collector import FlushBuilder, FlushResult
+from .errors import record_error
 from .sealer import Sealer
 from .taking import PORTION, waiting
 
@@ -77,10 +77,10 @@ class Pipeline:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: FlushBuilder,
         sealer: Sealer,
         interval: float,
-        sinks: tuple[Callable[[Collected], None], ...] = (),
+        sinks: tuple[Callable[[FlushResult], None], ...] = (),
     ) -> None:
         """`interval` in seconds; `sinks` are shown what each flush found, after it is sealed."""
         self.collector, self.sealer = collector, sealer
@@ -112,7 +112,7 @@ class Pipeline:
     def start(self) -> None:
         """Start the flush thread, and look after it from here on."""
         self._thread.start()
-        buf.pressure.wake, buf.pressure.first = self.hurry, self.tend
+        buf.hooks.wake, buf.hooks.first = self.hurry, self.tend
 
     def hurry(self) -> None:
         """Flush now; called where a buffer fills up, from any thread."""
@@ -183,7 +183,7 @@ class Pipeline:
                 thread.start()
                 self._thread = thread
         except Exception as error:  # no thread is to be had now
-            swallowed("flush thread", error)
+            record_error("flush thread", error)
         finally:
             self._tending.release()
 
@@ -211,7 +211,7 @@ class Pipeline:
                     self._died(f"{type(error).__name__}: {error}")
                 except Exception as failure:
                     self._rest = _BACKOFF_S[-1]
-                    swallowed("flush thread", failure)
+                    record_error("flush thread", failure)
         while self._asked:  # who asked while this thread ended
             self._asked.popleft().set()
 
@@ -254,15 +254,15 @@ class Pipeline:
             self._show(self._collected(is_portion=True))
             rounds -= 1
 
-    def _show(self, found: Collected) -> None:
+    def _show(self, found: FlushResult) -> None:
         for sink in self.sinks:
             try:
                 sink(found)
             except Exception as error:
-                swallowed("output", error)
+                record_error("output", error)
         found.forget()
 
-    def _collected(self, *, is_last: bool = False, is_portion: bool = False) -> Collected:
+    def _collected(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
         """What was recorded until now, sealed; first what an earlier flush was broken off at."""
         try:
             left = self.collector.resume()
@@ -271,18 +271,20 @@ class Pipeline:
                 self._show(left)
             found = self.collector.collect(is_last=is_last, is_portion=is_portion)
         except Exception as error:
-            swallowed("collect", error)
+            record_error("collect", error)
             raise
         self.sealer.seal(found, self.collector)
         return found
 
     def _died(self, why: str) -> None:
-        swallowed("flush thread", why)
+        record_error("flush thread", why)
         self.restarts += 1
         now = time.monotonic()
         self._deaths.append(now)
         lately = [death for death in self._deaths if now - death < DEATHS_WITHIN_S]
         if len(lately) >= DEATHS and self.mode == NORMAL:
             self.mode = SPOOL_ONLY
-            swallowed("degraded", "three deaths of the flush thread in 60 s: spool only from here")
+            record_error(
+                "degraded", "three deaths of the flush thread in 60 s: spool only from here"
+            )
         self._rest = _BACKOFF_S[min(len(lately), len(_BACKOFF_S)) - 1]

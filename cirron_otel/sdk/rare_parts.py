@@ -14,7 +14,7 @@ from .plain import text_of
 UNSET = Status(StatusCode.UNSET)
 
 
-class More:
+class SpanExtras:
     """What few scopes have, with its value where a scope has none of it."""
 
     __slots__ = (

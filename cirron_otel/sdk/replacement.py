@@ -14,10 +14,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.util._once import Once
 
-from .enclosing import Enclosing
-from .errors import swallowed
+from .enclosing import EnclosingSpan
+from .errors import record_error
 from .otel_span import RecordedSpan
-from .scope import NOWHERE
+from .scope import NO_SESSION
 from .span_processor import Observers
 from .state import CONTEXT, SCOPE_KEY, state
 
@@ -55,7 +55,7 @@ class _OnceMore(Once):
             try:
                 listener.replaced(trace.get_tracer_provider())
             except Exception as error:
-                swallowed("provider", error)
+                record_error("provider", error)
         return is_set
 
 
@@ -80,7 +80,7 @@ def watch(provider: TracerProvider) -> None:
         try:
             listener.added(processor)
         except Exception as error:
-            swallowed("provider", error)
+            record_error("provider", error)
 
     added.is_watched = True  # type: ignore[attr-defined]
     processors.add_span_processor = added
@@ -98,18 +98,18 @@ def show_open(processors: tuple[SpanProcessor, ...]) -> None:
     context = CONTEXT.get()
     scope: Any = context.get(SCOPE_KEY) or state.session
     around: list[Any] = []
-    while scope is not NOWHERE:
+    while scope is not NO_SESSION:
         if scope._id and not scope._end:
             around.append(scope)
         if scope is state.session:
             break
-        scope = scope._above.scope if isinstance(scope._above, Enclosing) else scope._above
+        scope = scope._above.scope if isinstance(scope._above, EnclosingSpan) else scope._above
     for each in reversed(around):
         for processor in processors:
             try:
                 processor.on_start(each, context)
             except Exception as error:
-                swallowed("on_start of another processor", error)
+                record_error("on_start of another processor", error)
 
 
 class Forwarding(SpanProcessor):

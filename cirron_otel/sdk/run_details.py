@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from .._version import __version__
 from ..config import Config
 from ..semconv import RUN_ID
-from .errors import swallowed
+from .errors import record_error
 from .git_state import BRANCH, COMMIT, DIRTY, TreeState, head_of, program_directory
 from .identity import Identity
 from .plain import text_of
@@ -64,7 +64,7 @@ def run_attributes(
         if HYPERPARAMETERS in config.run_details and hyperparameters:
             found |= _hyperparameters(hyperparameters)
     except Exception as error:
-        swallowed("run", error)
+        record_error("run", error)
     return found
 
 
@@ -106,7 +106,7 @@ class LateDetails:
             if head and self._asks_tree:
                 self._tree = TreeState(directory)
         except Exception as error:
-            swallowed("run", error)
+            record_error("run", error)
             return {}
         return head
 
@@ -120,7 +120,7 @@ class LateDetails:
                 made |= self._tree.result(is_last=is_last)
                 self._tree = self._tree if self._tree.is_pending else None
         except Exception as error:
-            swallowed("run", error)
+            record_error("run", error)
         return made
 
     def _versions(self, torch: Any) -> dict[str, str]:

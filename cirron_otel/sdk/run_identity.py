@@ -29,7 +29,7 @@ from typing import Final
 
 from ..config import Config
 from ..ids import SHORT_ID_DIGITS, digest
-from .errors import swallowed
+from .errors import record_error
 from .identity import Identity, slurm_step
 
 RUN_ID_VARIABLE: Final = "CIRRON_OTEL_RUN_ID"
@@ -72,7 +72,7 @@ def run_identity(config: Config, environ: Mapping[str, str], identity: Identity)
     try:
         run_id = config.run_id or _inherited(environ) or _derived(environ, identity, number)
     except Exception as error:
-        swallowed("run", error)
+        record_error("run", error)
         run_id = os.urandom(_ID_BYTES).hex()
     script = script_name()
     name = config.run_name or default_name(script, run_id)
@@ -107,7 +107,7 @@ def script_name() -> str:
             return _text(name.removesuffix(".__main__"))
         return _text(_stem(sys.argv[0] if sys.argv else ""))
     except Exception as error:
-        swallowed("run", error)
+        record_error("run", error)
         return _PYTHON
 
 

@@ -13,7 +13,7 @@ from ..spool.paths import SpoolPaths
 from . import buffers as buf
 from . import costs, logs, unwinding
 from .clock import now
-from .collector import Origin
+from .collector import SessionOrigin
 from .drop_counts import DropCounts
 from .identity import NO_SOURCE, Identity
 from .pipeline import Pipeline
@@ -22,7 +22,7 @@ from .readback import Recent
 from .resource import SessionResource, rank_attributes
 from .run_details import LateDetails
 from .run_identity import RunIdentity
-from .scope import NOWHERE
+from .scope import NO_SESSION
 from .session import Entered
 from .snapshots import Snapshots
 from .state import state
@@ -41,7 +41,7 @@ class Runtime:
     identity: Identity
     run: RunIdentity
     resource: SessionResource
-    origin: Origin
+    origin: SessionOrigin
     entered: Entered
     link: ProviderLink
     pipeline: Pipeline
@@ -106,7 +106,7 @@ class Runtime:
             self.drops.warn()
         finally:
             self.link.disconnect()
-            buf.pressure.wake = buf.pressure.first = _nothing
+            buf.hooks.wake = buf.hooks.first = _nothing
             costs.configure(cpu_time=False, memory_peak=False)
             logs.restore()
             self.owner.release()
@@ -133,7 +133,7 @@ class Runtime:
 
         Marks made after `shutdown()` belong to `root` (schemas page, "marks[]").
         """
-        if self.is_over and state.session is NOWHERE and os.getpid() == self.origin.pid:
+        if self.is_over and state.session is NO_SESSION and os.getpid() == self.origin.pid:
             pipeline = self.pipeline
             pipeline.sealer.seal_late(pipeline.collector.collect(is_last=True))
 

@@ -18,12 +18,12 @@ from opentelemetry.context.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span, StatusCode
 from opentelemetry.trace.status import Status
 
-from .around import around_calls
+from .around import wrap_calls
 from .buffers import local
 from .clock import now
 from .coerce import hold
-from .enclosing import Enclosing, enclosing_of
-from .errors import swallowed
+from .enclosing import EnclosingSpan, enclosing_of
+from .errors import record_error
 from .otel_span import RecordedSpan
 from .plain import text_of
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
@@ -68,7 +68,7 @@ class Scope(RecordedSpan):
             try:
                 hold(attrs)
             except Exception as error:
-                swallowed("attributes", error)
+                record_error("attributes", error)
         self._start = self._end = self._overhead = self._id = 0
         self._more = self._token = None
 
@@ -158,9 +158,9 @@ class Scope(RecordedSpan):
     def __call__(self, function: F) -> F:
         """Decorate a function, coroutine function or generator: a new scope for each call."""
         try:
-            return around_calls(function, self.again)
+            return wrap_calls(function, self.again)
         except Exception as error:
-            swallowed("decorator", error)
+            record_error("decorator", error)
             return function
 
     def again(self) -> Scope:
@@ -210,8 +210,8 @@ class Scope(RecordedSpan):
             if around is not INVALID_SPAN_CONTEXT and around.is_valid and current is not parent:
                 return self._join(current, around, parent)
         segments = state.segments
-        if parent is NOWHERE or segments is None:
-            if parent is NOWHERE:
+        if parent is NO_SESSION or segments is None:
+            if parent is NO_SESSION:
                 self._trace = Trace(urandom(16), is_apart=True)
             else:
                 self._trace = parent._trace
@@ -261,7 +261,7 @@ class Scope(RecordedSpan):
         The token stays, where there is one: the exit needs it.
         """
         self._id = 0
-        swallowed("scope", error)
+        record_error("scope", error)
         return self
 
     def _not_left(self, error: Exception) -> None:
@@ -270,7 +270,7 @@ class Scope(RecordedSpan):
             with contextlib.suppress(ValueError, RuntimeError):
                 _reset(token)
         self._end = self._end or self._start
-        swallowed("scope", error)
+        record_error("scope", error)
 
     def _open_again(self) -> Any:
         """A scope that was used before: each `with` records one of its own."""
@@ -305,7 +305,7 @@ class Scope(RecordedSpan):
             self.record_exception(error, escaped=True)
             self.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {text_of(error)}"))
         except Exception as problem:
-            swallowed("exception", problem)
+            record_error("exception", problem)
 
     def _left_late(self, above: Any) -> None:
         """The scope around it was left before it: come back to one that is open.
@@ -313,7 +313,7 @@ class Scope(RecordedSpan):
         Not in a task or another thread: there the context goes on below the span that it was made
         in, as OpenTelemetry has it.
         """
-        if type(above) is Enclosing:
+        if type(above) is EnclosingSpan:
             above = above.scope
         asyncio = sys.modules.get("asyncio")
         is_over = not above._depth
@@ -326,10 +326,10 @@ class Scope(RecordedSpan):
         left, span = above, None
         while above._end and above._depth:
             span = _span_around(above)
-            above = above._above.scope if type(above._above) is Enclosing else above._above
+            above = above._above.scope if type(above._above) is EnclosingSpan else above._above
         keys = [SCOPE_KEY, SPAN_KEY] if context.get(SPAN_KEY) is left else [SCOPE_KEY]
         changed: dict[str, Any] = {k: v for k, v in context.items() if k not in keys}
-        if not above._end and above is not NOWHERE:
+        if not above._end and above is not NO_SESSION:
             changed |= dict.fromkeys(keys, above)
             if span is not None and SPAN_KEY in keys:
                 changed[SPAN_KEY] = span
@@ -340,20 +340,20 @@ class Scope(RecordedSpan):
         try:
             state.observe_start(self, context)
         except Exception as problem:
-            swallowed("on_start", problem)
+            record_error("on_start", problem)
 
     def _tell_end(self, end: int) -> None:
         try:
             state.observe_end(self, end)
         except Exception as problem:
-            swallowed("on_end", problem)
+            record_error("on_end", problem)
         if not self._end:
             self._end = end
 
 
 def _span_around(scope: Any) -> Any:
     """The span directly around a scope, if that is no scope."""
-    if type(scope._above) is Enclosing:
+    if type(scope._above) is EnclosingSpan:
         return scope._above.span
     more = scope._more
     if more is None or more.otel_parent is None:
@@ -371,7 +371,7 @@ class _Drops:
 drops = _Drops()
 
 
-def nowhere() -> Scope:
+def no_session() -> Scope:
     """What stands around scopes when no session is open: it has no identity."""
     scope = Scope("")
     scope._depth, scope._trace = 0, Trace(bytes(16), 0, is_apart=True)
@@ -379,5 +379,5 @@ def nowhere() -> Scope:
     return scope
 
 
-NOWHERE = nowhere()
-state.session = NOWHERE
+NO_SESSION = no_session()
+state.session = NO_SESSION

@@ -16,14 +16,14 @@ from msgspec import UNSET
 from .. import semconv as sc
 from ..ids import INT64_LIMIT
 from .clock import ANCHOR
-from .errors import swallowed
+from .errors import record_error
 from .mark import SUMMARY
 from .phase import STEPS, Phase
 from .plain import NONE, plain_attributes
 from .rows import MarkRow, SpanRow
 from .scope import Scope
 from .span_rows import attributes_of, parent_id_of, span_row, trace_otel
-from .taking import Change
+from .taking import FlushChanges
 from .traces import Trace
 
 _NO_MARKS: list[str] = []
@@ -35,7 +35,7 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
     ids: dict[Scope, list[str]],
     default: Trace,
     common: tuple[int, int | None, int],
-    change: Change,
+    change: FlushChanges,
     marks: list[MarkRow],
 ) -> list[SpanRow]:
     """The records of `ended`, which are sorted by time, in canonical order, and their overhead
@@ -115,7 +115,7 @@ def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is w
             else:
                 overhead_ns += overhead
         except Exception as error:
-            swallowed("record", error)
+            record_error("record", error)
             change.spans_lost += 1
     change.scopes, change.overhead_ns = number, overhead_ns
     if is_tied:

@@ -16,8 +16,8 @@ from ..spool.paths import file_name
 from ..spool.writer import SpoolWriter
 from .batch_text import BatchText
 from .clock import wall_now
-from .collector import Collected, Collector, Origin
-from .errors import swallowed
+from .collector import FlushBuilder, FlushResult, SessionOrigin
+from .errors import record_error
 from .rows import SpanRow, as_raw
 
 PENDING_BYTES = 64_000_000
@@ -41,7 +41,7 @@ def _sealed(batch: BatchText) -> Sealed:
     )  # fmt: skip
 
 
-class Names:
+class BatchNames:
     """The ids and times of an owner's batches: no two of the same time, so names sort by it."""
 
     def __init__(self, owner: Owner) -> None:
@@ -64,7 +64,7 @@ class Sealer:
         self,
         owner: Owner,
         writer: SpoolWriter,
-        origin: Origin,
+        origin: SessionOrigin,
         written: Callable[[str], None],
     ) -> None:
         """`written` is told the name of each batch that is in the spool."""
@@ -86,7 +86,7 @@ class Sealer:
         """Batches that could not be written yet."""
         return len(self._waiting)
 
-    def seal(self, found: Collected, collector: Collector) -> None:
+    def seal(self, found: FlushResult, collector: FlushBuilder) -> None:
         """Bring batches into the spool; what fails is kept, and tried again at the next flush.
 
         It may be called again for what it was broken off at: a batch keeps its name and bytes, and
@@ -101,7 +101,7 @@ class Sealer:
             found.is_sealed = True
         self._write()
 
-    def seal_late(self, found: Collected) -> None:
+    def seal_late(self, found: FlushResult) -> None:
         """Bring batches into the spool after the end: without a journal, at one attempt."""
         found.is_sealed = True
         self._waiting.extend(map(_sealed, found.batches))
@@ -118,7 +118,7 @@ class Sealer:
         try:
             self._journal.remove()
         except CirronOtelError as error:
-            swallowed("journal", error)
+            record_error("journal", error)
 
     def _write(self) -> None:
         while self._waiting:
@@ -126,7 +126,7 @@ class Sealer:
             try:
                 self._writer.write(batch.data, batch.name)
             except CirronOtelError as error:
-                swallowed("spool", error)
+                record_error("spool", error)
                 self._drop(PENDING_BYTES)
                 return
             self._waiting.popleft()
@@ -144,7 +144,7 @@ class Sealer:
             self.dropped_snapshots += batch.snapshots
 
     def _write_journal(
-        self, found: Collected, collector: Collector, next_batch: str | None
+        self, found: FlushResult, collector: FlushBuilder, next_batch: str | None
     ) -> None:
         origin = self._origin
         try:
@@ -169,7 +169,7 @@ class Sealer:
             )
             self._was_open = [(row.id, row.end_ns) for row in found.open]
         except (CirronOtelError, msgspec.MsgspecError) as error:
-            swallowed("journal", error)
+            record_error("journal", error)
 
 
 class Unwritten(Sealer):
@@ -179,11 +179,11 @@ class Unwritten(Sealer):
 
     kind = None
 
-    def seal(self, found: Collected, collector: Collector) -> None:  # noqa: ARG002
+    def seal(self, found: FlushResult, collector: FlushBuilder) -> None:  # noqa: ARG002
         """What was found is shown to the sinks and to `trace()`, and forgotten."""
         found.is_sealed = True
 
-    def seal_late(self, found: Collected) -> None:
+    def seal_late(self, found: FlushResult) -> None:
         """The same."""
         found.is_sealed = True
 

@@ -19,7 +19,7 @@ from ..spool.paths import SpoolPaths
 from ..spool.recovery import recover
 from ..translator.encode import Options
 from .clock import wall_now
-from .errors import swallowed
+from .errors import record_error
 from .foreign import ForeignSpans
 from .pipeline import Exporter
 from .span_processor import ForeignSpanProcessor, Observers
@@ -36,11 +36,11 @@ def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
     try:
         recovered = recover(paths)
     except CirronOtelError as error:
-        swallowed("recovery", error)
+        record_error("recovery", error)
         return
     for found in recovered:
         if found.problem:
-            swallowed("recovery", found.problem)
+            record_error("recovery", found.problem)
     if any(found.name for found in recovered):
         for exporter in exporters:
             exporter.look_again()
@@ -52,7 +52,7 @@ def exports_of_session(
     """Where batches are sent, by the options, the environment and the application's provider."""
     exports = exports_of(config, environ)
     for problem in exports.problems:
-        swallowed("exporters", problem)
+        record_error("exporters", problem)
     others = Observers(applications, ForeignSpanProcessor(ForeignSpans())).others()
     if config.exporters == ("auto",) and others:
         # The application's own exporter, if it has one, is handed every scope already.
@@ -83,7 +83,7 @@ class Deliveries:
                 delivery.start()
                 started.append(delivery)
             except Exception as error:
-                swallowed(f"exporter {target}", error)
+                record_error(f"exporter {target}", error)
         return started
 
     def leave_otlp(self, flush: Callable[[float], bool]) -> None:
@@ -132,6 +132,6 @@ def start_metrics(
         metrics = metrics_of(environ, resource, drops)
         metrics.start()
     except Exception as error:
-        swallowed("metrics", error)
+        record_error("metrics", error)
         return None
     return metrics

@@ -18,9 +18,9 @@ from opentelemetry.trace import (
 
 from .. import semconv as sc
 from .clock import now
-from .errors import swallowed
+from .errors import record_error
 from .joining import Joined
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import SAMPLED, Segments, Trace
 
@@ -34,7 +34,7 @@ def open_session(joined: Joined, sampler: Sampler | None) -> Scope:
         trace_id = half + urandom(8)
     trace = Trace(trace_id, *sampling(sampler, trace_id, joined))
     session = Scope(sc.SESSION)
-    session._above = NOWHERE
+    session._above = NO_SESSION
     session._depth = 0
     session._trace = trace
     session._id = int.from_bytes(half, "big")
@@ -70,7 +70,7 @@ def sampling(
             joined.links,
         )  # fmt: skip
     except Exception as error:
-        swallowed("sampler", error)
+        record_error("sampler", error)
         return SAMPLED, None
     flags = SAMPLED if result.decision is Decision.RECORD_AND_SAMPLE else 0
     return flags, result.trace_state
@@ -89,7 +89,7 @@ class Entered:
     def leave(self) -> None:
         """Nothing hangs on the session any more."""
         if state.session is self._session:
-            state.session, state.segments = NOWHERE, None
+            state.session, state.segments = NO_SESSION, None
         if get_current_span() is self._session:
             try:
                 CONTEXT.reset(self._token)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .collector import Collected
+from .collector import FlushResult
 from .rows import MarkRow, SpanRow
 from .tree_text import is_users, scope_line, value_of, write_text
 
@@ -17,7 +17,7 @@ MOST_WAITING = 10_000
 
 logger = logging.getLogger("cirron_otel.trace")
 
-Sink = Callable[[Collected], None]
+Sink = Callable[[FlushResult], None]
 
 
 def sinks_of(output: Iterable[str]) -> tuple[Sink, ...]:
@@ -35,7 +35,7 @@ class Lines:
         self._marks: dict[str, list[tuple[Any, Any]]] = {}
         self._waiting = 0
 
-    def __call__(self, found: Collected) -> None:
+    def __call__(self, found: FlushResult) -> None:
         """Show the scopes that this flush found ended."""
         lines = []
         told = [batch.rows() for batch in found.batches]

@@ -24,7 +24,7 @@ from ..errors import CirronOtelError
 from ..spool.blobs import GRADIENTS, WEIGHTS
 from .buffers import local
 from .clock import now, wall
-from .errors import swallowed
+from .errors import record_error
 from .rows import SnapshotRow
 from .state import ignore_epoch, state
 
@@ -42,7 +42,7 @@ _ATTEMPTS = 2
 """How often the files of a snapshot are tried where the thread is thrown out of it."""
 
 
-class Taken:
+class TakenSnapshot:
     """A snapshot that was taken; its records follow."""
 
     def __init__(self, scope: Scope, capture: Capture, mode: str) -> None:
@@ -111,7 +111,7 @@ class Snapshots:
         self._mode, self._rate = mode, rate
         self._directory = directory.absolute()
         self._roll = roll or random.SystemRandom().random
-        self._pending: deque[Taken] = deque()
+        self._pending: deque[TakenSnapshot] = deque()
         self._last: Any = None
         # To put into it is safe in a signal handler that interrupted another put.
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -163,7 +163,7 @@ class Snapshots:
             if model is None or "torch" not in sys.modules or sys.is_finalizing():
                 return
         except Exception as error:
-            swallowed("snapshot", error)
+            record_error("snapshot", error)
             return
         self.take(scope, model)
 
@@ -176,7 +176,7 @@ class Snapshots:
             self._last = scope
             self._take(scope, model)
         except Exception as error:
-            swallowed("snapshot", error)
+            record_error("snapshot", error)
         took = now() - begun
         scope._above._overhead += took
         self.seconds += took / 1e9
@@ -190,12 +190,15 @@ class Snapshots:
         if not found.subjects:
             return
         for failure in found.failures:
-            swallowed("snapshot of a tensor", failure)
+            record_error("snapshot of a tensor", failure)
         if found.refused:
             self.files_dropped += found.refused
-            swallowed("snapshot file", f"more than {MOST_BYTES} bytes, or {MOST_WAITING} snapshots,"
-                      " would wait to be written")  # fmt: skip
-        taken = Taken(scope, found, self._mode)
+            record_error(
+                "snapshot file",
+                f"more than {MOST_BYTES} bytes, or {MOST_WAITING} snapshots,"
+                " would wait to be written",
+            )
+        taken = TakenSnapshot(scope, found, self._mode)
         # Segments count records (docs/otlp-mapping.md, "Trace layout"): this thread's own counter.
         local.b.drawn += taken.size
         self.count += 1
@@ -229,10 +232,10 @@ class Snapshots:
                         self._write(taken)
             except BaseException as error:
                 # SystemExit, too: what was interrupted is tried again.
-                swallowed("snapshot thread", error)
+                record_error("snapshot thread", error)
                 self._wake.put(None)
 
-    def _write(self, taken: Taken) -> None:
+    def _write(self, taken: TakenSnapshot) -> None:
         from ..snapshot import blobs  # noqa: PLC0415 - needs torch
 
         taken.attempts += 1
@@ -245,7 +248,7 @@ class Snapshots:
                 self.files += 1
                 taken.uris[copies.is_gradients] = f"file://{path}"
             except CirronOtelError as error:
-                swallowed("snapshot file", error)
+                record_error("snapshot file", error)
                 self.files_dropped += 1
             del taken.copies[0]
         self.files_dropped += len(taken.copies)
@@ -254,7 +257,7 @@ class Snapshots:
 
     # --- on the flush thread --------------------------------------------------------------------
 
-    def hand_over(self, taken: list[Taken]) -> None:
+    def hand_over(self, taken: list[TakenSnapshot]) -> None:
         """Move what can be made records of into `taken`; safe to be broken off and called again."""
         for each in self._pending.copy():
             if each.is_ready:
@@ -337,5 +340,5 @@ def watch(model: T) -> T:
     try:
         watched.set(model)
     except Exception as error:
-        swallowed("watch", error)
+        record_error("watch", error)
     return model

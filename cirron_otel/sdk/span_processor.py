@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
-from .errors import swallowed
+from .errors import record_error
 from .foreign import ForeignSpans
 
 
@@ -32,7 +32,7 @@ class ForeignSpanProcessor(SpanProcessor):
                     met(getattr(span, "_span_processor", None), span.resource)
                 self.foreign.start(span, parent_context)
             except Exception as error:
-                swallowed("on_start", error)
+                record_error("on_start", error)
 
     def on_end(self, span: ReadableSpan) -> None:
         """A span has ended."""
@@ -40,7 +40,7 @@ class ForeignSpanProcessor(SpanProcessor):
             try:
                 self.foreign.end(span)
             except Exception as error:
-                swallowed("on_end", error)
+                record_error("on_end", error)
 
 
 def processors_of(provider: Any) -> tuple[SpanProcessor, ...]:
@@ -82,7 +82,7 @@ class Observers:
             try:
                 each.on_start(span, context)
             except Exception as error:
-                swallowed("on_start of another processor", error)
+                record_error("on_start of another processor", error)
 
     def end(self, span: Any) -> None:
         """A scope has ended."""
@@ -90,4 +90,4 @@ class Observers:
             try:
                 each.on_end(span)
             except Exception as error:
-                swallowed("on_end of another processor", error)
+                record_error("on_end of another processor", error)

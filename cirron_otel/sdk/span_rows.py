@@ -15,12 +15,12 @@ from ..ids import INT64_LIMIT
 from .buffers import MarkEntry
 from .clock import ANCHOR
 from .coerce import Deferred
-from .errors import swallowed
+from .errors import record_error
 from .mark import POINT, SUMMARY
 from .plain import MAX_INTEGER_BITS, plain_attributes, text_of
-from .rare_parts import More
+from .rare_parts import SpanExtras
 from .rows import MarkRow, SpanRow
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 from .traces import Trace
 
 UNATTRIBUTED = "unattributed_ns"
@@ -28,9 +28,9 @@ _KNOWN = 0x100
 
 
 def recorded_above(scope: Any) -> Any:
-    """The nearest recorded scope around one: itself not; NOWHERE where there is none."""
+    """The nearest recorded scope around one: itself not; NO_SESSION where there is none."""
     above = scope._above
-    while not above._id and above is not NOWHERE:
+    while not above._id and above is not NO_SESSION:
         above = above._above
     return above
 
@@ -110,7 +110,7 @@ def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
     return otel
 
 
-def _otel(more: More, trace: Trace, parent_id: str | None, default: Trace) -> dict[str, Any]:
+def _otel(more: SpanExtras, trace: Trace, parent_id: str | None, default: Trace) -> dict[str, Any]:
     """The keys stand in the order in which decoding gives them back."""
     otel = otel_fields(more.kind, more.status)
     if trace.is_sampled != default.is_sampled:
@@ -178,10 +178,10 @@ def is_sayable(value: Any) -> bool:
         try:
             value = value.value()
         except Exception as error:
-            swallowed("mark value", error)
+            record_error("mark value", error)
             return False
     if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
-        swallowed("mark value", f"an integer of {value.bit_length()} bits")
+        record_error("mark value", f"an integer of {value.bit_length()} bits")
         return False
     return True
 
@@ -192,7 +192,7 @@ def mark_row(entry: MarkEntry, mark_id: str, span_id: str) -> MarkRow:
     if type(value) is Deferred:
         value = value.value()
     if type(kind) is not str or kind not in (POINT, SUMMARY):
-        swallowed("mark kind", f"{text_of(kind):.40}: expected point or summary; taken as point")
+        record_error("mark kind", f"{text_of(kind):.40}: expected point or summary; taken as point")
         kind = POINT
     row = MarkRow(
         mark_id, span_id, name if type(name) is str else text_of(name), "float", value,

@@ -19,9 +19,9 @@ from ..spool.writer import SpoolWriter
 from . import buffers as buf
 from . import costs, logs
 from .buffers import recorded
-from .collector import Collector, Origin
+from .collector import FlushBuilder, SessionOrigin
 from .drop_counts import DropCounts
-from .errors import reported, swallowed
+from .errors import record_error, report_problem
 from .foreign import ForeignSpans
 from .identity import Identity
 from .joining import Joined, join
@@ -34,14 +34,14 @@ from .run_details import LateDetails
 from .run_identity import RunIdentity, run_identity
 from .runtime import Runtime
 from .scope import Scope
-from .sealer import Names, Sealer, Unwritten
+from .sealer import BatchNames, Sealer, Unwritten
 from .sending import Deliveries, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
 from .sinks import sinks_of
 from .snapshots import snapshots_of
 from .span_processor import ForeignSpanProcessor, processor_of
 from .state import state
-from .thinning import Thinner
+from .thinning import DetailSampler
 from .traces import Segments
 
 _UNLIMITED = 1 << 62
@@ -69,7 +69,7 @@ class Joining:
     """Values of the user's that describe the run."""
 
 
-class Begun(NamedTuple):
+class SessionStart(NamedTuple):
     """A session that has begun, and the provider it works in."""
 
     session: Scope
@@ -87,7 +87,7 @@ def begin_session(
     identity: Identity,
     joining: Joining,
     run: RunIdentity,
-) -> Begun:
+) -> SessionStart:
     """Open the session; where the application has no provider, make one."""
     provider = _given(joining.provider) or applications_provider()
     # Where the application adds our processor itself, its provider may be made known later.
@@ -107,15 +107,18 @@ def begin_session(
         _sample(provider, joined, session)
     elif provider is not None and not is_own:
         resource = resource.merge(provider.resource)
-    return Begun(session, joined, resource, provider, is_own)
+    return SessionStart(session, joined, resource, provider, is_own)
 
 
 def _given(provider: object) -> TracerProvider | None:
     """The provider that the caller names, if it is one."""
     if provider is None or isinstance(provider, TracerProvider):
         return provider
-    reported("provider", f"provider= is a {type(provider).__name__}: expected a TracerProvider of"
-             " the OpenTelemetry SDK; it is not used")  # fmt: skip
+    report_problem(
+        "provider",
+        f"provider= is a {type(provider).__name__}: expected a TracerProvider of"
+        " the OpenTelemetry SDK; it is not used",
+    )
     return None
 
 
@@ -143,7 +146,7 @@ def place_of(config: Config, is_spooled: bool) -> tuple[SpoolPaths, Owner]:
             return paths, Owner.acquire(paths)
     except CirronOtelError as error:
         # The disk may be full now and not later: every flush tries again.
-        swallowed("spool", error)
+        record_error("spool", error)
     return paths, Owner(paths, os.urandom(6).hex())
 
 
@@ -155,13 +158,15 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     begun = begin_session(config, environ, identity, joining, run)
     session, joined, resource, provider, is_own = begun
     segments = segments_of(config, identity, session, is_shared=joined.parent is not None)
-    origin = Origin(os.getpid(), identity.rank, session, segments, batch_attributes(resource))
+    origin = SessionOrigin(
+        os.getpid(), identity.rank, session, segments, batch_attributes(resource)
+    )
     foreign = ForeignSpans()
     processor = joining.processor or processor_of(provider) or ForeignSpanProcessor(foreign)
     processor.foreign, processor.is_on = foreign, True
     thinner = None
     if config.detail_every:
-        thinner = Thinner(config.detail_every, config.detail_slow_factor)
+        thinner = DetailSampler(config.detail_every, config.detail_slow_factor)
     recent = Recent(config.trace_buffer_max_spans)
     exports = exports_of_session(config, environ, provider if not is_own else None)
     is_spooled = "spool" in config.output or bool(exports)
@@ -169,9 +174,9 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     snapshots = None
     if is_spooled:
         snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
-    collector = Collector(
+    collector = FlushBuilder(
         origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
-        naming=Names(owner), snapshots=snapshots, announces_open=bool(exports),
+        naming=BatchNames(owner), snapshots=snapshots, announces_open=bool(exports),
     )  # fmt: skip
     writer = SpoolWriter(paths.root, config.spool_max_bytes)
     sealer = (Sealer if is_spooled else Unwritten)(

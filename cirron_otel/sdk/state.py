@@ -76,7 +76,7 @@ class State:
                  "segments", "session", "special")  # fmt: skip
 
     session: Any
-    """The open session's scope, or the placeholder `scope.NOWHERE` if no session is open."""
+    """The open session's scope, or the placeholder `scope.NO_SESSION` if no session is open."""
     segments: Segments | None
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..ids import INT64_LIMIT
 from .phase import STEPS
-from .scope import MAX_DEPTH, NOWHERE
+from .scope import MAX_DEPTH, NO_SESSION
 
 EPOCH_ATTRIBUTE: Final = "epoch"
 GLOBAL_STEP: Final = "global_step"
@@ -84,7 +84,7 @@ def _surroundings(above: Any) -> tuple[int | None, bool]:
     epoch = None
     is_inner = False
     for _ in range(MAX_DEPTH):
-        if above is NOWHERE or above is None:
+        if above is NO_SESSION or above is None:
             break
         name, index = above._name, above._index
         if type(name) is str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .errors import swallowed
+from .errors import record_error
 from .scope import Scope
 
 
@@ -45,7 +45,7 @@ class Opened:
         try:
             self.close()
         except Exception as error:
-            swallowed("stream", error)
+            record_error("stream", error)
 
 
 async def awaited(
@@ -57,7 +57,7 @@ async def awaited(
         try:
             told(result)
         except Exception as error:
-            swallowed("stream", error)
+            record_error("stream", error)
         return result
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import buffers as buf
 from .buffers import MarkEntry
-from .enclosing import Enclosing
+from .enclosing import EnclosingSpan
 from .foreign import Ended
 from .scope import Scope
 from .step_places import StepPlaces
@@ -27,7 +27,7 @@ _AT_ONCE = 4096
 
 
 @dataclass(slots=True)
-class Taken:
+class Drained:
     """What one flush is about."""
 
     ended: list[Scope]
@@ -43,7 +43,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Change:
+class FlushChanges:
     """What the collector is to be once all is put together; the counts are totals."""
 
     mark_ids: dict[Scope, bytearray] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Change:
     places: StepPlaces = field(default_factory=StepPlaces)
 
 
-class Taking:
+class BufferDrain:
     """What was taken and is in no batch yet."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Taking:
         The marks are taken when it is known which of them have ended: those have all of theirs.
         """
         self._is_portion = is_portion
-        _move(buf.kept, self.scopes)
+        _move(buf.spared_scopes, self.scopes)
         until = _portion_end() if is_portion else None
         for buffers in tuple(buf.registry):
             if until is None:
@@ -103,7 +103,7 @@ class Taking:
                 _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
             if is_dead and not (buffers.scopes or buffers.marks or buffers.foreign):
-                buf.forget(buffers)
+                buf.release(buffers)
 
     def late(self, ended: list[Scope]) -> dict[Scope, None]:
         """Scopes begun since scopes were taken, as far as the marks and `ended` ones name them.
@@ -111,21 +111,21 @@ class Taking:
         A mark, or a scope of another thread that has ended, may hang on one of them: it must be
         known to the journal, and stay. The open ones are all among them.
         """
-        begun: dict[Any, None] = dict.fromkeys(buf.kept.copy())
+        begun: dict[Any, None] = dict.fromkeys(buf.spared_scopes.copy())
         for buffers in tuple(buf.registry):
             begun.update(dict.fromkeys(buffers.scopes.copy()))
-        buf.held.scopes = begun.keys()
+        buf.undroppable.scopes = begun.keys()
         if not begun:
             return {}
         named = {entry[0] for entry in self.marks} | {scope._above for scope in ended}
-        named |= {each.scope for each in named if type(each) is Enclosing}
+        named |= {each.scope for each in named if type(each) is EnclosingSpan}
         late: dict[Any, None] = {}
         for scope in begun:
             each: Any = scope if not scope._end or scope in named else None
             while each in begun and each not in late:
                 late[each] = None
-                each = each._above.scope if type(each._above) is Enclosing else each._above
-        buf.held.scopes = late.keys()
+                each = each._above.scope if type(each._above) is EnclosingSpan else each._above
+        buf.undroppable.scopes = late.keys()
         return {scope: None for scope in late if scope._id}
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 from .buffers import MarkEntry
 from .loops import STEP
 from .phase import unfold
-from .scope import NOWHERE, Scope
+from .scope import NO_SESSION, Scope
 
 MOST_HELD = 100_000
 """Scopes and marks held back; above it the inside of the oldest open step is recorded."""
@@ -47,7 +47,7 @@ class _Inside:
         return len(self.scopes) + len(self.entries)
 
 
-class Thinner:
+class DetailSampler:
     """Decides what the collector records. The flush thread's alone."""
 
     def __init__(self, every: int, slow_factor: float, most_held: int = MOST_HELD) -> None:
@@ -182,7 +182,7 @@ class Thinner:
 def step_of(scope: Any) -> Scope | None:
     """The nearest scope named `step` around one."""
     above = scope._above
-    while above._depth and above is not NOWHERE:
+    while above._depth and above is not NO_SESSION:
         if _is_step(above):
             return above  # type: ignore[no-any-return]
         above = above._above

@@ -6,7 +6,7 @@ import os
 
 from cirron_otel import semconv as sc
 from cirron_otel.sdk import buffers as buf
-from cirron_otel.sdk.collector import Collector, Origin
+from cirron_otel.sdk.collector import FlushBuilder, SessionOrigin
 from cirron_otel.sdk.foreign import ForeignSpans
 from cirron_otel.sdk.joining import Joined
 from cirron_otel.sdk.mark import mark
@@ -28,8 +28,8 @@ class ByHand:
             self.session.id or "", self.session._trace, SEGMENT_RECORDS, SEGMENT_NS, buf.recorded
         )
         resource = {"service.name": "bench", sc.RANK: 0}
-        origin = Origin(os.getpid(), 0, self.session, segments, resource)
-        self.collector = Collector(origin, ForeignSpans())
+        origin = SessionOrigin(os.getpid(), 0, self.session, segments, resource)
+        self.collector = FlushBuilder(origin, ForeignSpans())
         self._entered = Entered(self.session, segments, joined)
 
     def flush(self) -> list[bytes]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from cirron_otel.sdk.buffers import HURRY
-from cirron_otel.sdk.collector import Collected
+from cirron_otel.sdk.buffers import EARLY_FLUSH
+from cirron_otel.sdk.collector import FlushResult
 from cirron_otel.sdk.mark import mark
 from cirron_otel.sdk.measures import Measures
 from cirron_otel.sdk.scope import Scope
@@ -32,10 +32,10 @@ def flush_side(scopes: int, blocks: int) -> None:
     by_hand.flush()
     with Scope("epoch", index=0):  # in training one is open, and journalled, all the time
         by_hand.flush()
-        _compared(by_hand, "a flush's worth", min(HURRY, scopes), 3 * blocks)
+        _compared(by_hand, "a flush's worth", min(EARLY_FLUSH, scopes), 3 * blocks)
         _compared(by_hand, "a backlog", scopes, blocks)
     _marks(by_hand, scopes, blocks)
-    _metrics(by_hand, min(HURRY, scopes), 3 * blocks)
+    _metrics(by_hand, min(EARLY_FLUSH, scopes), 3 * blocks)
     by_hand.close()
 
 
@@ -77,7 +77,7 @@ def _marks(by_hand: ByHand, scopes: int, blocks: int) -> None:
 
 def _metrics(by_hand: ByHand, scopes: int, blocks: int) -> None:
     """What metrics take beside the records: of the flush thread, and nowhere else."""
-    collector, found = by_hand.collector, Collected()
+    collector, found = by_hand.collector, FlushResult()
 
     def flushed() -> None:
         nonlocal found

@@ -130,7 +130,7 @@ METHODS: tuple[tuple[str, str, str, float], ...] = (
 """Method of Subject, what it is called, method of Stock that it is measured by, bar."""
 
 SPURT = 4000
-"""Fewer records than wake the flush thread before its time (`buffers.HURRY`)."""
+"""Fewer records than wake the flush thread before its time (`buffers.EARLY_FLUSH`)."""
 WHILE_FLUSHING = ("scope", "mark", "loop")
 FLUSHED = ("scope", "mark")
 """Whose flush is timed itself."""

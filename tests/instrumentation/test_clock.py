@@ -13,7 +13,7 @@ from cirron_otel.instrumentation.torch import clock as module
 from cirron_otel.instrumentation.torch.clock import CLOSING_S, DEADLINE_S, OFTEN, span
 from cirron_otel.sdk.errors import errors
 from cirron_otel.sdk.phase import Phase
-from cirron_otel.sdk.scope import NOWHERE
+from cirron_otel.sdk.scope import NO_SESSION
 from tests.instrumentation.device import Device, Value
 
 
@@ -29,7 +29,7 @@ def _no_violation(device: Device) -> Any:
     assert device.violations == []
 
 
-def _phase(above: Any = NOWHERE) -> Phase:
+def _phase(above: Any = NO_SESSION) -> Phase:
     """A scope that has run on the host from 1 to 2."""
     phase = Phase.__new__(Phase)
     phase._above, phase._stamps, phase._more = above, None, None
@@ -37,7 +37,7 @@ def _phase(above: Any = NOWHERE) -> Phase:
     return phase
 
 
-def _run(device: Device, milliseconds: float, above: Any = NOWHERE) -> Phase:
+def _run(device: Device, milliseconds: float, above: Any = NO_SESSION) -> Phase:
     """A phase of so much work, settled."""
     phase = _phase(above)
     device.clock.begin(phase)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from cirron_otel.sdk import buffers
-from cirron_otel.sdk.collector import Collected, Collector, Origin
+from cirron_otel.sdk.collector import FlushBuilder, FlushResult, SessionOrigin
 from cirron_otel.sdk.errors import errors
 from cirron_otel.sdk.foreign import ForeignSpans
 from cirron_otel.sdk.joining import Joined
 from cirron_otel.sdk.rows import MarkRow, SpanRow
-from cirron_otel.sdk.scope import NOWHERE, Scope
+from cirron_otel.sdk.scope import NO_SESSION, Scope
 from cirron_otel.sdk.session import Entered, clear_scopes, open_session
 from cirron_otel.sdk.state import state
 from cirron_otel.sdk.traces import Segments
@@ -30,9 +30,9 @@ class OpenSession:
     scope: Scope
     segments: Segments
     foreign: ForeignSpans
-    collector: Collector
+    collector: FlushBuilder
 
-    def collect(self, *, is_last: bool = False) -> Collected:
+    def collect(self, *, is_last: bool = False) -> FlushResult:
         """What the flush thread would find now."""
         return self.collector.collect(is_last=is_last)
 
@@ -44,15 +44,15 @@ class OpenSession:
 
     def leave(self) -> None:
         """Have no session any more, as after `shutdown`."""
-        state.session, state.segments = NOWHERE, None
+        state.session, state.segments = NO_SESSION, None
         clear_scopes()
 
 
 def _clean() -> None:
-    buffers.renew()
+    buffers.reset_after_fork()
     errors.reset()
     clear_scopes()
-    state.session, state.segments, state.resource = NOWHERE, None, None
+    state.session, state.segments, state.resource = NO_SESSION, None, None
     state.recording, state.special = True, False
 
 
@@ -66,9 +66,9 @@ def session_with() -> Iterator[Callable[..., OpenSession]]:
         scope = open_session(joined, None)
         segments = Segments(scope.id or "", scope._trace, _FOREVER, _FOREVER, buffers.recorded)
         foreign = ForeignSpans()
-        origin = Origin(os.getpid(), 0, scope, segments, {"service.name": "test"})
+        origin = SessionOrigin(os.getpid(), 0, scope, segments, {"service.name": "test"})
         Entered(scope, segments, joined)
-        return OpenSession(scope, segments, foreign, Collector(origin, foreign, **options))
+        return OpenSession(scope, segments, foreign, FlushBuilder(origin, foreign, **options))
 
     try:
         yield opened

@@ -10,7 +10,7 @@ from typing import Any
 
 import cirron_otel as ci
 from cirron_otel.sdk import buffers
-from cirron_otel.sdk.scope import NOWHERE
+from cirron_otel.sdk.scope import NO_SESSION
 from cirron_otel.sdk.state import state
 from tests.sdk.spool_trees import Spool, read_spool
 
@@ -25,8 +25,8 @@ def opened(directory: Path, **options: Any) -> Iterator[ci.Profiler]:
         yield profiler
     finally:
         ci.shutdown()
-        buffers.renew()
-        assert state.session is NOWHERE
+        buffers.reset_after_fork()
+        assert state.session is NO_SESSION
         state.recording = True
 
 

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from cirron_otel.sdk import assembly, buffers
-from cirron_otel.sdk.collector import MOST_ATTEMPTS, Collector
+from cirron_otel.sdk.collector import MOST_ATTEMPTS, FlushBuilder
 from cirron_otel.sdk.mark import mark
 from cirron_otel.sdk.scope import Scope
 from cirron_otel.sdk.span_processor import ForeignSpanProcessor
@@ -53,13 +53,13 @@ def test_what_was_taken_waits_for_the_next_attempt(
 @pytest.mark.parametrize(
     ("owner", "part"),
     [
-        (Collector, "_foreign_rows"),
-        (Collector, "_otels"),
+        (FlushBuilder, "_foreign_rows"),
+        (FlushBuilder, "_otels"),
         (assembly, "ids_of"),
         (assembly, "scope_rows"),
         (assembly, "mark_rows"),
         (assembly, "batch_text"),
-        (Collector, "_tell_open"),
+        (FlushBuilder, "_tell_open"),
     ],
 )
 def test_what_was_taken_is_put_together_again(

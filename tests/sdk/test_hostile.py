@@ -22,7 +22,7 @@ from cirron_otel.config.options import OPTIONS
 from cirron_otel.errors import InputError
 from cirron_otel.profiler import Cirron, CirronSpanProcessor, Profiler
 from cirron_otel.sdk import buffers
-from cirron_otel.sdk.scope import NOWHERE, Scope
+from cirron_otel.sdk.scope import NO_SESSION, Scope
 from cirron_otel.sdk.state import state
 from cirron_otel.spool.reader import SpoolReader
 from cirron_otel.spool.verify import verify_spool
@@ -42,8 +42,8 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     logging.getLogger("cirron_otel").setLevel(logging.NOTSET)
     ci.shutdown()
     state.recording = True
-    buffers.renew()
-    assert state.session is NOWHERE
+    buffers.reset_after_fork()
+    assert state.session is NO_SESSION
 
 
 def opened(tmp_path: Path, **options: Any) -> Profiler:

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import NOWHERE
+from cirron_otel.sdk.scope import NO_SESSION
 from cirron_otel.sdk.state import state
 
 from .reading import SESSION, Recorded, recorded
@@ -41,7 +41,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     yield
     ci.shutdown()
-    assert state.session is NOWHERE
+    assert state.session is NO_SESSION
     assert not trace.get_current_span().get_span_context().is_valid
 
 

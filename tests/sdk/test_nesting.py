@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from opentelemetry.sdk.trace import TracerProvider
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import NOWHERE
+from cirron_otel.sdk.scope import NO_SESSION
 from cirron_otel.sdk.state import state
 
 from .nests import ASYNC, PROGRAMS, START, SYNC, Body, Run
@@ -29,7 +29,7 @@ def session() -> Iterator[tuple[Run, Path]]:
         ci.profile(frameworks=[], output_dir=directory, flush_interval=60, provider=provider)
         yield Run(provider.get_tracer("lib")), directory
         ci.shutdown()
-        assert state.session is NOWHERE
+        assert state.session is NO_SESSION
         assert ci.health()["swallowed_errors"] == {}
     finally:
         ci.shutdown()

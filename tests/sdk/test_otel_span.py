@@ -19,7 +19,7 @@ from opentelemetry.trace.status import Status, StatusCode
 import cirron_otel as ci
 from cirron_otel import CirronSpanProcessor
 from cirron_otel.sdk.buffers import registry
-from cirron_otel.sdk.scope import MAX_DEPTH, NOWHERE
+from cirron_otel.sdk.scope import MAX_DEPTH, NO_SESSION
 from cirron_otel.sdk.state import state
 
 from .reading import recorded
@@ -39,7 +39,7 @@ def directory(tmp_path: Path, provider: TracerProvider) -> Iterator[Path]:
     ci.profile(frameworks=[], output_dir=tmp_path, flush_interval=60, provider=provider)
     yield tmp_path
     ci.shutdown()
-    assert state.session is NOWHERE
+    assert state.session is NO_SESSION
     assert ci.health()["swallowed_errors"] == {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.sdk.collector import Collected
+from cirron_otel.sdk.collector import FlushResult
 from cirron_otel.sdk.mark import mark
 from cirron_otel.sdk.pipeline import Pipeline
 from cirron_otel.sdk.scope import Scope
@@ -119,7 +119,7 @@ def test_what_could_not_be_sealed_at_once_is_shown_once_it_is(session: OpenSessi
 
         is_full = True
 
-        def seal(self, found: Collected, _: object) -> None:
+        def seal(self, found: FlushResult, _: object) -> None:
             if self.is_full:
                 self.is_full = False
                 raise OSError("no space")

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import NOWHERE
+from cirron_otel.sdk.scope import NO_SESSION
 from cirron_otel.sdk.step_places import StepPlaces
 
 from .conftest import OpenSession
@@ -122,7 +122,7 @@ def numbers(indexes: list[list[int]]) -> list[int]:
     counted = StepPlaces()
     found = []
     for number, epoch in enumerate(indexes):
-        above = SimpleNamespace(_name="epoch", _index=number, _above=NOWHERE)
+        above = SimpleNamespace(_name="epoch", _index=number, _above=NO_SESSION)
         for index in epoch:
             scope = SimpleNamespace(_name="step", _index=index, _above=above)
             found.append(counted.place(scope, scope._index)["global_step"])

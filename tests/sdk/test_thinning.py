@@ -18,7 +18,7 @@ from cirron_otel.sdk.loops import batches, epochs
 from cirron_otel.sdk.mark import mark
 from cirron_otel.sdk.scope import Scope
 from cirron_otel.sdk.span_processor import ForeignSpanProcessor
-from cirron_otel.sdk.thinning import Thinner, note_references
+from cirron_otel.sdk.thinning import DetailSampler, note_references
 from tests.sdk.conftest import OpenSession
 
 Open = Callable[..., OpenSession]
@@ -40,7 +40,7 @@ def loss_of(marks: list[Any]) -> list[tuple[str, Any]]:
 
 
 def test_every_third_step_keeps_its_inside_and_every_step_itself(session_with: Open) -> None:
-    thinner = Thinner(3, NEVER_SLOW)
+    thinner = DetailSampler(3, NEVER_SLOW)
     here = session_with(thinner=thinner)
     for index in batches(range(7)):
         with Scope("forward"), Scope("attention"):
@@ -58,7 +58,7 @@ def test_every_third_step_keeps_its_inside_and_every_step_itself(session_with: O
 
 
 def test_a_mark_that_moved_is_named_by_its_step(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(100, NEVER_SLOW), overhead_every=0)
+    here = session_with(thinner=DetailSampler(100, NEVER_SLOW), overhead_every=0)
     for index in batches(range(2)):
         with Scope("forward"):
             mark("loss", index)
@@ -68,7 +68,7 @@ def test_a_mark_that_moved_is_named_by_its_step(session_with: Open) -> None:
 
 
 def test_the_inside_waits_until_its_step_has_ended(session_with: Open) -> None:
-    thinner = Thinner(1, NEVER_SLOW)
+    thinner = DetailSampler(1, NEVER_SLOW)
     here = session_with(thinner=thinner)
     with Scope("step"):
         with Scope("forward"):
@@ -86,7 +86,7 @@ def test_the_inside_waits_until_its_step_has_ended(session_with: Open) -> None:
 
 
 def test_a_failed_step_keeps_its_inside(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in batches(range(4)):
         with contextlib.suppress(ValueError), Scope("forward"):
             if index == 2:
@@ -99,7 +99,7 @@ def test_a_failed_step_keeps_its_inside(session_with: Open) -> None:
 
 
 def test_a_step_with_an_error_status_keeps_its_inside(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in range(3):
         with contextlib.suppress(ValueError), Scope("step", index):
             with Scope("forward"):
@@ -110,7 +110,7 @@ def test_a_step_with_an_error_status_keeps_its_inside(session_with: Open) -> Non
 
 
 def test_a_slow_step_keeps_its_inside(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, 2.0))
+    here = session_with(thinner=DetailSampler(1000, 2.0))
     for index in range(12):
         step = Scope("step", index)
         with step, Scope("forward"):
@@ -121,7 +121,7 @@ def test_a_slow_step_keeps_its_inside(session_with: Open) -> None:
 
 
 def test_before_five_steps_none_is_slow(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, 2.0))
+    here = session_with(thinner=DetailSampler(1000, 2.0))
     for index, length in enumerate((1, 10, 100, 1000, 10_000, 100_000)):
         step = Scope("step", index)
         with step, Scope("forward"):
@@ -131,7 +131,7 @@ def test_before_five_steps_none_is_slow(session_with: Open) -> None:
 
 
 def test_scopes_outside_of_steps_stay(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for _ in epochs(range(3)):
         with Scope("validate"), Scope("forward"):
             pass
@@ -145,7 +145,7 @@ def test_scopes_outside_of_steps_stay(session_with: Open) -> None:
 
 
 def test_steps_inside_of_a_step_stay(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in range(2):
         with Scope("step", index), Scope("micro"), Scope("step", 10 + index), Scope("forward"):
             pass
@@ -157,7 +157,7 @@ def test_steps_inside_of_a_step_stay(session_with: Open) -> None:
 
 
 def test_a_late_child_follows_its_step(session_with: Open) -> None:
-    thinner = Thinner(1000, NEVER_SLOW)
+    thinner = DetailSampler(1000, NEVER_SLOW)
     here = session_with(thinner=thinner)
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_a_late_child_follows_its_step(session_with: Open) -> None:
 
 
 def test_the_mark_of_an_open_scope_moves_when_its_step_is_decided(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     with Scope("step", 0):
         pass
     here.rows()
@@ -205,7 +205,7 @@ def test_the_mark_of_an_open_scope_moves_when_its_step_is_decided(session_with: 
 
 
 def test_what_others_refer_to_stays(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(ForeignSpanProcessor(here.foreign))
     tracer = provider.get_tracer("client")
@@ -228,7 +228,7 @@ def test_what_others_refer_to_stays(session_with: Open) -> None:
 
 
 def test_a_foreign_span_sealed_before_its_step_ended_keeps_its_parent(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(ForeignSpanProcessor(here.foreign))
     with Scope("step", 0):
@@ -243,7 +243,7 @@ def test_a_foreign_span_sealed_before_its_step_ended_keeps_its_parent(session_wi
 
 
 def test_what_other_processors_ask_for_at_the_end_is_no_reference(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in range(2):
         with Scope("step", index):
             with Scope("forward") as inner:
@@ -254,7 +254,7 @@ def test_what_other_processors_ask_for_at_the_end_is_no_reference(session_with: 
 
 
 def test_overhead_of_what_goes_is_added_to_what_stays(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in range(2):
         with Scope("step", index) as step, Scope("forward") as outer, Scope("inner") as inner:
             pass
@@ -265,7 +265,7 @@ def test_overhead_of_what_goes_is_added_to_what_stays(session_with: Open) -> Non
 
 
 def test_too_much_held_back_lets_the_oldest_step_through(session_with: Open) -> None:
-    thinner = Thinner(1000, NEVER_SLOW, most_held=10)
+    thinner = DetailSampler(1000, NEVER_SLOW, most_held=10)
     here = session_with(thinner=thinner)
     with Scope("step", 0):
         pass
@@ -286,7 +286,7 @@ def test_too_much_held_back_lets_the_oldest_step_through(session_with: Open) -> 
 
 
 def test_the_end_lets_everything_through(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     with Scope("step", 0):
         pass
     here.rows()
@@ -300,7 +300,7 @@ def test_the_end_lets_everything_through(session_with: Open) -> None:
 
 
 def test_a_dropped_step_does_not_hold_its_inside_for_ever(session_with: Open) -> None:
-    thinner = Thinner(1000, NEVER_SLOW)
+    thinner = DetailSampler(1000, NEVER_SLOW)
     here = session_with(thinner=thinner)
     with Scope("step", 0):
         pass
@@ -319,7 +319,7 @@ def test_verdicts_are_forgotten_in_time(
     session_with: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thinning, "_REMEMBERED", 3)
-    thinner = Thinner(1000, NEVER_SLOW)
+    thinner = DetailSampler(1000, NEVER_SLOW)
     here = session_with(thinner=thinner)
     for _ in batches(range(50)):
         with Scope("forward"):
@@ -330,7 +330,7 @@ def test_verdicts_are_forgotten_in_time(
 
 
 def test_flushes_in_between_change_nothing(session_with: Open) -> None:
-    thinner = Thinner(4, NEVER_SLOW)
+    thinner = DetailSampler(4, NEVER_SLOW)
     here = session_with(thinner=thinner, overhead_every=0)
     spans: list[Any] = []
     marks: list[Any] = []
@@ -362,7 +362,7 @@ def test_flushes_in_between_change_nothing(session_with: Open) -> None:
 
 
 def test_foreign_spans_are_not_thinned(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(1000, NEVER_SLOW))
+    here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     assert isinstance(here.foreign, ForeignSpans)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(ForeignSpanProcessor(here.foreign))
@@ -373,7 +373,7 @@ def test_foreign_spans_are_not_thinned(session_with: Open) -> None:
 
 
 def test_slow_is_measured_against_recent_steps_alone(session_with: Open) -> None:
-    here = session_with(thinner=Thinner(10_000, 2.0))
+    here = session_with(thinner=DetailSampler(10_000, 2.0))
     lengths = [1000] * 150 + [3000] * 60 + [6001, 3000]
     for index, length in enumerate(lengths):
         step = Scope("step", index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ..patches import Patches
 from .compiled import find_parameter
 from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
@@ -103,7 +103,7 @@ def _seek(tracker: Tracker, tensors: Any) -> None:
         if found is not None and tracker.compiled is not None:
             tracker.compiled.version = found()._version
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
 
 
 class Checkpoints:

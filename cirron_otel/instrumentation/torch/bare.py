@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...sdk.clock import now
-from ...sdk.phase import STEPS, Phase, Whole, begin
+from ...sdk.phase import STEPS, LoaderPassSpan, Phase, begin
 from ...sdk.state import CONTEXT
 from .accumulation import Gradients
 from .iteration import Iteration, new_step
@@ -56,7 +56,7 @@ class Bare:
         self.gradients = Gradients(tracker.shared)
         self.iteration: Iteration | None = None
         """The step that was made last; a further optimizer may step in it."""
-        self.evaluation: Whole | None = None
+        self.evaluation: LoaderPassSpan | None = None
         self.evaluates = False
         """Whether the forward that runs is one of an evaluation."""
         self.model: Any = None
@@ -248,7 +248,7 @@ class Bare:
                 return False
             self.close()
             numbers = self._passes.numbers
-            scope = self.evaluation = Whole.__new__(Whole)
+            scope = self.evaluation = LoaderPassSpan.__new__(LoaderPassSpan)
             scope._ends = None
             begin(scope, EVALUATIONS[0], numbers.evaluations, None, above, _get(), now())
             numbers.evaluations += 1

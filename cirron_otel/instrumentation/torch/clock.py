@@ -14,7 +14,7 @@ from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ..patches import Patches
 
 DEADLINE_S = 10.0
@@ -123,7 +123,7 @@ class Clock:
             first = self._stamp()
             scope._stamps = None if first is None else [first, first]
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
 
     def end(self, scope: Any) -> None:
         """It ends on the stream, here; again, if it has ended before."""
@@ -141,7 +141,7 @@ class Clock:
             if last is not None:
                 scope._stamps = [first, last]
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
 
     def _stamp(self) -> Stamp | None:
         source = self._source
@@ -190,7 +190,7 @@ class Clock:
                 due = self._seconds() + DEADLINE_S
                 stamp.line.waiting.append(_Told(stamp, told, lambda: then(step), due))
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
 
     def poll(self) -> None:
         """Read what is done of the calling thread's."""
@@ -216,7 +216,7 @@ class Clock:
                 line.waiting.popleft()
                 self._finish(entry, line, is_done=is_done)
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
         finally:
             line.lock.release()
 
@@ -224,7 +224,7 @@ class Clock:
         try:
             return bool(entry.is_done())
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
             entry.due = 0.0
             return False
 
@@ -250,7 +250,7 @@ class Clock:
                 self.unread += 1
                 entry.give_up(line.left)
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Clock:
                 while line.waiting:
                     self._finish(line.waiting.popleft(), line, is_done=False)
         except Exception as error:
-            swallowed("cuda", error)
+            record_error("cuda", error)
 
     def _quiet(self) -> None:
         """Return when no thread is asking any more. Those that come now know that they may not."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.phase import leave
 from ...sdk.state import state
 from ..patches import Patches
@@ -76,7 +76,7 @@ class Compiled:
                 call.backwards = tracker.backwards
                 call.may_be_loss = kind != OPTIMIZER and was_forward and owner is None
         except Exception as error:
-            swallowed("torch", error)
+            record_error("torch", error)
 
     def _leave(self, tracker: Tracker, frame: Any) -> None:
         call, tracker.compiled = tracker.compiled, None
@@ -99,7 +99,7 @@ class Compiled:
             else:
                 tracker.exit(call.phase, call.kind & ~COMPILED, error)
         except Exception as problem:
-            swallowed("torch", problem)
+            record_error("torch", problem)
 
 
 def _turn_into_step(tracker: Tracker, phase: Any) -> None:

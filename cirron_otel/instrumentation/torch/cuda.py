@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...config import Config
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ..patches import Patches
 from .clock import Clock
 
@@ -102,7 +102,7 @@ class Memory:
             if self._cuda.is_initialized():
                 self._cuda.reset_peak_memory_stats()
         except Exception as error:
-            swallowed("cuda memory", error)
+            record_error("cuda memory", error)
 
     def end(self, step: Any) -> None:
         """It ends: `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes`, of the device
@@ -119,7 +119,7 @@ class Memory:
                     attrs[key] = max(found[name]["all"]["peak"], attrs.get(key, 0))
                 self._cuda.reset_peak_memory_stats()
         except Exception as error:
-            swallowed("cuda memory", error)
+            record_error("cuda memory", error)
 
 
 def _always(_device: int) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ...sdk.errors import reported, swallowed
+from ...sdk.errors import record_error, report_problem
 from ...sdk.state import state
 from ..base import FrameworkHooks, HookContext, RankCallback
 from ..patches import Patches
@@ -164,7 +164,7 @@ class TorchHooks(FrameworkHooks):
             lost = ", ".join(names)
             self.not_recorded += names
             message = f"torch {version} is not as expected ({problem}): not recorded: {lost}"
-            reported(f"torch: {lost}", message)
+            report_problem(f"torch: {lost}", message)
 
     def health(self) -> dict[str, Any]:
         """Return the parts that are not recorded."""
@@ -201,4 +201,4 @@ class TorchHooks(FrameworkHooks):
             if self.shared.clock is not None:
                 self.shared.clock.close()
         except Exception as error:
-            swallowed("torch", error)
+            record_error("torch", error)

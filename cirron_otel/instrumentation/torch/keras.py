@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import LOAD, OPTIMIZER
@@ -56,7 +56,7 @@ def begin(tracker: Tracker, optimizer: Any) -> Any:
         tracker.stepped += 1
         return open_step(tracker, optimizer)
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
         return None
 
 
@@ -66,4 +66,4 @@ def end(tracker: Tracker, phase: Any, error: BaseException | None = None) -> Non
         tracker.was_forward = tracker.iteration is not None
         tracker.exit(phase, OPTIMIZER, error)
     except Exception as failure:
-        swallowed("torch", failure)
+        record_error("torch", failure)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...sdk.clock import now
-from ...sdk.errors import swallowed
-from ...sdk.otel_span import Constant
+from ...sdk.errors import record_error
+from ...sdk.otel_span import SharedAttributes
 from ...sdk.state import CONTEXT, state
 from ..patches import Patches
 from .bare import Bare
@@ -196,7 +196,7 @@ class Modules:
                 tracker.passes.called(module, arguments)
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
-            swallowed("torch", error)
+            record_error("torch", error)
             return None
 
     def _is_loss(self, tracker: Tracker, known: Known, arguments: Any) -> bool:
@@ -261,7 +261,7 @@ class Modules:
         shown = module
         while type(shown).__name__ == "OptimizedModule" and hasattr(shown, "_orig_mod"):
             shown = shown._orig_mod
-        attrs = Constant(module=type(shown).__name__)
+        attrs = SharedAttributes(module=type(shown).__name__)
         known[key] = made = Known(reference, kind, attrs)
         if kind == FORWARD:
             made.parameter = _first_trained(module)
@@ -347,7 +347,7 @@ def _is_model(module: Any) -> bool:
     try:
         return next(iter(module.parameters()), None) is not None
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
         return True  # no criterion has such
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context.context import Context
 
 from ...sdk.clock import now
-from ...sdk.phase import Phase, Step, Whole, begin, make_current
+from ...sdk.phase import LoaderPassSpan, Phase, Step, begin, make_current
 from ...sdk.scope import Scope
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...sdk.unwinding import Place, keep
@@ -58,7 +58,7 @@ class Pass:
         self.is_firm = False
         """Whether it is an evaluation whatever happens: gradients are off where it fetches."""
         self.is_decided = False
-        self.scope: Whole | None = None
+        self.scope: LoaderPassSpan | None = None
         """Its epoch or evaluation; None where the epoch is somebody else's."""
         self.driver: Any = self.iterator
         """Whose fetches begin steps: its own iterator, or one that turns inside."""
@@ -146,7 +146,7 @@ class Pass:
 
     def open(self, name: str, index: int, above: Any) -> None:
         """Open its scope, and let that be current."""
-        scope = Whole.__new__(Whole)
+        scope = LoaderPassSpan.__new__(LoaderPassSpan)
         scope._ends = None
         begin(scope, name, index, None, above, self.base, now())
         self.within = make_current(scope, self.base)
@@ -167,7 +167,9 @@ class Pass:
         for phase in held:
             self.settle(phase)
 
-    def close(self, at: int, ended: Callable[[Whole], None], left: Place | None = None) -> None:
+    def close(
+        self, at: int, ended: Callable[[LoaderPassSpan], None], left: Place | None = None
+    ) -> None:
         """It is over, at `at` (monotonic ns) at the earliest; `ended` is told of an epoch.
 
         `left`: an exception may have left it there. Then it waits (`sdk.unwinding`).
@@ -200,7 +202,7 @@ class Pass:
         current: Any = context.get(SCOPE_KEY)
         if step is not None and (current is step or current is self.scope):
             _set(carried(context, self.base))
-        if isinstance(current, (Whole, Step)) and (current._until or not current._id):
+        if isinstance(current, (LoaderPassSpan, Step)) and (current._until or not current._id):
             _set(carried(context, self.base))
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...sdk.buffers import local
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.scope import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from ...sdk.phase import Fetched, Phase
+    from ...sdk.phase import LoopFetches, Phase
     from .iteration import Iteration
     from .shared import Shared
 
@@ -49,7 +49,7 @@ class OpenStep:
         """Number of steps of loaders' passes, counted with `detail_every` only."""
         self.buffers: Any = None
         self.clock: Any = shared.clock
-        self.batch: Fetched | None = None
+        self.batch: LoopFetches | None = None
         """Set while a manual loop (`ci.batches`) fetches its next item: fetches belong to that."""
         self.stepped = 0
         """Number of optimizer steps begun."""
@@ -95,4 +95,4 @@ class OpenStep:
         self.has_failed, self.is_plain = True, False
         if not isinstance(error, Exception):
             raise error
-        swallowed("torch", error)
+        record_error("torch", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.state import state
 from ..patches import Patches
 from .iteration import MANY
@@ -88,7 +88,7 @@ class Makings:
             try:
                 shared.optimizer_made(self)
             except Exception as error:
-                swallowed("torch", error)
+                record_error("torch", error)
             original(self, *args, **kwargs)
 
         patches.replace(Optimizer, "__init__", __init__)
@@ -247,7 +247,7 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
         if iteration is not None:
             mark_skipped(iteration.step)
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
 
 
 def look(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
@@ -266,7 +266,7 @@ def look(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
             elif clock is not None:
                 clock.read(step, value, mark_skipped)
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
 
 
 def _is_fused(optimizer: Any) -> bool:

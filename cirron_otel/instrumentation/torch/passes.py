@@ -10,10 +10,10 @@ import weakref
 from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Any
 
-from ...sdk.buffers import pressure
+from ...sdk.buffers import hooks
 from ...sdk.clock import now
 from ...sdk.phase import LOOP_KEY, STEPS, Step
-from ...sdk.scope import NOWHERE
+from ...sdk.scope import NO_SESSION
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ...sdk.unwinding import Place, keep, loop_left
 from .ahead import Uses
@@ -57,8 +57,8 @@ class Passes(OpenPasses):
     def arrange(self, iterator: Any) -> bool:
         """Open the step that a fetch of `iterator` belongs to; False if nothing is recorded."""
         tracker = self._tracker
-        if state.session is NOWHERE:
-            pressure.first()
+        if state.session is NO_SESSION:
+            hooks.first()
             if not state.recording:
                 return False
         if not tracker.shared.has_tasks and running_loop() is not None:

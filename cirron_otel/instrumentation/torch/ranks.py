@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 
 
 class Ranks:
@@ -34,4 +34,4 @@ class Ranks:
                 self._is_known = True
                 self._found(int(distributed.get_rank()), int(distributed.get_world_size()))
         except Exception as error:
-            swallowed("rank", error)
+            record_error("rank", error)

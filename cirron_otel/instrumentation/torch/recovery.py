@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context.context import Context
 
 from ...sdk.clock import now
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.phase import Phase
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY
 from .left_open import break_off
@@ -52,7 +52,7 @@ def start_over(tracker: Tracker) -> None:
             _close(phase)
         _leave()
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
     passes = tracker.passes
     tracker.__init__(tracker.shared, passes.numbers)  # type: ignore[misc]
 

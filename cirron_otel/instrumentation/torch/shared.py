@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ...sdk.otel_span import Constant
+from ...sdk.otel_span import SharedAttributes
 
 
 class Shared:
@@ -32,7 +32,7 @@ class Shared:
         """Models that were called in training and with gradients on."""
         self.parameter: Any = None
         """A weak reference to a parameter that is trained."""
-        self.optimizers: dict[int, Constant] = {}
+        self.optimizers: dict[int, SharedAttributes] = {}
         """Attributes of the steps of those that have stepped and live, by their ids."""
         self._references: dict[int, Any] = {}
         self.optimizers_made = 0
@@ -73,10 +73,10 @@ class Shared:
         self.gate.is_shared = len(self.trackers) > 1
         self.gate.is_open = not self.is_over
 
-    def meet(self, optimizer: Any) -> Constant:
+    def meet(self, optimizer: Any) -> SharedAttributes:
         """Return the attributes of an optimizer that steps for the first time."""
         key, known = id(optimizer), self.optimizers
-        made = known[key] = Constant(optimizer=type(optimizer).__name__)
+        made = known[key] = SharedAttributes(optimizer=type(optimizer).__name__)
         references = self._references
 
         def forget(_: Any) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context.context import Context
 
-from ...sdk.buffers import pressure
+from ...sdk.buffers import hooks
 from ...sdk.clock import now
-from ...sdk.enclosing import Enclosing, innermost
-from ...sdk.phase import STEPS, Phase, Step, Whole, begin, enter, leave
-from ...sdk.scope import NOWHERE
+from ...sdk.enclosing import EnclosingSpan, innermost
+from ...sdk.phase import STEPS, LoaderPassSpan, Phase, Step, begin, enter, leave
+from ...sdk.scope import NO_SESSION
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
 from .open_passes import Numbers
@@ -156,9 +156,9 @@ class Tracker(OpenStep):
             return None
         if not self.shared.has_tasks and running_loop() is not None:
             self.shared.divide()
-        if state.session is NOWHERE:
+        if state.session is NO_SESSION:
             # A forked child opens its session now, or turns out to be a loader's worker.
-            pressure.first()
+            hooks.first()
             if not state.recording:
                 return None
             context = _get()
@@ -259,7 +259,7 @@ class Tracker(OpenStep):
         elif self.passes.tails.takes(phase):
             pass  # it belongs to a step that was over but for this
         elif not self.bare.takes(phase, kind):
-            if type(above) is Enclosing:
+            if type(above) is EnclosingSpan:
                 above.took()
             self._note(kind)
             own = self.passes.training
@@ -310,7 +310,7 @@ class Tracker(OpenStep):
                 if above._name == name:
                     return True
                 is_step = is_step or above._name in STEPS
-            elif isinstance(above, Whole):
+            elif isinstance(above, LoaderPassSpan):
                 return False
             above = above._above
         return False

@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any
 
-from ...sdk.phase import Step, Whole
+from ...sdk.phase import LoaderPassSpan, Step
 from ...sdk.state import CONTEXT, SCOPE_KEY
 from .kinds import LOAD
 from .recovery import finish
@@ -92,7 +92,7 @@ def _around(context: Any, trackers: list[Tracker]) -> Tracker | None:
     """The tracker that has opened the innermost step or pass around `context`, if that is open."""
     scope = context.get(SCOPE_KEY)
     while scope is not None and scope._depth:
-        if isinstance(scope, (Step, Whole)) and not scope._until:
+        if isinstance(scope, (Step, LoaderPassSpan)) and not scope._until:
             return next((each for each in trackers if each.has_open(scope)), None)
         scope = scope._above
     return None

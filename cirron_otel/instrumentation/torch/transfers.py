@@ -14,9 +14,9 @@ from typing import Any
 
 from ...sdk.buffers import local
 from ...sdk.clock import now
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.phase import Phase
-from ...sdk.scope import NOWHERE
+from ...sdk.scope import NO_SESSION
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
 from .kinds import NO_TRANSFER, TRANSFER
@@ -181,7 +181,7 @@ class Copies(Phase):
         return (
             bool(self._grows)
             and _begun() == self._begun
-            and _get().get(SCOPE_KEY, NOWHERE) is self._around
+            and _get().get(SCOPE_KEY, NO_SESSION) is self._around
             and now() - self._until <= GAP_NS
         )
 
@@ -200,11 +200,11 @@ class Copies(Phase):
                 self._extend(error)
             else:
                 self._tracker.exit(self, TRANSFER, error)
-                self._around = _get().get(SCOPE_KEY, NOWHERE)
+                self._around = _get().get(SCOPE_KEY, NO_SESSION)
             if error is not None:
                 self.over()
         except Exception as problem:
-            swallowed("torch", problem)
+            record_error("torch", problem)
 
     def _extend(self, error: BaseException | None) -> None:
         tracker, iteration = self._tracker, self._tracker.iteration
@@ -261,7 +261,7 @@ def _begin(tracker: Tracker, size: int) -> Copies | None:
         phase.opened(tracker)
         return copies
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
         return None
 
 
@@ -284,7 +284,7 @@ def _size(
         except RuntimeError:
             return 0  # a sparse tensor does not say
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
         return None
 
 

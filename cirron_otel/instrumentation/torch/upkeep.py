@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...sdk.errors import swallowed
-from ...sdk.otel_span import Constant
+from ...sdk.errors import record_error
+from ...sdk.otel_span import SharedAttributes
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import CLIP_GRAD, NAMES, NO_UPKEEP, OPTIMIZER, PARTIAL, SCHEDULER, ZERO_GRAD
@@ -88,7 +88,7 @@ def _of(
     try:
         return attributes(args, kwargs)
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
         return {}
 
 
@@ -98,18 +98,18 @@ def _add(
     try:
         ended(attrs, args, kwargs)
     except Exception as error:
-        swallowed("torch", error)
+        record_error("torch", error)
 
 
 def constant(**attrs: Any) -> Attributes:
     """The same attributes for every call."""
-    made = Constant(**attrs)
+    made = SharedAttributes(**attrs)
     return lambda _args, _kwargs: made
 
 
 def named(key: str) -> Attributes:
     """The name of the class of a method's object, as the attribute `key`."""
-    known: dict[type, Constant] = {}
+    known: dict[type, SharedAttributes] = {}
 
     def attributes(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
         kind = type(args[0])
@@ -117,7 +117,7 @@ def named(key: str) -> Attributes:
         if found is None:
             if len(known) > _MOST_CLASSES:
                 known.clear()  # classes made one after the other
-            found = known[kind] = Constant({key: kind.__name__})
+            found = known[kind] = SharedAttributes({key: kind.__name__})
         return found
 
     return attributes

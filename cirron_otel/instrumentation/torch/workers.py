@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ...sdk.errors import swallowed
+from ...sdk.errors import record_error
 from ...sdk.scope import Scope
 from ..patches import Patches
 
@@ -80,7 +80,7 @@ class WorkerLoop:
             end = self._opening()(worker)
             watch_fetches(worker)
         except Exception as error:
-            swallowed("worker", error)
+            record_error("worker", error)
             return _nothing
         return end
 

@@ -54,7 +54,7 @@ GUARDS = {
     "cirron_otel.sdk.inference:_result", "cirron_otel.sdk.loops:_leave",
     "cirron_otel.sdk.starting:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
     "cirron_otel.sdk.scope:Scope.suspend", "cirron_otel.sdk.scope:Scope.resume",
-    "cirron_otel.sdk.rare_parts:More.__init__", "cirron_otel.exporter.delivery:Delivery._run",
+    "cirron_otel.sdk.rare_parts:SpanExtras.__init__", "cirron_otel.exporter.delivery:Delivery._run",
 }  # fmt: skip
 # Methods of the Span that a scope is, of the object that `inference()` gives and of the streams
 # that it hands out: user code calls them, too. And the words for what went wrong.
@@ -241,9 +241,9 @@ def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]
         report["said"] = what_was_said()
     ci.shutdown(0.1)
     state.recording = True
-    buffers.renew()
+    buffers.reset_after_fork()
     # Nothing that is broken is left in these.
-    buffers.pressure.first = buffers.pressure.wake = lambda: None
+    buffers.hooks.first = buffers.hooks.wake = lambda: None
     return report
 
 
@@ -272,7 +272,7 @@ def main() -> None:
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = url
     os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
     truth = train(new_provider())
-    buffers.renew()
+    buffers.reset_after_fork()
     for number, fault in enumerate(list(faults())):
         if number % parts == part:
             place = directory / str(number)
