@@ -17,7 +17,7 @@ from ..errors import TargetError
 from ..ids import is_id
 from ..state_database import open_database
 from .reader import BatchFile
-from .rows import BatchRows, rows_of, shown
+from .rows import IndexedBatch, rows_of, shown
 
 _SCHEMA = """
 CREATE TABLE file (no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLOB);
@@ -163,7 +163,7 @@ def _disk_errors() -> Iterator[None]:
         ) from None
 
 
-def _spans(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
+def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for position, span in enumerate(rows.spans):
         yield (
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
@@ -172,7 +172,7 @@ def _spans(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-def _mark_rows(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
+def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for position, mark in enumerate(rows.marks):
         value = mark.value if mark.value is not None else mark.value_nonfinite
         yield (
@@ -181,7 +181,7 @@ def _mark_rows(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-def _snapshots(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
+def _snapshots(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for position, each in enumerate(rows.snapshots):
         blob = None if each.blob_uri is None else each.blob_uri.encode("utf-8", "surrogatepass")
         yield (
@@ -189,7 +189,7 @@ def _snapshots(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-def _listed(file: int, rows: BatchRows) -> Iterator[tuple[Any, ...]]:
+def _listed(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for span in rows.spans:
         for mark_id in span.mark_ids:
             yield file, key_of(span.id), key_of(mark_id)

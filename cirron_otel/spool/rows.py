@@ -1,25 +1,27 @@
-"""What an index keeps of a batch: plain rows, from well-formed and from odd records alike."""
+"""The rows of an index: the fields of a batch that reports use, whether well-formed or not."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from .. import exactjson
 from ..errors import InputError
+from ..records.schema import FROM_USER, Mark, Shape, Snapshot, Span, shapes_of
 
 _ERROR = 2
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 MAX_TEXT = 500
-"""Longer names and values are cut: rows are for showing, never for converting."""
+"""Longer names and values are truncated: rows are for display, never for conversion."""
 
 
-class SpanRow(Struct):
-    """The fields of a span that the index keeps; `mark_ids` are its list."""
+class IndexedSpan(Struct):
+    """The fields of a span that the index stores."""
 
     id: str | None = None
     parent_id: str | None = None
@@ -36,7 +38,7 @@ class SpanRow(Struct):
 
     @property
     def error(self) -> str | None:
-        """What the span's status says where it is an error."""
+        """The message of the span's status if it is an error, `error` if that has no message."""
         status = self.otel.get("status") if isinstance(self.otel, dict) else None
         if not isinstance(status, dict) or status.get("code") != _ERROR:
             return None
@@ -44,8 +46,8 @@ class SpanRow(Struct):
         return message if isinstance(message, str) and message else "error"
 
 
-class MarkRow(Struct):
-    """The fields of a mark that the index keeps."""
+class IndexedMark(Struct):
+    """The fields of a mark that the index stores."""
 
     id: str | None = None
     span_id: str | None = None
@@ -56,8 +58,8 @@ class MarkRow(Struct):
     ts_ns: int | None = None
 
 
-class SnapshotRow(Struct):
-    """The fields of a snapshot that the index keeps."""
+class IndexedSnapshot(Struct):
+    """The fields of a snapshot that the index stores."""
 
     id: str | None = None
     span_id: str | None = None
@@ -65,27 +67,21 @@ class SnapshotRow(Struct):
     blob_uri: str | None = None
 
 
-class BatchRows(Struct):
+class IndexedBatch(Struct):
     """The rows of one batch."""
 
     sdk_version: str | None = None
     batch_id: str | None = None
-    spans: list[SpanRow] = []
-    marks: list[MarkRow] = []
-    snapshots: list[SnapshotRow] = []
+    spans: list[IndexedSpan] = []
+    marks: list[IndexedMark] = []
+    snapshots: list[IndexedSnapshot] = []
 
 
-_decoder = msgspec.json.Decoder(BatchRows)
+_decoder = msgspec.json.Decoder(IndexedBatch)
 
 
-_TEXTS = frozenset({"id", "parent_id", "span_id", "kind", "value_nonfinite", "blob_uri"})
-_SHOWN = frozenset({"name", "tensor_name"})
-_INTEGERS = frozenset({"start_ns", "end_ns", "ts_ns", "pid", "rank", "thread_id", "gpu_ns"})
-_Row = TypeVar("_Row", SpanRow, MarkRow, SnapshotRow)
-
-
-def rows_of(data: bytes) -> BatchRows:
-    """The rows of a batch. What has another type than it should have is None, or shown as JSON."""
+def rows_of(data: bytes) -> IndexedBatch:
+    """Return the rows of a batch. A value of an unexpected type is None, or its JSON as text."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -93,18 +89,27 @@ def rows_of(data: bytes) -> BatchRows:
     try:
         batch = exactjson.loads(data)
     except InputError:
-        return BatchRows()
+        return IndexedBatch()
     if not isinstance(batch, dict):
-        return BatchRows()
-    rows = BatchRows(sdk_version=_text(batch, "sdk_version"), batch_id=_text(batch, "batch_id"))
-    rows.spans.extend(_row(SpanRow, span) for span in _objects(batch, "spans"))
-    rows.marks.extend(_row(MarkRow, mark) for mark in _objects(batch, "marks"))
-    rows.snapshots.extend(_row(SnapshotRow, each) for each in _objects(batch, "snapshots"))
-    return rows
+        return IndexedBatch()
+    return IndexedBatch(
+        sdk_version=_text(batch.get("sdk_version")),
+        batch_id=_text(batch.get("batch_id")),
+        spans=[IndexedSpan(**_values(_SPAN, span)) for span in _objects(batch, "spans")],
+        marks=[IndexedMark(**_values(_MARK, mark)) for mark in _objects(batch, "marks")],
+        snapshots=[
+            IndexedSnapshot(**_values(_SNAPSHOT, each)) for each in _objects(batch, "snapshots")
+        ],
+    )
+
+
+def _values(converters: dict[str, Callable[[Any], Any]], record: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row for a record of any shape."""
+    return {name: convert(record.get(name)) for name, convert in converters.items()}
 
 
 def shown(value: Any) -> str | None:
-    """A value as text for people: at most 500 characters, always valid UTF-8."""
+    """Return a value as text for display: at most 500 characters, always valid UTF-8."""
     if value is None or (isinstance(value, str) and value.isascii() and len(value) <= MAX_TEXT):
         return value
     text = value if isinstance(value, str) else exactjson.dumps_ascii(value)
@@ -112,7 +117,7 @@ def shown(value: Any) -> str | None:
 
 
 def number_of(value: str | None) -> float | None:
-    """The finite number that a shown value is, as JSON writes numbers; None where it is none."""
+    """Return the finite number that `value` represents in JSON's notation, or None."""
     if value is None or not _NUMBER.fullmatch(value):
         return None
     number = float(value)
@@ -120,30 +125,32 @@ def number_of(value: str | None) -> float | None:
 
 
 def _objects(batch: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The records in a list of a batch; one that is no object counts as an empty one."""
+    """Return the records in a list of a batch; one that is not an object counts as empty."""
     records = batch.get(key)
     if not isinstance(records, list):
         return []
     return [record if isinstance(record, dict) else {} for record in records]
 
 
-def _text(batch: dict[str, Any], key: str) -> str | None:
-    value = batch.get(key)
+def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _row(kind: type[_Row], record: dict[str, Any]) -> _Row:
-    """A row of a record of any shape."""
-    row = kind()
-    for name in kind.__struct_fields__:
-        value = record.get(name)
-        if name in _SHOWN:
-            value = shown(value)
-        elif name in _TEXTS:
-            value = value if isinstance(value, str) else None
-        elif name in _INTEGERS:
-            value = value if type(value) is int else None
-        elif name == "mark_ids":
-            value = [each for each in value if isinstance(each, str)] if type(value) is list else []
-        setattr(row, name, value)
-    return row
+def _converter(shape: Shape) -> Callable[[Any], Any]:
+    if shape.types == (str,):
+        return shown if FROM_USER in shape.constraints else _text
+    if shape.types == (int,) and FROM_USER not in shape.constraints:
+        return lambda value: value if type(value) is int else None
+    if get_origin(shape.types[0]) is list:
+        return lambda value: [e for e in value if isinstance(e, str)] if type(value) is list else []
+    return lambda value: value
+
+
+def _converters(row: type[Struct], record: type[Struct]) -> dict[str, Callable[[Any], Any]]:
+    shapes = shapes_of(record)
+    return {name: _converter(shapes[name]) for name in row.__struct_fields__}
+
+
+_SPAN = _converters(IndexedSpan, Span)
+_MARK = _converters(IndexedMark, Mark)
+_SNAPSHOT = _converters(IndexedSnapshot, Snapshot)
