@@ -9,24 +9,31 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import UsageError
-from ..pipeline.formats import STANDARD
+from ..pipeline import tables
 from . import output
-from .parameters import FORMATS, from_option, json_option, layout_option, run_option
+from .parameters import (
+    FormatChoice,
+    PlacesCommand,
+    from_option,
+    json_option,
+    layout_option,
+    run_option,
+)
 from .text import count, printable, size
 
 if TYPE_CHECKING:
     from ..pipeline.report import Report
 
 
-@click.command(short_help="Spool to OTLP, or OTLP to spool.")
+@click.command(cls=PlacesCommand, has_target=True, short_help="Spool to OTLP, or OTLP to spool.")
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @from_option
 @click.option(
     "--to",
     "target_format",
-    type=click.Choice(FORMATS),
-    help="What DST becomes, whatever its suffix says.",
+    type=FormatChoice(lambda: list(tables.TARGETS)),
+    help="The format of DST, whatever its suffix.",
 )
 @layout_option
 @run_option
@@ -53,17 +60,15 @@ def convert(
     jobs: int | None,
     as_json: bool,
 ) -> int:
-    """Convert SRC to DST: a spool, a batch file, an OTLP file, or - for stdin and stdout.
+    """Convert SRC to DST. SRC and DST may be - for stdin and stdout.
 
-    A spool is a directory that holds spool/ or is it. Suffixes of OTLP files: .jsonl and .json,
-    .binpb, and .gz or .zst behind them. --to cirron-proto writes batches as protobuf, and
-    --from cirron-proto reads them. A file is replaced whole or not at all; a spool is added to.
+    A file is replaced completely or not at all; batches are added to a spool.
     """
     from ..pipeline.convert import Request
     from ..pipeline.convert import convert as convert_request
     from ..pipeline.select import Selection
 
-    if as_json and target == STANDARD:
+    if as_json and target == tables.STANDARD:
         raise UsageError(
             "--json and DST '-' both write to stdout: name a file for DST, or leave out --json"
         )
@@ -81,7 +86,7 @@ def convert(
         report = convert_request(request, progress=progress)
     if as_json:
         output.document(report.to_json())
-    elif target == STANDARD:
+    elif target == tables.STANDARD:
         output.message(summary(report))
     else:
         output.result(summary(report))

@@ -11,7 +11,7 @@ import click
 from ..errors import UsageError
 from ..spool.directories import DEFAULT_NAME
 from . import output
-from .parameters import from_option, json_option
+from .parameters import PlacesCommand, from_option, json_option
 from .report_text import of_ranks
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
@@ -42,7 +42,7 @@ class _Run(NamedTuple):
     code: int
 
 
-@click.command(short_help="Where two runs spent their time differently.")
+@click.command(cls=PlacesCommand, short_help="Where two runs spent their time differently.")
 @click.argument("first", metavar="[A]", default=DEFAULT_NAME)
 @click.argument("second", metavar="[B]", required=False)
 @from_option
@@ -63,8 +63,7 @@ def diff(
 ) -> int:
     """The steps of A and of B by phase, all ranks together, and how their marks ended.
 
-    A and B are whatever `convert` reads: spools, batches, OTLP files, storages' URLs. One may be
-    - for stdin: then --from is about that one. A is .cirron by default, B is A.
+    A is .cirron by default, and B is A. One of them may be - for stdin; --from then applies to it.
     """
     if len(runs) > _SIDES:
         raise UsageError("--run is given twice at most: for A and for B")

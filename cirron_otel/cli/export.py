@@ -12,7 +12,7 @@ import click
 
 from . import output, signals
 from .convert import counts
-from .parameters import from_option, json_option, layout_option, run_option
+from .parameters import PlacesCommand, from_option, json_option, layout_option, run_option
 from .text import added, count, size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
-@click.command(short_help="Push to an OTLP endpoint.")
+@click.command(cls=PlacesCommand, short_help="Push to an OTLP endpoint.")
 @click.argument("source", metavar="SRC")
 @click.option("--follow", is_flag=True, help="Keep on as new batches arrive, until Ctrl-C.")
 @from_option
@@ -36,7 +36,7 @@ def export(
     run: str | None,
     as_json: bool,
 ) -> int:
-    """Push SRC, a spool or an OTLP file, to OTEL_EXPORTER_OTLP_ENDPOINT.
+    """Push SRC to OTEL_EXPORTER_OTLP_ENDPOINT.
 
     Every OTEL_EXPORTER_OTLP_* variable and its _TRACES_ form is honoured. With --follow a cursor
     file beside the spool remembers what was accepted: after a stop or an outage it goes on there.

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
 import click
 
 from ..durations import UNIT_SECONDS
+from ..pipeline import tables
 from ..spool.directories import DEFAULT_NAME
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS = ("spool", "batch", "otlp-json", "otlp-proto", "cirron-proto")
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
 _PREFIXES = ("", "k", "m", "g", "t")
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
@@ -43,6 +43,43 @@ def age_in_ns(text: str) -> int:
     return round(Decimal(match[1]) * UNIT_SECONDS[match[2].lower()] * 1_000_000_000)
 
 
+class FormatChoice(click.Choice[str]):
+    """One of the names in a table of sources or targets, rows that were added later included."""
+
+    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+        """Read the table when the choices are needed."""
+        self._names = names
+        super().__init__(())
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names."""
+        return tuple(self._names())
+
+    @choices.setter
+    def choices(self, _: tuple[str, ...]) -> None:
+        """Ignored: the table has the choices."""
+
+
+class PlacesCommand(click.Command):
+    """A command whose help lists the sources that it reads, and the targets that it writes."""
+
+    def __init__(self, *arguments: Any, has_target: bool = False, **options: Any) -> None:
+        """`has_target` is for a command that writes a target of the table."""
+        super().__init__(*arguments, **options)
+        self._has_target = has_target
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the tables."""
+        rows = {"Sources": [(name, row.summary) for name, row in tables.SOURCES.items()]}
+        if self._has_target:
+            rows["Targets"] = [(name, row.summary) for name, row in tables.TARGETS.items()]
+        for title, lines in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
+        super().format_epilog(ctx, formatter)
+
+
 spool_argument: Callable[[F], F] = click.argument(
     "directory", metavar="[DIR]", default=DEFAULT_NAME
 )
@@ -58,8 +95,8 @@ run_option: Callable[[F], F] = click.option(
 from_option: Callable[[F], F] = click.option(
     "--from",
     "source_format",
-    type=click.Choice(FORMATS),
-    help="What SRC is, whatever its suffix says.",
+    type=FormatChoice(tables.source_formats),
+    help="The format of SRC, whatever its suffix.",
 )
 layout_option: Callable[[F], F] = click.option(
     "--trace-layout",

@@ -13,7 +13,7 @@ import click
 from ..errors import UsageError
 from ..spool.directories import DEFAULT_NAME
 from . import output
-from .parameters import from_option, json_option, run_option
+from .parameters import PlacesCommand, from_option, json_option, run_option
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MOST_ASKED = 20
 
 
-@click.command(short_help="What a run spent its time on.")
+@click.command(cls=PlacesCommand, short_help="What a run spent its time on.")
 @click.argument("source", metavar="[SRC]", default=DEFAULT_NAME)
 @from_option
 @run_option
@@ -75,8 +75,7 @@ def report(
 ) -> int:
     """The steps of each rank by phase, the slowest steps, and the marks, of one run.
 
-    SRC is whatever `convert` reads: a spool (default: .cirron), a batch, an OTLP file, a
-    storage's URL, or - for stdin. Of several runs in it the last is taken, unless --run names one.
+    SRC is by default .cirron; - is stdin. The last run in it is reported, unless --run names one.
     """
     from ..spool.reader import SpoolReader
     from ..spool.run_report import report_run, run_index
@@ -148,11 +147,10 @@ def _check_file(option: str, path: str, source: str) -> None:
 
 
 def _file_of(source: str) -> Path:
-    """Where a source lies: what its URL names, for a storage in a file."""
-    from ..storage.url import is_storage_url, parse_url
+    """Return the file or directory of a source, also if its address has a prefix."""
+    from ..pipeline.tables import location_of
 
-    named = parse_url(source).path if is_storage_url(source) else None
-    return named if named is not None else Path(source)
+    return location_of(source).path or Path(source)
 
 
 def _write_trace(index: SpoolIndex, path: str) -> None:

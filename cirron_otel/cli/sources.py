@@ -46,9 +46,9 @@ class SpoolOf:
 
 def shown_source(source: str) -> str:
     """A source as others may see it: of a storage's URL neither user nor password."""
-    from ..storage.url import is_storage_url, parse_url
+    from ..pipeline.tables import location_of
 
-    return parse_url(source).shown if is_storage_url(source) else source
+    return location_of(source).shown
 
 
 @contextlib.contextmanager
@@ -58,12 +58,10 @@ def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
     Raises as `convert` does: UsageError, InputError, TargetError.
     """
     from ..pipeline.convert import Request, convert
-    from ..pipeline.formats import Kind, source_place
+    from ..pipeline.sources import is_spool
     from ..pipeline.temporary import temporary_folder, writing_temporary_files
-    from ..query.address import is_query_address
 
-    is_path = "://" not in source and not is_query_address(source)
-    if is_path and source_place(source, source_format).kind is Kind.SPOOL:
+    if is_spool(source, source_format):
         yield SpoolOf(source)
         return
     with temporary_folder() as folder:

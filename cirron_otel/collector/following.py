@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import CirronOtelError
-from ..exporter.config import OtlpConfig, target_key
+from ..exporter.config import OtlpConfig, default_service_name, target_key
 from ..exporter.errors import PushError, StoppedError
-from ..pipeline.convert import default_service_name
 from ..pipeline.export_stats import ExportStats
 from ..pipeline.follow import Follower
 from ..pipeline.follow_work import MakeTarget, Terms

@@ -21,6 +21,7 @@ from urllib.parse import ParseResult, unquote, urlparse
 
 from ..errors import UsageError
 from ..ids import digest
+from ..translator.options import DEFAULT_SERVICE_NAME
 
 ENVIRONMENT_PREFIX = "OTEL_EXPORTER_OTLP_"
 _GRPC_ENDPOINT = "http://localhost:4317"
@@ -28,6 +29,12 @@ _HTTP_ENDPOINT = "http://localhost:4318"
 DEFAULT_TIMEOUT_S = 10.0
 TENANT_HEADER = "x-scope-orgid"
 """What Tempo, Mimir and Loki tell tenants by."""
+
+
+def default_service_name(environ: Mapping[str, str] | None = None) -> str:
+    """Return the `service.name` of records that have none: OTEL_SERVICE_NAME, or `cirron`."""
+    environ = os.environ if environ is None else environ
+    return environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
 
 
 class Protocol(StrEnum):

@@ -12,25 +12,21 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import UsageError
-from ..exporter.config import OtlpConfig
+from ..exporter.config import OtlpConfig, default_service_name
 from ..exporter.errors import PushError
 from ..exporter.otlp import Pusher
-from ..query.address import is_query_address
 from ..query.ingestion_slack import find_slack
 from ..spool.paths import parse_name
 from ..spool.reader import SpoolReader
 from ..spool.run_selection import ALL, choose_run
-from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
+from ..translator.encode import SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
-from .convert import otlp_as_spool
 from .export_report import ExportReport
 from .export_stats import ExportStats
 from .follow import Follower
-from .formats import Kind, source_place
 from .indexing import read_sessions, temporary_index
 from .report import Report
-from .sources import Progress, as_spool_if_batch, messages_of, open_source, parsed
-from .wire_files import wire_as_spool
+from .sources import Progress, SourceContext, is_spool, open_source
 from .workers import MESSAGE, Job, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
@@ -70,11 +66,10 @@ def export(
     if request.follow:
         if request.run is not None:
             raise UsageError("--run does not go with --follow, which sends all that arrives")
-        is_path = not is_query_address(request.source) and "://" not in request.source
-        if not is_path or source_place(request.source, request.source_format).kind != Kind.SPOOL:
+        if "://" in request.source or not is_spool(request.source, request.source_format):
             raise UsageError(f"--follow needs a spool: {request.source} is none")
     config = OtlpConfig.from_env(environ)
-    options = Options(request.layout, environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME)
+    options = Options(request.layout, default_service_name(environ))
     report = ExportReport(target=config.shown_endpoint)
     if request.follow:
         stats = ExportStats(config.shown_endpoint)
@@ -82,27 +77,23 @@ def export(
         report.add(stats)
         return report
     with contextlib.ExitStack() as stack:
-        before = Report()  # of what precedes the spool: reading that clears the findings
-        source = open_source(request.source, request.source_format, stack, report, progress)
-        if source.is_otlp and request.run not in (None, ALL):
-            source = otlp_as_spool(source, stack, before)
-        if source.kind is Kind.BATCH:
-            source = as_spool_if_batch(source, stack)
-        elif source.kind is Kind.CIRRON_PROTO:
-            source = wire_as_spool(source, stack, before)
+        before = Report()  # of the steps ahead of the spool, reading which clears the findings
+        context = SourceContext(stack, before, progress)
+        _, source = open_source(request.source, request.source_format, context)
+        report.backend = before.backend
+        sends_messages = source.has_messages and request.run in (None, ALL)
+        directory = "" if sends_messages else source.directory(context)
         pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
         sender = _Sender(pusher, report)
-        if source.is_otlp:
+        if sends_messages:
             report.is_translated = False
-            for message in messages_of(source, report, progress):
-                traces = parsed(message, report, source)
-                if traces is not None:
-                    sender.send(pushable(message.data), [])
-                    report.sent_of(_earliest_end(traces))
+            for message, traces in source.messages(report, progress):
+                sender.send(pushable(message.data), [])
+                report.sent_of(_earliest_end(traces))
                 if stop.is_set():
                     break
         else:
-            reader = SpoolReader(source.path, on_finding=report.skip)
+            reader = SpoolReader(directory, on_finding=report.skip)
             if request.run is not None:
                 choose_run(reader, request.run)
             _push_spool(reader, options, sender, report, progress, stop)

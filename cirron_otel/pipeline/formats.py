@@ -1,111 +1,113 @@
-"""The kinds of sources and targets: spool, batch file, OTLP, batches as protobuf."""
+"""Find the row of the source or target table that a path belongs to."""
 
 from __future__ import annotations
 
 import stat
-from enum import StrEnum
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError, UsageError
 from ..otlp.formats import Compression, Encoding, Format, compression_of, format_of
 from ..spool.check import check_batch
+from .tables import (
+    SOURCES,
+    STANDARD,
+    TARGETS,
+    SourceRow,
+    check_from,
+    joined,
+    source_formats,
+    source_with_prefix,
+    target_with_prefix,
+)
 
-STANDARD = "-"
 _SNIFFED_BYTES = 256 * 2**20
-_STREAMED = "batch, otlp-json, otlp-proto or cirron-proto"
 _SUFFIXES = ".json, .jsonl or .binpb, each with .gz or .zst behind it if compressed"
 
-
-class Kind(StrEnum):
-    """What stands at a path."""
-
-    SPOOL = "spool"
-    BATCH = "batch"
-    OTLP_JSON = "otlp-json"
-    OTLP_PROTO = "otlp-proto"
-    CIRRON_PROTO = "cirron-proto"
-    """`cirron.v1.Batch` messages."""
+SPOOL, BATCH, OTLP_JSON, OTLP_PROTO = "spool", "batch", "otlp-json", "otlp-proto"
 
 
-class Place(NamedTuple):
-    """A source or a target."""
+class PathSpec(NamedTuple):
+    """The path or address of a source or target, and its format."""
 
     path: str
-    kind: Kind
+    format: str
+    """The name of its row."""
     compression: Compression = Compression.NONE
 
     @property
-    def is_otlp(self) -> bool:
-        """Whether it holds OTLP."""
-        return self.kind in (Kind.OTLP_JSON, Kind.OTLP_PROTO)
-
-    @property
     def form(self) -> Format:
-        """The format of a file with messages."""
-        is_json = self.kind is Kind.OTLP_JSON
-        return Format(Encoding.JSON if is_json else Encoding.PROTO, self.compression)
+        """The format of a file that consists of messages."""
+        encoding = Encoding.JSON if self.format == OTLP_JSON else Encoding.PROTO
+        return Format(encoding, self.compression)
 
 
-def _kind(name: str | None) -> Kind | None:
-    if name is None:
-        return None
-    try:
-        return Kind(name)
-    except ValueError:
-        known = ", ".join(Kind)
-        raise UsageError(f"unknown format {name!r}: expected one of {known}") from None
-
-
-def source_place(path: str, told: str | None) -> Place:
-    """What to read. Raises UsageError and InputError."""
-    kind = _kind(told)
+def source_place(path: str, source_format: str | None) -> PathSpec:
+    """Return the place to read. Raises UsageError and InputError."""
+    if match := source_with_prefix(path):
+        name, prefix = match
+        check_from(source_format, name)
+        return PathSpec(path.removeprefix(prefix) if SOURCES[name].is_format else path, name)
+    _check_format(source_format, source_formats())
     if path == STANDARD:
-        if kind is None or kind is Kind.SPOOL:
-            raise UsageError(f"standard input needs --from {_STREAMED}")
-        return Place(path, kind)
-    if kind is not None:
-        return Place(path, kind, compression_of(path))
+        if source_format is None or not SOURCES[source_format].reads_stdin:
+            names = [name for name, row in SOURCES.items() if row.reads_stdin]
+            raise UsageError(f"standard input needs --from {joined(names, 'or')}")
+        return PathSpec(path, source_format)
+    if source_format is not None:
+        return PathSpec(path, source_format, compression_of(path))
     mode = _mode(path)
     if mode is None:
         raise InputError(f"{path} does not exist: name a spool, a batch file or an OTLP file")
     if stat.S_ISDIR(mode):
-        return Place(path, Kind.SPOOL)
+        return PathSpec(path, SPOOL)
     form = format_of(path)
     if form is None:
         raise UsageError(f"{path} has no known suffix: expected {_SUFFIXES}, or say --from")
     if form.encoding is Encoding.PROTO:
-        return Place(path, Kind.OTLP_PROTO, form.compression)
+        return PathSpec(path, OTLP_PROTO, form.compression)
     # A pipe can be read only once, so its content cannot be inspected in advance.
     may_be_batch = path.lower().endswith(".json") and not stat.S_ISFIFO(mode)
     if may_be_batch and _is_batch(Path(path)):
-        return Place(path, Kind.BATCH)
-    return Place(path, Kind.OTLP_JSON, form.compression)
+        return PathSpec(path, BATCH)
+    return PathSpec(path, OTLP_JSON, form.compression)
 
 
-def target_place(path: str, told: str | None, source: Place) -> Place:
-    """Where to write. Raises UsageError."""
-    kind = _kind(told)
+def target_place(path: str, target_format: str | None, source: SourceRow) -> PathSpec:
+    """Return the place to write. Raises UsageError."""
+    _check_format(target_format, TARGETS)
+    if match := target_with_prefix(path):
+        name, prefix = match
+        if target_format not in (None, name):
+            raise UsageError(f"--to is the format of a file: omit it for {prefix}")
+        return PathSpec(path.removeprefix(prefix), name)
     if path == STANDARD:
-        if kind is None and not source.is_otlp:
-            kind = Kind.OTLP_JSON
-        if kind is None or kind is Kind.SPOOL:
-            raise UsageError(f"standard output needs --to {_STREAMED}")
-        return Place(path, kind)
-    if kind is not None:
-        return Place(path, kind, compression_of(path))
+        name = target_format or source.stdout_format or ""
+        if not name or not TARGETS[name].writes_stdout:
+            names = [name for name, row in TARGETS.items() if row.writes_stdout]
+            raise UsageError(f"standard output needs --to {joined(names, 'or')}")
+        return PathSpec(path, name)
+    if target_format is not None:
+        return PathSpec(path, target_format, compression_of(path))
     mode = _mode(path)
     if (mode is not None and stat.S_ISDIR(mode)) or path.endswith("/"):
-        return Place(path, Kind.SPOOL)
+        return PathSpec(path, SPOOL)
     form = format_of(path)
     if form is not None:
         is_json = form.encoding is Encoding.JSON
-        return Place(path, Kind.OTLP_JSON if is_json else Kind.OTLP_PROTO, form.compression)
+        return PathSpec(path, OTLP_JSON if is_json else OTLP_PROTO, form.compression)
     if not Path(path).suffix:
-        return Place(path, Kind.SPOOL)
+        return PathSpec(path, SPOOL)
     raise UsageError(
         f"{path} has no known suffix: expected {_SUFFIXES}, no suffix for a spool, or say --to"
     )
+
+
+def _check_format(name: str | None, known: Iterable[str]) -> None:
+    names = list(known)
+    if name is not None and name not in names:
+        raise UsageError(f"unknown format {name!r}: expected one of {', '.join(names)}")
 
 
 def _mode(path: str) -> int | None:
@@ -119,7 +121,7 @@ def _mode(path: str) -> int | None:
 
 
 def _is_batch(path: Path) -> bool:
-    """Whether a `.json` file holds a Cirron batch rather than OTLP: its top-level keys tell."""
+    """Whether a `.json` file contains a Cirron batch rather than OTLP, by its top-level keys."""
     try:
         with path.open("rb") as file:
             head = file.read(4096)

@@ -1,11 +1,15 @@
-"""The targets of a conversion: a spool, one batch file, an OTLP file."""
+"""Targets of a conversion: the seam, a spool, one batch file, a file of OTLP messages.
+
+The table of all targets is in `tables`. Batches as protobuf are in `wire_files`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from ..errors import InputError, RefusedNameError, TargetError, UsageError
 from ..otlp.files import TracesWriter
@@ -13,21 +17,41 @@ from ..otlp.replacing import replacing
 from ..spool.findings import Finding
 from ..spool.reader import stored_batch
 from ..spool.writer import SpoolWriter
-from .formats import STANDARD, Kind, Place
+from .codec import Encoded
+from .formats import PathSpec
+from .messages import Limits
 from .report import Report
+from .tables import STANDARD
 
 
-class BatchTarget(Protocol):
-    """Takes batches."""
+class TargetWriter(ABC):
+    """A target that was opened.
 
+    What it refuses is a finding in the report that it was opened with; what it writes is counted
+    there. Its context manager ends with the target complete. If the block raises, a file is not
+    created or replaced, and a spool keeps the batches that were added.
+
+    Openers and methods raise TargetError if writing fails, and UsageError if the target cannot
+    hold what it is given.
+    """
+
+    @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        """Write the bytes of a batch under its file name."""
+        """Write the bytes of a batch under its file name. One that is there already is left."""
 
-    def read(self, name: str) -> bytes | None:
-        """Return the bytes of a batch that was written under this name; None if it is missing."""
+    def take(self, item: Encoded) -> None:
+        """Write a batch that was encoded for the target (`TargetRow.encoding`)."""
+        self.write(item.name, item.data)
+
+    def read(self, name: str) -> bytes | None:  # noqa: ARG002 - for those that can recall
+        """Return the bytes of a batch that the target contains under this name, or None.
+
+        Only if `TargetRow.can_recall`.
+        """
+        return None
 
 
-class SpoolTarget:
+class SpoolTarget(TargetWriter):
     """Adds batches to a spool; one of the same name with other content is refused."""
 
     def __init__(self, path: str, report: Report, max_bytes: int) -> None:
@@ -61,7 +85,7 @@ class SpoolTarget:
         self._writer.sync()
 
 
-class FileTarget:
+class _BatchFileTarget(TargetWriter):
     """One batch file."""
 
     def __init__(self, stream: BinaryIO, report: Report, max_bytes: int) -> None:
@@ -90,6 +114,31 @@ class FileTarget:
         return self._written[1] if self._written and self._written[0] == name else None
 
 
+class MessageTarget(TargetWriter):
+    """A file of OTLP messages, which workers encode from batches, or which come from OTLP."""
+
+    def __init__(self, writer: TracesWriter, report: Report) -> None:
+        """Write through `writer`."""
+        self._writer, self._report = writer, report
+
+    def write(self, name: str, data: bytes) -> None:
+        """Not supported: batches are encoded first, and given to `take`."""
+        raise NotImplementedError
+
+    def take(self, item: Encoded) -> None:
+        """Write the messages of a batch."""
+        self._writer.write_encoded(item.data)
+        self._report.written += item.messages
+        self._report.messages += item.messages
+        self._report.bytes_written += len(item.data)
+
+    def write_messages(self, framed: Iterable[bytes]) -> None:
+        """Write messages as they are."""
+        for data in framed:
+            self._writer.write_encoded(data)
+            self._report.written += 1
+
+
 def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
     """Whether readers accept a batch of that size; a larger one is reported."""
     if len(data) <= max_bytes:
@@ -99,7 +148,7 @@ def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
 
 
 @contextlib.contextmanager
-def open_stream(place: Place) -> Iterator[BinaryIO]:
+def open_stream(place: PathSpec) -> Iterator[BinaryIO]:
     """Open the file to write. It appears, complete, when the block ends, or not at all."""
     if place.path == STANDARD:
         if sys.stdout is None:
@@ -115,21 +164,28 @@ def open_stream(place: Place) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_batches(place: Place, report: Report, max_bytes: int) -> Iterator[BatchTarget]:
-    """A target for batches of at most `max_bytes` each; larger ones are reported."""
-    if place.kind is Kind.SPOOL:
-        target = SpoolTarget(place.path, report, max_bytes)
-        yield target
-        target.close()
-        return
+def open_spool(place: PathSpec, report: Report, limits: Limits) -> Iterator[SpoolTarget]:
+    """Open a spool, to which batches are added."""
+    target = SpoolTarget(place.path, report, limits.batch_bytes)
+    yield target
+    target.close()
+
+
+@contextlib.contextmanager
+def open_batch_file(place: PathSpec, report: Report, limits: Limits) -> Iterator[TargetWriter]:
+    """Open a file for one batch. Raises InputError at the end if there was none."""
     with open_stream(place) as stream:
-        yield FileTarget(stream, report, max_bytes)
+        yield _BatchFileTarget(stream, report, limits.batch_bytes)
         if not report.written:
             raise InputError("no batch to write: the source has none, or nothing was selected")
 
 
 @contextlib.contextmanager
-def open_traces(place: Place) -> Iterator[TracesWriter]:
-    """A target for OTLP messages."""
+def open_messages(
+    place: PathSpec,
+    report: Report,
+    limits: Limits,  # noqa: ARG001 - messages are split before
+) -> Iterator[MessageTarget]:
+    """Open a file of OTLP messages."""
     with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:
-        yield writer
+        yield MessageTarget(writer, report)

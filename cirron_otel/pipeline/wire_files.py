@@ -20,12 +20,11 @@ from ..spool.paths import checked_name
 from ..translator.assembly import content_name
 from ..translator.top import file_name
 from ..translator.wire_proto import from_proto, parse, to_proto
-from .formats import Kind, Place
-from .messages import DEFAULT_LIMITS, Limits
+from .formats import PathSpec
+from .messages import Limits
 from .report import Report
-from .sources import messages_of
-from .targets import open_batches
-from .temporary import temporary_folder, writing_temporary_files
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
+from .targets import TargetWriter, open_stream
 
 Record = dict[str, Any]
 
@@ -36,7 +35,7 @@ _RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
 any message."""
 
 
-class WireTarget:
+class WireTarget(TargetWriter):
     """Writes batches as messages."""
 
     def __init__(self, writer: TracesWriter, report: Report, limits: Limits) -> None:
@@ -65,51 +64,53 @@ class WireTarget:
         report.written += 1
         report.bytes_written += len(framed)
 
-    def read(self, name: str) -> bytes | None:  # noqa: ARG002 - the interface of a target
-        """Return None: a file is not read while it is written."""
-        return None
+
+@contextlib.contextmanager
+def open_wire_file(place: PathSpec, report: Report, limits: Limits) -> Iterator[WireTarget]:
+    """Open a file of messages for writing."""
+    with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:
+        yield WireTarget(writer, report, limits)
 
 
-def wire_as_spool(
-    source: Place, stack: contextlib.ExitStack, before: Report, limits: Limits = DEFAULT_LIMITS
-) -> Place:
-    """Store the batches of a file in a temporary spool, which exists until `stack` is closed.
+class WireSource(BatchSource):
+    """A file of messages."""
 
-    `before` lists what is not read. Raises InputError if nothing of the file can be read.
-    """
-    folder = stack.enter_context(temporary_folder())
-    place, passing = Place(str(folder), Kind.SPOOL), Report()
-    with open_batches(place, passing, limits.batch_bytes) as batches:
-        for name, data in _batches(source, passing, limits):
-            batches.write(name, data)
-    before.add_problems(passing)
-    with writing_temporary_files():
-        (folder / "spool").mkdir(exist_ok=True)
-    return place
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
+        """Read nothing yet."""
+        self._place, self._limit = place, context.limits.batch_bytes
 
+    def batches(
+        self,
+        report: Report,
+        recall: Recall,  # noqa: ARG002 - the interface of a source
+        progress: Progress | None = None,
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches; each that cannot be read is reported.
 
-def _batches(source: Place, report: Report, limits: Limits) -> Iterator[tuple[str, bytes]]:
-    count = 0
-    try:
-        for message in messages_of(source, report, None, limits.batch_bytes):
-            try:
-                batch = _batch(message.data, report)
-                data = batch_bytes(batch)
-                # Readers of a spool skip such a file, and it would take the name of a valid batch.
-                if problem := check_batch(data):
-                    raise InputError(problem.message)
-            except InputError as error:
-                where = str(message.position)
-                report.skip(Finding(source.path, "unreadable", str(error), path=where))
-                continue
-            count += 1
-            yield _name_of(batch), data
-    except InputError as error:
-        if not count:
-            raise
-        report.skip(Finding(source.path, "unreadable", f"{error}; {count} batches precede it"))
-    if report.skipped and not count:
-        raise InputError(f"{source.path} holds no batch: {report.skipped[0].message}")
+        Raises InputError if nothing of the file can be read.
+        """
+        path, count = self._place.path, 0
+        try:
+            for message in messages_of(self._place, report, progress, self._limit):
+                try:
+                    batch = _batch(message.data, report)
+                    data = batch_bytes(batch)
+                    # Readers of a spool skip such a file, and it would take the name of a valid
+                    # batch.
+                    if problem := check_batch(data):
+                        raise InputError(problem.message)
+                except InputError as error:
+                    where = str(message.position)
+                    report.skip(Finding(path, "unreadable", str(error), path=where))
+                    continue
+                count += 1
+                yield NamedBatch(_name_of(batch), data)
+        except InputError as error:
+            if not count:
+                raise
+            report.skip(Finding(path, "unreadable", f"{error}; {count} batches precede it"))
+        if report.skipped and not count:
+            raise InputError(f"{path} holds no batch: {report.skipped[0].message}")
 
 
 def _batch(data: bytes, report: Report) -> Record:
