@@ -1,0 +1,215 @@
+"""For each row of the tables: a place that contains batches, a damaged one, and an absent one."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from cirron_otel.otlp.json_codec import traces_to_json
+from cirron_otel.otlp.wire import encode_varint
+from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.storage import Storage
+from tests.integration.spools import RECORDED, batches
+from tests.query.serving import Said, serving
+from tests.storage.helpers import files
+
+SPOOL = RECORDED / "01_torch_basic"
+SESSION = "session="
+
+
+class Given(NamedTuple):
+    """A source or a target for a command: its argument, and `--from` or `--to`."""
+
+    argument: str
+    format: str | None = None
+
+
+@dataclass(frozen=True)
+class SourceCase:
+    """How a test makes sources of one row."""
+
+    intact: Callable[[Path, Path], contextlib.AbstractContextManager[Given]]
+    """(spool, folder) -> a source with the batches of the spool."""
+    damaged: Callable[[Path], contextlib.AbstractContextManager[Given]]
+    """(folder) -> a source whose content is not of the expected form."""
+    absent: Callable[[Path], Given]
+    absent_code: int = 3
+
+
+def _written(name: str, suffix: str = "") -> SourceCase:
+    """A file that `convert` writes."""
+
+    @contextlib.contextmanager
+    def intact(spool: Path, folder: Path) -> Iterator[Given]:
+        path = folder / f"intact{suffix}"
+        convert(Request(str(spool), str(path), target_format=name))
+        yield Given(str(path), name)
+
+    @contextlib.contextmanager
+    def damaged(folder: Path) -> Iterator[Given]:
+        path = folder / f"damaged{suffix}"
+        path.write_bytes(b"\x1f\xff{ this is not a batch" * 3)
+        yield Given(str(path), name)
+
+    return SourceCase(intact, damaged, lambda folder: Given(str(folder / "absent"), name))
+
+
+@contextlib.contextmanager
+def _spool(spool: Path, folder: Path) -> Iterator[Given]:
+    yield Given(str(shutil.copytree(spool, folder / "copy")))
+
+
+@contextlib.contextmanager
+def _damaged_spool(folder: Path) -> Iterator[Given]:
+    copy = shutil.copytree(SPOOL, folder / "copy")
+    first = min(copy.rglob("*.json"))
+    first.write_bytes(first.read_bytes()[:100])
+    yield Given(str(copy))
+
+
+def _database(scheme: str) -> SourceCase:
+    @contextlib.contextmanager
+    def intact(spool: Path, folder: Path) -> Iterator[Given]:
+        with _empty_database(scheme, folder) as url:
+            with Storage.open(url) as storage:
+                storage.write(files(spool.rglob("*.json")))
+            yield Given(url)
+
+    @contextlib.contextmanager
+    def damaged(folder: Path) -> Iterator[Given]:
+        with _empty_database(scheme, folder) as url:
+            if scheme == "sqlite":
+                (folder / "database").write_bytes(b"this is not a database" * 100)
+            yield Given(url)  # without the tables
+
+    def absent(folder: Path) -> Given:
+        if scheme == "sqlite":
+            return Given(f"sqlite:///{folder}/absent")
+        return Given(f"postgresql://127.0.0.1:{_free_port()}/absent")
+
+    return SourceCase(intact, damaged, absent, 3 if scheme == "sqlite" else 5)
+
+
+@contextlib.contextmanager
+def _empty_database(scheme: str, folder: Path) -> Iterator[str]:
+    if scheme == "sqlite":
+        yield f"sqlite:///{folder}/database"
+        return
+    from tests.backends.postgres import postgres
+
+    with postgres() as server:
+        yield server.new_database()
+
+
+def _backend(name: str) -> SourceCase:
+    """A server that answers as a backend does, with the traces of the spool's first session."""
+
+    @contextlib.contextmanager
+    def intact(spool: Path, folder: Path) -> Iterator[Given]:
+        path = folder / "traces.binpb"
+        convert(Request(str(spool), str(path), layout="session"))
+        traces, data = TracesData(), path.read_bytes()
+        position = 0
+        while position < len(data):
+            size = shift = 0
+            while True:
+                byte = data[position]
+                position += 1
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            traces.MergeFromString(data[position : position + size])
+            position += size
+        ids = {
+            span.trace_id.hex()
+            for group in traces.resource_spans
+            for scope in group.scope_spans
+            for span in scope.spans
+        }
+        [trace_id] = ids
+        binary = traces.SerializeToString()
+        body = {
+            "jaeger": (b'{"result":' + traces_to_json(traces) + b"}", "application/json"),
+            "tempo": (b"\x0a" + encode_varint(len(binary)) + binary, "application/protobuf"),
+        }[name]
+
+        def answer(path: str, _number: int) -> Said:
+            if re.search(rf"/traces/{trace_id}\b", path):
+                return Said(body=body[0], kind=body[1])
+            return Said(status=404) if "/traces/" in path else Said()
+
+        with serving(answer) as served:
+            yield Given(f"{name}:{served.url}?trace={trace_id}")
+
+    @contextlib.contextmanager
+    def damaged(folder: Path) -> Iterator[Given]:
+        del folder
+        said = Said(body=b"\x0a\xff\xff{", kind="application/protobuf")
+        with serving(lambda *_: said) as served:
+            yield Given(f"{name}:{served.url}?trace={'ab' * 16}")
+
+    def absent(folder: Path) -> Given:
+        del folder
+        return Given(f"{name}:http://127.0.0.1:{_free_port()}?trace={'ab' * 16}")
+
+    return SourceCase(intact, damaged, absent, 5)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+SOURCES: dict[str, SourceCase] = {
+    "spool": SourceCase(_spool, _damaged_spool, lambda folder: Given(str(folder / "absent"))),
+    "batch": _written("batch", ".json"),
+    "otlp-json": _written("otlp-json", ".jsonl"),
+    "otlp-proto": _written("otlp-proto", ".binpb"),
+    "cirron-proto": _written("cirron-proto"),
+    "jaeger": _backend("jaeger"),
+    "tempo": _backend("tempo"),
+    "sqlite": _database("sqlite"),
+    "postgresql": _database("postgresql"),
+    "tar": _written("tar"),
+}
+
+TARGETS: dict[str, str] = {
+    "spool": "out",
+    "batch": "out.json",
+    "otlp-json": "out.jsonl",
+    "otlp-proto": "out.binpb",
+    "cirron-proto": "out",
+    "tar": "out",
+}
+"""By row: the name of a target."""
+
+
+def spool_of_one_batch(folder: Path) -> Path:
+    """A spool with one batch, which every row can hold."""
+    first = min(SPOOL.rglob("*.json"))
+    (folder / "one" / "spool").mkdir(parents=True)
+    shutil.copy(first, folder / "one" / "spool")
+    return folder / "one"
+
+
+def spool_for(name: str, folder: Path) -> Path:
+    """The largest spool that a row can hold."""
+    return spool_of_one_batch(folder) if name == "batch" else SPOOL
+
+
+def contents(source: Given, folder: Path) -> dict[str, object]:
+    """The batches of a source, read by `convert` into a new spool, by name."""
+    report = convert(Request(source.argument, str(folder), source_format=source.format))
+    assert not report.skipped
+    return batches(folder)
