@@ -22,7 +22,7 @@ from .parameters import (
 from .text import count, printable, size
 
 if TYPE_CHECKING:
-    from ..pipeline.report import Report
+    from ..pipeline.export_report import Report
 
 
 @click.command(cls=PlacesCommand, has_target=True, short_help="Spool to OTLP, or OTLP to spool.")

@@ -27,7 +27,7 @@ from .tables import breakdown_table
 from .text import count, duration, printable, size
 
 if TYPE_CHECKING:
-    from ..pipeline.report import Report
+    from ..pipeline.export_report import Report
     from ..spool.breakdown import Breakdown
     from ..spool.tree import Forest
     from .demo_targets import Sent, Stored

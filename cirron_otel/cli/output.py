@@ -22,7 +22,7 @@ from .text import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..pipeline.report import Report
+    from ..pipeline.export_report import Report
     from ..spool.findings import Finding
 
 Progress = Callable[[int, int | None], None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from . import output
 
 if TYPE_CHECKING:
-    from ..pipeline.report import Report
+    from ..pipeline.export_report import Report
     from ..spool.findings import Finding
     from ..spool.reader import SpoolReader
 

@@ -16,10 +16,10 @@ from ..spool.reader import SpoolReader
 from ..spool.run_selection import ALL, choose_run
 from ..translator.encode import SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded
+from .export_report import Report
 from .formats import PathSpec, target_place
 from .indexing import read_sessions, temporary_index
 from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
-from .report import Report
 from .select import Selection
 from .selecting import sessions_of
 from .sources import BatchSource, Progress, SourceContext, open_source, size_of

@@ -21,11 +21,10 @@ from ..spool.reader import SpoolReader
 from ..spool.run_selection import ALL, choose_run
 from ..translator.encode import SEGMENTED, SESSION_LAYOUT, Options
 from .codec import Encoded, pushable
-from .export_report import ExportReport
+from .export_report import ExportReport, Report
 from .export_stats import ExportStats
 from .follow import Follower
 from .indexing import read_sessions, temporary_index
-from .report import Report
 from .sources import Progress, SourceContext, is_spool, open_source
 from .workers import MESSAGE, Job, default_jobs, encode_all
 

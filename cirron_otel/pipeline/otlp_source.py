@@ -16,8 +16,8 @@ from ..spool.canonical import batch_bytes
 from ..spool.findings import Finding
 from ..translator.decode import Decoded
 from ..translator.translate import FromOtlp
+from .export_report import Report
 from .formats import OTLP_PROTO, PathSpec
-from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 from .temporary import temporary_folder, writing_temporary_files
 

@@ -22,9 +22,9 @@ from ..otlp.files import Message, read_messages
 from ..spool.findings import Finding
 from ..spool.reader import MAX_BATCH_BYTES, SpoolReader
 from ..spool.writer import name_of
+from .export_report import Report
 from .formats import SPOOL, PathSpec, source_place
 from .messages import DEFAULT_LIMITS, Limits
-from .report import Report
 from .tables import SOURCES, STANDARD, SourceRow
 from .targets import open_spool
 from .temporary import temporary_folder, writing_temporary_files

@@ -18,9 +18,9 @@ from ..spool.findings import Finding
 from ..spool.reader import stored_batch
 from ..spool.writer import SpoolWriter
 from .codec import Encoded
+from .export_report import Report
 from .formats import PathSpec
 from .messages import Limits
-from .report import Report
 from .tables import STANDARD
 
 

@@ -20,9 +20,9 @@ from ..spool.paths import checked_name
 from ..translator.assembly import content_name
 from ..translator.top import file_name
 from ..translator.wire_proto import from_proto, parse, to_proto
+from .export_report import Report
 from .formats import PathSpec
 from .messages import Limits
-from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 from .targets import TargetWriter, open_stream
 

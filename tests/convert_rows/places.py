@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -13,6 +12,8 @@ from typing import NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.otlp.files import read_messages
+from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.otlp.json_codec import traces_to_json
 from cirron_otel.otlp.wire import encode_varint
 from cirron_otel.pipeline.convert import Request, convert
@@ -49,7 +50,8 @@ def _written(name: str, suffix: str = "") -> SourceCase:
 
     @contextlib.contextmanager
     def intact(spool: Path, folder: Path) -> Iterator[Given]:
-        path = folder / f"intact{suffix}"
+        name_of_batch = min(spool.rglob("*.json")).name
+        path = folder / (name_of_batch if name == "batch" else f"intact{suffix}")
         convert(Request(str(spool), str(path), target_format=name))
         yield Given(str(path), name)
 
@@ -115,40 +117,17 @@ def _backend(name: str) -> SourceCase:
     @contextlib.contextmanager
     def intact(spool: Path, folder: Path) -> Iterator[Given]:
         path = folder / "traces.binpb"
-        convert(Request(str(spool), str(path), layout="session"))
-        traces, data = TracesData(), path.read_bytes()
-        position = 0
-        while position < len(data):
-            size = shift = 0
-            while True:
-                byte = data[position]
-                position += 1
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            traces.MergeFromString(data[position : position + size])
-            position += size
-        ids = {
-            span.trace_id.hex()
-            for group in traces.resource_spans
-            for scope in group.scope_spans
-            for span in scope.spans
-        }
-        [trace_id] = ids
-        binary = traces.SerializeToString()
-        body = {
-            "jaeger": (b'{"result":' + traces_to_json(traces) + b"}", "application/json"),
-            "tempo": (b"\x0a" + encode_varint(len(binary)) + binary, "application/protobuf"),
-        }[name]
+        convert(Request(str(spool), str(path)))
+        bodies = {key: _body(name, traces) for key, traces in _by_trace(path).items()}
 
         def answer(path: str, _number: int) -> Said:
-            if re.search(rf"/traces/{trace_id}\b", path):
-                return Said(body=body[0], kind=body[1])
-            return Said(status=404) if "/traces/" in path else Said()
+            for trace_id, body in bodies.items():
+                if trace_id in path:
+                    return body
+            return Said(status=404)
 
         with serving(answer) as served:
-            yield Given(f"{name}:{served.url}?trace={trace_id}")
+            yield Given(f"{name}:{served.url}?{'&'.join(f'trace={each}' for each in bodies)}")
 
     @contextlib.contextmanager
     def damaged(folder: Path) -> Iterator[Given]:
@@ -162,6 +141,27 @@ def _backend(name: str) -> SourceCase:
         return Given(f"{name}:http://127.0.0.1:{_free_port()}?trace={'ab' * 16}")
 
     return SourceCase(intact, damaged, absent, 5)
+
+
+def _by_trace(path: Path) -> dict[str, TracesData]:
+    """The spans of an OTLP file by the id of their trace, as a backend returns them."""
+    traces: dict[str, TracesData] = {}
+    with path.open("rb") as file:
+        for message in read_messages(file, Format(Encoding.PROTO)):
+            for group in TracesData.FromString(message.data).resource_spans:
+                for scoped in group.scope_spans:
+                    for span in scoped.spans:
+                        trace = traces.setdefault(span.trace_id.hex(), TracesData())
+                        part = trace.resource_spans.add(resource=group.resource)
+                        part.scope_spans.add(scope=scoped.scope, spans=[span])
+    return traces
+
+
+def _body(name: str, traces: TracesData) -> Said:
+    if name == "jaeger":
+        return Said(body=b'{"result":' + traces_to_json(traces) + b"}")
+    data = traces.SerializeToString()
+    return Said(body=b"\x0a" + encode_varint(len(data)) + data, kind="application/protobuf")
 
 
 def _free_port() -> int:
@@ -186,13 +186,13 @@ SOURCES: dict[str, SourceCase] = {
 
 TARGETS: dict[str, str] = {
     "spool": "out",
-    "batch": "out.json",
+    "batch": min(SPOOL.rglob("*.json")).name,
     "otlp-json": "out.jsonl",
     "otlp-proto": "out.binpb",
     "cirron-proto": "out",
     "tar": "out",
 }
-"""By row: the name of a target."""
+"""By row: the name of a target; that of a batch file is the name under which it is read."""
 
 
 def spool_of_one_batch(folder: Path) -> Path:

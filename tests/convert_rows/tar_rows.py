@@ -11,9 +11,9 @@ import tarfile
 from collections.abc import Iterator
 
 from cirron_otel.errors import InputError
+from cirron_otel.pipeline.export_report import Report
 from cirron_otel.pipeline.formats import PathSpec
 from cirron_otel.pipeline.messages import Limits
-from cirron_otel.pipeline.report import Report
 from cirron_otel.pipeline.sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
 from cirron_otel.pipeline.tables import SourceRow, TargetRow
 from cirron_otel.pipeline.targets import TargetWriter, open_stream

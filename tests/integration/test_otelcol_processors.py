@@ -21,7 +21,7 @@ from cirron_otel import exactjson
 from cirron_otel import semconv as sc
 from cirron_otel.pipeline import indexing, segments
 from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.report import Report
+from cirron_otel.pipeline.export_report import Report
 from tests.backends import run
 
 from .spools import batches, recorded

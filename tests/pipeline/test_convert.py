@@ -18,9 +18,9 @@ from cirron_otel.errors import UsageError
 from cirron_otel.otlp.files import MAX_MESSAGE_BYTES, TracesWriter
 from cirron_otel.otlp.formats import Encoding, Format
 from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.pipeline.export_report import Report
 from cirron_otel.pipeline.light import light
 from cirron_otel.pipeline.messages import Limits
-from cirron_otel.pipeline.report import Report
 from cirron_otel.pipeline.segments import SEGMENT_RECORDS
 from cirron_otel.pipeline.select import Selection
 from cirron_otel.pipeline.sessions import SessionIndex

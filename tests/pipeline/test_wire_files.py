@@ -20,8 +20,8 @@ from cirron_otel.errors import InputError
 from cirron_otel.otlp.wire import encode_varint
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.pipeline.export import ExportRequest, export
+from cirron_otel.pipeline.export_report import Report
 from cirron_otel.pipeline.messages import Limits
-from cirron_otel.pipeline.report import Report
 from cirron_otel.spool.check import check_batch
 from cirron_otel.translator.top import file_name
 from cirron_otel.translator.wire_proto import from_proto, to_proto
