@@ -8,8 +8,7 @@ from .._version import SDK_VERSION
 from ..config import Config, Export, exports_of
 from ..errors import CirronOtelError
 from ..exporter.cirron_http import CirronTarget
-from ..exporter.config import OtlpConfig, target_key
-from ..translator.encode import DEFAULT_SERVICE_NAME
+from ..exporter.config import OtlpConfig, default_service_name, target_key
 from .check import Check, ok
 from .otlp import OtlpRequest, examine_otlp
 from .platform import examine_platform
@@ -31,7 +30,7 @@ def examine_endpoints(
             " (OTEL_EXPORTER_OTLP_ENDPOINT sends it as well)",
         )
     if Export.OTLP in targets:
-        service = environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
+        service = default_service_name(environ)
         yield from examine_otlp(OtlpRequest(environ, timeout, is_sent, service))
         yield from examine_search(config.output_dir, environ)
     if Export.EVENT_STREAM in targets:

@@ -21,7 +21,7 @@ from urllib.parse import ParseResult, unquote, urlparse
 
 from ..errors import UsageError
 from ..ids import digest
-from ..translator.options import DEFAULT_SERVICE_NAME
+from ..semconv import DEFAULT_SERVICE_NAME
 
 ENVIRONMENT_PREFIX = "OTEL_EXPORTER_OTLP_"
 _GRPC_ENDPOINT = "http://localhost:4317"

@@ -11,7 +11,7 @@ from .._version import SDK_VERSION
 from ..config import Config, Export, exports_of, resolve
 from ..errors import EndpointError, UsageError
 from ..exporter.cirron_http import CirronTarget
-from ..exporter.config import OtlpConfig
+from ..exporter.config import OtlpConfig, default_service_name
 from ..exporter.errors import StoppedError
 from ..exporter.foreground import ForegroundDelivery
 from ..spool.findings import Finding
@@ -20,7 +20,7 @@ from ..spool.owner import known_owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from ..spool.recovery import Recovered, find_recoverable, recover
-from ..translator.encode import DEFAULT_SERVICE_NAME, SEGMENTED, SESSION_LAYOUT, Options
+from ..translator.encode import SEGMENTED, SESSION_LAYOUT, Options
 from .export_report import ExportReport
 from .export_stats import ExportStats
 from .follow import Follower, unsent
@@ -192,7 +192,7 @@ def targets_from_env(environ: Mapping[str, str], say: Callable[[str], None]) -> 
 
 def _options(config: Config, environ: Mapping[str, str]) -> Options:
     layout = SESSION_LAYOUT if config.trace_layout == SESSION_LAYOUT else SEGMENTED
-    return Options(layout, environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME)
+    return Options(layout, default_service_name(environ))
 
 
 def _cirron(config: Config) -> CirronTarget:
