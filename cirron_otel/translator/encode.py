@@ -10,6 +10,7 @@ from ..semconv import DEFAULT_SERVICE_NAME
 from .batch_encoder import BatchEncoder
 from .decode import Regrouper
 from .events import Record
+from .exact_writer import ExactWriter
 from .header import LISTS, file_of
 from .options import DEFAULT, SEGMENTED, SESSION_LAYOUT, Options
 from .parts import whole_of
@@ -41,20 +42,22 @@ def encode_batch(
     """
     whole, part = whole_of(batch)
     if part is not None:
-        messages = BatchEncoder(whole, plan, part.file, options, part).run()
+        writer = ExactWriter(whole, part.file, options, part)
+        messages = BatchEncoder(writer, plan, options, part).encode()
         if not _difference(batch, name, messages):
             return messages
     own_name = file_name(batch)
     file = name if name != own_name else None
-    encoder = BatchEncoder(batch, plan, file, options)
-    messages = encoder.run()
+    encoder = BatchEncoder(ExactWriter(batch, file, options), plan, options)
+    messages = encoder.encode()
     if not encoder.rides_apart:
         return messages
     wrong = _difference(batch, name, messages)
     if not wrong:
         return messages
     if set(wrong) <= set(LISTS):
-        messages = BatchEncoder(batch, plan, file, options, corrected=wrong).run()
+        writer = ExactWriter(batch, file, options, corrected=wrong)
+        messages = BatchEncoder(writer, plan, options).encode()
         if not _difference(batch, name, messages):
             return messages
     raise InputError("the batch cannot be expressed in OTLP: decoding would not restore it")

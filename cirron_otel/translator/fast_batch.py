@@ -1,17 +1,31 @@
-"""Typed records to protobuf bytes out of cached pieces: what every batch has in common."""
+"""Spans of a batch from cached pieces of protobuf: what all batches have in common.
+
+`PlacedWriter` writes batches whose records the plan places, `OwnWriter` those that name their
+session. For a record without a cached piece both call the exact mappers.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from functools import lru_cache
+from itertools import zip_longest
 from struct import error as StructError  # noqa: N812
 
+from msgspec import Raw
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from .. import exactjson
 from .. import semconv as sc
 from ..ids import is_id
-from .encode import SESSION_LAYOUT, Options
+from .batch_encoder import BatchEncoder
 from .fast_events import NO_RIDERS, SMALL, Riders, fits, record_of, rider_fields, sequence, with_seq
-from .header import Header, file_of
+from .header import Header, Origin, file_of, write_resource, write_scope
+from .options import SESSION_LAYOUT, Options
 from .pieces import (
+    IntAttribute,
+    TextAttribute,
     int_cpu,
     int_gpu,
     int_index,
@@ -26,30 +40,47 @@ from .pieces import (
     text_id,
     text_parent,
 )
-from .placement import Place, Plan
-from .spans import natural_parent
+from .placement import Plan
 from .synthetic import Carrier, write_carrier
+from .top import Top
 from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan
-from .values import INT64_MAX, is_int
+from .values import is_int
 
 ZERO = bytes(8)
 
+_SCOPE_TAG = b"\x1a"
+_SCOPE_NAME = b"\x0a" + sized(sc.SCOPE_NAME.encode())
+_scope_id = TextAttribute(_SCOPE_TAG, sc.BATCH_ID)
+_SCOPE_INTS = [
+    IntAttribute(_SCOPE_TAG, key)
+    for key in (
+        sc.BATCH_CREATED,
+        sc.SCHEMA,
+        sc.BATCH_SPANS,
+        sc.BATCH_MARKS,
+        sc.BATCH_SNAPSHOTS,
+        sc.BATCH_SYNTHETIC,
+    )
+]
+_SCOPE_FLAG = _SCOPE_TAG + sized(
+    b"\x0a" + sized(sc.SERVICE_NAME_ADDED.encode()) + b"\x12\x02\x10\x01"
+)
 
-class FastEncoder:
-    """The records of one batch as fields of one ScopeSpans."""
+
+class PieceWriter:
+    """Writes the spans of one session as fields of one ScopeSpans."""
 
     session: str
-    """The session of all of them."""
-    header: Header
-    """For ids that are derived from it; its counts are not known yet."""
+    """The session of all spans."""
+    top: Top
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
-        """Group the events by span.
+        """Group the events by span; `name` is the name of the batch's file.
 
         Raises NotCanonicalError if two spans have one id, or the resource cannot hold pid or rank.
         """
         self.batch, self.plan = batch, plan
-        self.service_name = options.service_name
+        self.lengths = len(batch.spans), len(batch.marks), len(batch.snapshots)
         self.segmented = options.layout != SESSION_LAYOUT
         own_name = f"{batch.created_ns:020d}-{batch.batch_id}.json"
         self.file = file_of(name) if name != own_name else None
@@ -152,35 +183,45 @@ class FastEncoder:
         self.common[span.thread_id, span.pid, span.rank] = made
         return made
 
-    def trace_of(self, place: Place) -> bytes:
-        """The trace of a place: with the layout `session` that of its session."""
-        return place.trace_id if self.segmented else self.plan.session_trace(place.session)
+    @abstractmethod
+    def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
+        """Return the spans as fields, in pieces; remove the events on them from `riders`."""
 
-    def carriers(self) -> list[bytes]:
-        """Carriers for what belongs to scopes that are not in the batch."""
-        made: list[bytes] = []
+    def collect(self, encoder: BatchEncoder[bytes]) -> None:
+        """Write the spans, and put the events of other scopes on carriers."""
+        group = encoder.group(self.session)
+        group.pid, group.rank = self.pid, self.rank
+        group.spans = self.write_spans(encoder)
         for span_id, (marks, snapshots) in self.riders.items():
             if len(marks) + len(snapshots) > sc.MAX_EVENTS:
                 raise NotCanonicalError
-            place = self.plan.outside(span_id)
-            if place.session != self.session:
+            trace_id, parent, session = encoder.outer_scope(span_id)
+            if session != self.session:
                 raise NotCanonicalError
-            parent = b"" if span_id == "root" else natural_parent(span_id)
-            trace_id = self.trace_of(place)
-            carrier = Carrier(len(made), trace_id, parent, span_id)
+            carrier = Carrier(encoder.next_ordinal(), trace_id, parent, span_id)
             carrier.marks = [(record_of(mark), seq) for mark, seq in marks]
             carrier.snapshots = [(record_of(snapshot), seq) for snapshot, seq in snapshots]
-            times = [m.ts_ns for m, _ in marks] + [s.ts_ns for s, _ in snapshots]
-            times = [time for time in times if 0 <= time <= INT64_MAX]
-            if times:
-                carrier.start_ns, carrier.end_ns = min(times), max(times)
+            encoder.add_carrier(carrier, session)
+
+    def messages(self, encoder: BatchEncoder[bytes], header: Header) -> list[bytes]:
+        """Return the one group as a serialised TracesData."""
+        if len(encoder.groups) > 1:
+            raise NotCanonicalError
+        group = encoder.groups[self.session]
+        out: list[bytes] = group.spans
+        for carrier, riders in zip_longest(group.carriers, self.riders.values()):
             span = Span()
-            write_carrier(span, carrier, self.header)
+            write_carrier(span, carrier, header)
             body = span.SerializeToString()
-            if len(body) > SMALL and not fits((marks, snapshots)):
+            if riders is not None and len(body) > SMALL and not fits(riders):
                 raise NotCanonicalError
-            made.append(body)
-        return made
+            out += (b"\x12", sized(body))
+        for span in group.seams:
+            out += (b"\x12", sized(span.SerializeToString()))
+        resource = _resource(encoder.origin(self.session, group, header))
+        scope_spans = b"\x0a" + sized(_scope(header)) + b"".join(out)
+        message = b"\x0a" + sized(resource) + b"\x12" + sized(scope_spans)
+        return [b"\x0a" + sized(message)]
 
 
 def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
@@ -207,8 +248,54 @@ def _known(value: int | None) -> int:
     return value
 
 
-def traces_data(resource: bytes, scope: bytes, spans: bytes) -> bytes:
-    """A TracesData of one resource with one scope, of serialised messages."""
-    scope_spans = b"\x0a" + sized(scope) + spans
-    message = b"\x0a" + sized(resource) + b"\x12" + sized(scope_spans)
-    return b"\x0a" + sized(message)
+def top_of(batch: TypedBatch, file: str | None, options: Options, *, own_trace_ids: bool) -> Top:
+    """Return the batch-level fields of a typed batch."""
+    fields = {
+        "schema_version": batch.schema_version,
+        "sdk_version": batch.sdk_version,
+        "batch_id": batch.batch_id,
+        "created_ns": batch.created_ns,
+    }
+    if isinstance(batch.otel, Raw):
+        fields["otel"] = exactjson.loads(bytes(batch.otel))
+    service_name = options.service_name
+    return Top(fields, file=file, own_trace_ids=own_trace_ids, service_name=service_name)
+
+
+def _resource(origin: Origin) -> bytes:
+    if not origin.attributes:
+        return _plain_resource(origin.session_id, origin.pid, origin.rank, origin.service_name)
+    resource = Resource()
+    write_resource(resource, origin)
+    return bytes(resource.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def _plain_resource(
+    session: str | None, pid: int | None, rank: int | None, service_name: str | None
+) -> bytes:
+    resource = Resource()
+    write_resource(resource, Origin(session, pid, rank, service_name))
+    return bytes(resource.SerializeToString())
+
+
+def _scope(header: Header) -> bytes:
+    """Encode the header as `write_scope` does."""
+    is_plain = (
+        header.added_service_name == sc.DEFAULT_SERVICE_NAME
+        and header.file is None
+        and header.session is None
+        and not (header.session_trace_id or header.trace_id or header.own_trace_ids or header.rest)
+        and header.sdk_version
+        and header.batch_id
+    )
+    if not is_plain:
+        scope = InstrumentationScope()
+        write_scope(scope, header)
+        return bytes(scope.SerializeToString())
+    counts = header.counts
+    values = (counts.spans, counts.marks, counts.snapshots, counts.synthetic)
+    ints = zip(_SCOPE_INTS, (header.created_ns, header.schema_version, *values), strict=True)
+    version = b"\x12" + sized(str(header.sdk_version).encode())
+    attributes = b"".join([attribute(value) for attribute, value in ints])  # type: ignore[arg-type]
+    return _SCOPE_NAME + version + _scope_id(str(header.batch_id)) + attributes + _SCOPE_FLAG

@@ -1,65 +1,22 @@
-"""Cirron → OTLP, the fast way: typed records to protobuf bytes out of cached pieces.
+"""Cirron → OTLP on the fast path: typed records to protobuf bytes from cached pieces.
 
-It gives the very bytes of `encode_batch`; what it has no piece for, one record at a time, it hands
-to the exact mappers.
+The bytes are those of `encode_batch`. A record without a cached piece goes to the exact mappers.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
-
 from msgspec import UNSET
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from .. import semconv as sc
-from .encode import DEFAULT, DEFAULT_SERVICE_NAME, Options
-from .fast_batch import ZERO, FastEncoder, traces_data
-from .fast_own import OwnEncoder
-from .header import Counts, Header, Origin, write_resource, write_scope
-from .pieces import (
-    ID_PREFIX,
-    SHORT,
-    IntAttribute,
-    TextAttribute,
-    pack_times,
-    sized,
-    span_users,
-    varint,
-)
+from .batch_encoder import BatchEncoder
+from .fast_batch import ZERO, PieceWriter, top_of
+from .fast_own import OwnWriter
+from .options import DEFAULT, Options
+from .pieces import ID_PREFIX, SHORT, pack_times, span_users, varint
 from .placement import UNIT_DEPTHS, Place, Plan
-from .synthetic import write_seams
 from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan, decode
 from .values import INT64_MAX, UINT64_MAX
 
 _DEEPEST_UNIT = max(UNIT_DEPTHS)
-
-
-_SCOPE_TAG = b"\x1a"
-_SCOPE_NAME = b"\x0a" + sized(sc.SCOPE_NAME.encode())
-_scope_id = TextAttribute(_SCOPE_TAG, sc.BATCH_ID)
-_SCOPE_INTS = [
-    IntAttribute(_SCOPE_TAG, key)
-    for key in (
-        sc.BATCH_CREATED,
-        sc.SCHEMA,
-        sc.BATCH_SPANS,
-        sc.BATCH_MARKS,
-        sc.BATCH_SNAPSHOTS,
-        sc.BATCH_SYNTHETIC,
-    )
-]
-_SCOPE_FLAG = _SCOPE_TAG + sized(
-    b"\x0a" + sized(sc.SERVICE_NAME_ADDED.encode()) + b"\x12\x02\x10\x01"
-)
-
-
-@lru_cache(maxsize=1024)
-def _resource_of(session: str, pid: int | None, rank: int | None, service_name: str) -> bytes:
-    resource = Resource()
-    write_resource(resource, Origin(session, pid, rank, service_name))
-    return bytes(resource.SerializeToString())
 
 
 def fast_encode(
@@ -69,47 +26,41 @@ def fast_encode(
 
     Raises NotCanonicalError if only `encode_batch` can encode it.
     """
-    if plan.told is not None:
-        return OwnEncoder(batch, plan, name, options).run()
-    return _PlacedEncoder(batch, plan, name, options).run()
+    writer_type = PlacedWriter if plan.told is None else OwnWriter
+    writer: PieceWriter = writer_type(batch, plan, name, options)
+    [message] = BatchEncoder(writer, plan, options).encode()
+    return message
 
 
 def typed_batch(data: bytes) -> TypedBatch:
-    """The typed form of a batch's bytes. Raises NotCanonicalError where it would not be exact."""
+    """Return the typed form of a batch's bytes. Raises NotCanonicalError if it is not exact."""
     batch = decode(data)
     if batch.schema_version != 1 or not 0 <= batch.created_ns <= INT64_MAX:
         raise NotCanonicalError
     return batch
 
 
-class _PlacedEncoder(FastEncoder):
-    """A batch whose records stand where the plan says."""
+class PlacedWriter(PieceWriter):
+    """Writes a batch whose records the plan places."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
+        """Raises NotCanonicalError if only `encode_batch` can encode the batch."""
         super().__init__(batch, plan, name, options)
         if batch.otel is not UNSET or any(s.otel is not UNSET for s in batch.spans):
             raise NotCanonicalError
-        self.header = Header(
-            batch.sdk_version,
-            batch.batch_id,
-            batch.created_ns,
-            batch.schema_version,
-            Counts(0, 0, 0, 0),
-            file=self.file,
-            added_service_name=options.service_name,
-        )
+        self.top = top_of(batch, self.file, options, own_trace_ids=False)
         self.places: dict[str, Place] = {}
         self.children: dict[str | None, Place] = {}
         self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
         """By parent: the trace's field, its lower half, the parent's field and attribute."""
         self.session = self._place(batch.spans[0]).session
 
-    def run(self) -> bytes:
+    def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
+        """Return the spans as fields, in pieces."""
         out: list[bytes] = []
-        opened: set[bytes] = set()
-        seams: list[bytes] = []
+        encoder.first_place = self.places[self.batch.spans[0].id]
         seqs, children, session = self.seqs, self.children, self.session
-        has_seams = self.segmented and bool(self.plan.segments)
+        has_segments = self.segmented and bool(self.plan.segments)
         ids, leaf = self.raw_ids(), self._leaf
         for number, span in enumerate(self.batch.spans):
             raw = ids[16 * number : 16 * number + 16]
@@ -122,37 +73,13 @@ class _PlacedEncoder(FastEncoder):
             body = self.span(span, raw, place.trace_id, seq)
             size = len(body)
             out += (b"\x12", SHORT[size] if size < 128 else varint(size), body)
-            if has_seams and place.depth in UNIT_DEPTHS:
-                seams += self._seams(span, place, opened)
-        carriers = self.carriers()
-        for body in (*carriers, *seams):
-            out += (b"\x12", sized(body))
-        batch = self.batch
-        counts = Counts(
-            len(batch.spans), len(batch.marks), len(batch.snapshots), len(carriers) + len(seams)
-        )
-        scope = self._scope(counts)
-        resource = _resource_of(self.session, self.pid, self.rank, self.service_name)
-        return traces_data(resource, scope, b"".join(out))
+            if has_segments and place.depth in UNIT_DEPTHS:
+                encoder.open_segment(place, span.start_ns, span.id, self._place_of)
+        return out
 
-    def _scope(self, counts: Counts) -> bytes:
-        """Encode the header as `write_scope` does."""
-        header = self.header
-        is_default = self.service_name == DEFAULT_SERVICE_NAME
-        if header.file is not None or not (header.sdk_version and header.batch_id and is_default):
-            scope = InstrumentationScope()
-            write_scope(scope, replace(header, counts=counts))
-            return bytes(scope.SerializeToString())
-        told = zip(
-            _SCOPE_INTS,
-            (header.created_ns, 1, counts.spans, counts.marks, counts.snapshots, counts.synthetic),
-            strict=True,
-        )
-        version = b"\x12" + sized(str(header.sdk_version).encode())
-        ints = b"".join([attribute(value) for attribute, value in told])  # type: ignore[arg-type]
-        return _SCOPE_NAME + version + _scope_id(str(header.batch_id)) + ints + _SCOPE_FLAG
-
-    # --- places ---------------------------------------------------------------------------------
+    def _place_of(self, span_id: str) -> Place | None:
+        span = self.spans.get(span_id)
+        return self._place(span) if span is not None else None
 
     def _place(self, span: TypedSpan) -> Place:
         known = self.places.get(span.id)
@@ -175,40 +102,17 @@ class _PlacedEncoder(FastEncoder):
             if len(chain) > len(self.spans):
                 raise NotCanonicalError  # a circle
         for scope in reversed(chain):
-            above = self.places[scope.id] = self._below(scope, above)
+            above = self.places[scope.id] = self.plan.place(
+                above, scope.id, scope.parent_id, scope.start_ns, is_session=scope.is_session()
+            )
         if above is None:
             raise NotCanonicalError
         if above.depth > _DEEPEST_UNIT:
             self.children[span.parent_id] = above  # its siblings stand there as well
         return above
 
-    def _below(self, span: TypedSpan, above: Place | None) -> Place:
-        if above is not None:
-            return self.plan.below(above, span.start_ns, span.id)
-        if span.id in self.plan.external:
-            return self.plan.external[span.id]
-        if span.is_session() and span.id:
-            return Place(span.id, self.plan.session_trace(span.id), 0)
-        return self.plan.below(self.plan.outside(None), span.start_ns, span.id)
-
-    def _seams(self, span: TypedSpan, place: Place, opened: set[bytes]) -> list[bytes]:
-        segment = self.plan.segment_of(place.session, span.start_ns, span.id)
-        if segment is None or segment[:2] != (span.start_ns, span.id):
-            return []
-        if segment.trace_id in opened:
-            return []
-        opened.add(segment.trace_id)
-        parent = segment.parent_id
-        inside = self.spans.get(parent) if parent is not None else None
-        above = self._place(inside) if inside is not None else self.plan.outside(parent)
-        trace_id = self.plan.session_trace(place.session)
-        made = write_seams(place.session, trace_id, segment, above.trace_id)
-        return [message.SerializeToString() for message in made]
-
-    # --- leaves ---------------------------------------------------------------------------------
-
     def _siblings(self, span: TypedSpan) -> tuple[bytes, bytes, bytes, bytes] | None:
-        """What all siblings of a scope have in common; None where a segment may part them."""
+        """Return the fields that siblings share; None if a segment may open between them."""
         place, parent_id = self._place(span), span.parent_id
         if place.session != self.session:
             raise NotCanonicalError

@@ -58,6 +58,8 @@ def sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
 
 def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
     """Records in their order, each with its `seq`."""
+    if not records:
+        return []
     seqs = sequence([r.ts_ns for r in records], [r.id for r in records])
     return [(r, None) for r in records] if seqs is None else list(zip(records, seqs, strict=True))
 

@@ -1,68 +1,61 @@
-"""The fast way for batches that name their session: this project's SDK writes them.
+"""Spans of batches that name their session, from cached pieces: this project's SDK writes them.
 
-Such a batch says the trace of each record itself, so nothing has to be placed. Spans with more in
+Such a batch contains the trace of each record, so nothing has to be placed. Spans with more in
 their `otel` than a trace id go to the exact mapper, one by one.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from msgspec import UNSET, Raw
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .. import exactjson
 from .. import semconv as sc
 from ..semconv import SESSION
-from .encode import Options
-from .fast_batch import ZERO, FastEncoder, traces_data
+from .batch_encoder import BatchEncoder
+from .fast_batch import ZERO, PieceWriter, top_of
 from .fast_events import overhead_of, record_of
-from .header import Counts, Origin, write_resource, write_scope
+from .header import Counts
+from .options import Options
 from .parts import PART
 from .pieces import ID_PREFIX, SHORT, int_index, int_overhead, pack_times, sized, varint
 from .placement import Plan, stated_trace
 from .riders import fitting, in_order_of, take_overhead
 from .spans import SpanSet, Wire, wire_parent, write_span
-from .synthetic import rest_carrier, told_seams, write_carrier
-from .top import Top
 from .typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan
 from .values import UINT64_MAX
 
 
-class OwnEncoder(FastEncoder):
-    """A batch that names its session."""
+class OwnWriter(PieceWriter):
+    """Writes a batch that names its session."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
-        """Raises NotCanonicalError where only `encode_batch` can say the batch."""
+        """Raises NotCanonicalError if only `encode_batch` can encode the batch."""
         super().__init__(batch, plan, name, options)
         self.session = plan.default
         if any(s.parent_id is None and self._is_alien(s) for s in batch.spans):
             raise NotCanonicalError
         self._traces: dict[bytes, bytes] = {}
-        """By text of a span's `otel`: the trace id that is all it says."""
-        self._top = self._make_top()
-        self.header = self._top.header(Counts(0, 0, 0, 0))
-        own = self.header.own_trace_ids
-        self._trace_id = self._top.trace_id if self.segmented else plan.session_trace(self.session)
-        if not self._trace_id or (own and not self.segmented):
+        """The trace id, by the text of an `otel` of spans that contains nothing else."""
+        own_trace_ids = self._read_traces()
+        self.top = top_of(batch, self.file, options, own_trace_ids=own_trace_ids)
+        if PART in self.top.otel:
+            raise NotCanonicalError
+        self._trace_id = self.top.trace_id if self.segmented else plan.session_trace(self.session)
+        if not self._trace_id or (own_trace_ids and not self.segmented):
             raise NotCanonicalError
         self._head = b"\x0a\x10" + self._trace_id + b"\x12\x08"
         self._above: dict[str | None, tuple[bytes, bytes]] = {}
         """By parent: its field and its attribute, in the batch's own trace."""
-        self._origin = Origin(
-            self.session,
-            self.pid,
-            self.rank,
-            self.header.added_service_name,
-            self._top.resource_attributes,
-        )
 
     def _is_alien(self, span: TypedSpan) -> bool:
         """Whether a span without a parent is the root of another session."""
         return span.name == SESSION and span.id != self.session
 
-    def _make_top(self) -> Top:
-        """The top level of the batch; on the way, what spans say of their traces."""
+    def _read_traces(self) -> bool:
+        """Collect the traces in the `otel` of spans; return whether there are any."""
         own_trace_ids = False
         for text in {bytes(s.otel) for s in self.batch.spans if isinstance(s.otel, Raw)}:
             otel = exactjson.loads(text)
@@ -71,29 +64,13 @@ class OwnEncoder(FastEncoder):
                 trace_id = stated_trace(otel["trace_id"])
                 if trace_id and len(otel) == 1:
                     self._traces[text] = trace_id
-        batch = self.batch
-        fields = {
-            "schema_version": batch.schema_version,
-            "sdk_version": batch.sdk_version,
-            "batch_id": batch.batch_id,
-            "created_ns": batch.created_ns,
-        }
-        if isinstance(batch.otel, Raw):
-            fields["otel"] = exactjson.loads(bytes(batch.otel))
-        top = Top(
-            fields,
-            file=self.file,
-            own_trace_ids=own_trace_ids,
-            service_name=self.service_name,
-        )
-        if PART in top.otel:
-            raise NotCanonicalError
-        return top
+        return own_trace_ids
 
-    def run(self) -> bytes:
-        """The serialised TracesData."""
+    def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
+        """Return the spans as fields, in pieces."""
         out: list[bytes] = []
         seqs, leaf, ids = self.seqs, self._leaf, self.raw_ids()
+        wire: Wire | None = None
         for number, span in enumerate(self.batch.spans):
             raw = ids[16 * number : 16 * number + 16]
             seq = None if seqs is None else seqs[number]
@@ -104,33 +81,18 @@ class OwnEncoder(FastEncoder):
             else:
                 own = self._traces.get(bytes(span.otel))
                 if own is None or own == self._trace_id:
-                    body = self._exactly(span, own or self._trace_id, seq)
+                    wire = wire or self._wire(encoder)
+                    body = self._exactly(span, wire, own or self._trace_id, seq)
                 else:
                     body = self.span(span, raw, own, seq)
             out += (b"\x12", sized(body))
-        rest = self._top.rest()
-        carriers = self.carriers()
-        if len(rest) > sc.REST_PIECE:
-            carriers.append(self._carried(rest, len(carriers)))
-        seams = told_seams(self.plan, one_trace=not self.segmented)
-        for body in (*carriers, *(seam.SerializeToString() for seam in seams)):
-            out += (b"\x12", sized(body))
-        batch = self.batch
-        counts = Counts(
-            len(batch.spans), len(batch.marks), len(batch.snapshots), len(carriers) + len(seams)
-        )
-        scope, resource = InstrumentationScope(), Resource()
-        write_scope(scope, self._top.header(counts, "" if len(rest) > sc.REST_PIECE else rest))
-        write_resource(resource, self._origin)
-        return traces_data(resource.SerializeToString(), scope.SerializeToString(), b"".join(out))
+        return out
 
-    def _carried(self, rest: str, ordinal: int) -> bytes:
-        """The span `cirron.batch` for a rest that is too long for the scope."""
-        span = Span()
-        trace_id = self.trace_of(self.plan.outside(None))
-        carrier = rest_carrier(ordinal, trace_id, rest, self.header.created_ns)
-        write_carrier(span, carrier, self.header)
-        return bytes(span.SerializeToString())
+    def _wire(self, encoder: BatchEncoder[bytes]) -> Wire:
+        """Return the values that the exact mapper needs of a batch. The counts have no effect."""
+        header = self.top.header(Counts(0, 0, 0, 0))
+        origin = encoder.origin(self.session, encoder.group(self.session), header)
+        return Wire(self._trace_id, b"", header, origin)
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
         """Add a scope like most: one mark at most, the SDK's own overhead, and no attributes.
@@ -179,8 +141,8 @@ class OwnEncoder(FastEncoder):
         made = self._above[parent_id] = self.parent(parent_id, self._trace_id)
         return made
 
-    def _exactly(self, span: TypedSpan, trace_id: bytes, seq: int | None) -> bytes:
-        """A span by the exact mapper. Raises NotCanonicalError where not all of it fits on one."""
+    def _exactly(self, span: TypedSpan, wire: Wire, trace_id: bytes, seq: int | None) -> bytes:
+        """Encode a span with the exact mapper. Raises NotCanonicalError if its events overflow."""
         record = record_of(span)
         riders = self.riders.pop(span.id, ([], []))
         placed = [(record_of(mark), number) for mark, number in riders[0]]
@@ -198,6 +160,5 @@ class OwnEncoder(FastEncoder):
         otel = record.get("otel")
         own = stated_trace(otel.get("trace_id")) if isinstance(otel, dict) else b""
         made = Span()
-        wire = Wire(own or trace_id, wire_parent(record), self.header, self._origin)
-        write_span(made, unit, wire)
+        write_span(made, unit, replace(wire, trace_id=own or trace_id, parent=wire_parent(record)))
         return bytes(made.SerializeToString())

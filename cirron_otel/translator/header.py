@@ -65,12 +65,11 @@ class Header:
     """The `service.name` that the encoder adds to the resource; None if the batch has its own."""
     rest: str = ""
     """The header's rest, as far as the scope may carry it."""
-    key: str = field(init=False)
-    """Names the batch in derived ids."""
 
-    def __post_init__(self) -> None:
-        parts = (self.batch_id, self.created_ns, self.file or "")
-        object.__setattr__(self, "key", digest(*map(str, parts)).hex())
+    @property
+    def key(self) -> str:
+        """The name of the batch in derived ids."""
+        return digest(str(self.batch_id), str(self.created_ns), self.file or "").hex()
 
     def fields(self) -> Record:
         """The batch's top-level values that the header says, without its lists."""

@@ -113,6 +113,34 @@ class Plan:
             return Place(parent.session, trace_id, depth)
         return Place(parent.session, parent.trace_id, depth)
 
+    def place(
+        self,
+        parent: Place | None,
+        own_id: str,
+        parent_id: str | None,
+        start_ns: int,
+        *,
+        is_session: bool,
+    ) -> Place:
+        """Place a span: the one rule for the session, the depth and the trace of a record.
+
+        1. A span whose parent is in the batch is below it (`parent` is the parent's place).
+        2. A span whose parent is elsewhere is below the parent's place in `external`, or below the
+           default session if the plan does not contain the parent.
+        3. A span without a parent has its place in `external`, if it has one there.
+        4. Else the root of a session is that session, in its first trace.
+        5. Any other span without a parent is a child of the default session.
+        """
+        if parent is not None:
+            return self.below(parent, start_ns, own_id)
+        if parent_id is not None:
+            return self.below(self.outside(parent_id), start_ns, own_id)
+        if own_id in self.external:
+            return self.external[own_id]
+        if is_session and own_id:
+            return Place(own_id, self.session_trace(own_id), 0)
+        return self.below(self.outside(None), start_ns, own_id)
+
     def outside(self, some_id: object) -> Place:
         """The place of something that the batch does not hold."""
         if isinstance(some_id, str):
@@ -171,13 +199,6 @@ def _place(span: Record, above: Place | None, plan: Plan) -> Place:
     start, own = span.get("start_ns"), span.get("id")
     start_ns = start if isinstance(start, int) else 0
     own_id = own if isinstance(own, str) else ""
-    if above is not None:
-        return plan.below(above, start_ns, own_id)
     parent = span.get("parent_id")
-    if isinstance(parent, str):
-        return plan.below(plan.outside(parent), start_ns, own_id)
-    if own_id in plan.external:
-        return plan.external[own_id]
-    if is_session(span) and own_id:
-        return Place(own_id, plan.session_trace(own_id), 0)
-    return plan.below(plan.outside(None), start_ns, own_id)
+    parent_id = parent if isinstance(parent, str) else None
+    return plan.place(above, own_id, parent_id, start_ns, is_session=is_session(span))

@@ -61,8 +61,8 @@ class Top:
         self._own_trace_ids, self._service_name = own_trace_ids, service_name
         otel = fields.get("otel")
         self.otel: Record = otel if isinstance(otel, dict) else {}
-        self.trace_id = stated_trace(self.otel.get("trace_id"))
-        self.resource_attributes = resource_attributes(self.otel)
+        self.trace_id = stated_trace(self.otel["trace_id"]) if "trace_id" in self.otel else b""
+        self.resource_attributes = resource_attributes(self.otel) if self.otel else {}
 
     def repeat(self, sessions: int) -> None:
         """Limit the data that each of several sessions repeats to the size of one span.
@@ -99,24 +99,24 @@ class Top:
 
     def header(self, counts: Counts, rest: str = "") -> Header:
         """The header, with the part of the rest that it may carry."""
-        session = self.otel.get("session")
-        named = session if isinstance(session, str) and is_id(session) else None
+        session, joined = self.otel.get("session"), self.otel.get("session_trace_id")
+        is_named = sc.SERVICE_NAME in self.resource_attributes
         return Header(
             **self._said,
             counts=counts,
             file=self._file,
-            session=named,
-            session_trace_id=stated_trace(self.otel.get("session_trace_id")),
+            session=session if isinstance(session, str) and is_id(session) else None,
+            session_trace_id=stated_trace(joined) if joined is not None else b"",
             trace_id=self.trace_id,
             own_trace_ids=self._own_trace_ids,
-            added_service_name=None
-            if sc.SERVICE_NAME in self.resource_attributes
-            else self._service_name,
+            added_service_name=None if is_named else self._service_name,
             rest=rest,
         )
 
     def rest(self) -> str:
         """The difference between the batch's top level and what the header says of it."""
+        if self._fields == self._said and not self._corrected and len(self._lists) == len(LISTS):
+            return ""
         header = self.header(Counts(0, 0, 0, 0))
         decoded = decoded_top(header, as_decoded(self.resource_attributes))
         decoded |= {key: [] for key in LISTS if key not in self._lists}
