@@ -1,0 +1,1 @@
+"""Tests of the schema of records, and of what is derived from it."""
