@@ -1,4 +1,4 @@
-"""What one flush took, put together into batches, a slice of scopes at a time."""
+"""Build batches from the records of one flush, one slice of scopes at a time."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from .taking import FlushChanges
 from .traces import Trace
 
 MAX_SPANS = 8_000
-"""Spans of one batch; more go into further batches of the same flush."""
+"""Maximum number of spans in a batch; further spans go into more batches of the same flush."""
 MAX_MARKS = 32_000
 MAX_SNAPSHOTS = 4_000
 _SLICE = 256
 _time = itemgetter(3)
 
 Naming = Callable[[], tuple[str, int]]
-"""The id and the time of a new batch."""
+"""Returns the id and the time of a new batch."""
 
 
 class BatchAssembly:
-    """Makes batches; its buffers live as long as it does."""
+    """Builds batches, and reuses its buffers for all of them."""
 
     def __init__(self, common: tuple[int, int | None, int], session: Scope, naming: Naming) -> None:
-        """`common` as in `scope_rows`."""
+        """`common` has the same meaning as in `scope_rows`."""
         self._common, self._session, self._naming = common, session, naming
         self._spans, self._marks, self._snapshots = Text(), Text(), Text()
 
     def set_rank(self, rank: int) -> None:
-        """Give the rows that are made from now on another rank."""
+        """Set the rank of all later rows."""
         pid, _, every = self._common
         self._common = pid, rank, every
 
@@ -52,12 +52,13 @@ class BatchAssembly:
         wanted: set[str],
         snapshots: list[SnapshotRow],
     ) -> tuple[list[BatchText], list[SpanRow], dict[Scope, list[str]]]:
-        """The batches; the records of spans that are `wanted` or that an earlier batch refers to;
-        the ids of marks whose scope is not among `ended`, by scope.
+        """Build the batches of a flush.
 
-        `ended`, `foreign` and `snapshots` stand in canonical order. `otel_of` gives the `otel` of
-        the first batch and of those behind it, by the scopes that have marks and whether there are
-        several.
+        Returns the batches; the records of spans that are `wanted` or that an earlier batch refers
+        to; and the ids of marks whose scope is not in `ended`, by scope. `ended`, `foreign`, and
+        `snapshots` are in canonical order. `otel_of` receives the scopes that have marks and
+        whether there are several batches, and returns the `otel` of the first batch and of the
+        later ones.
         """
         for text in (self._spans, self._marks, self._snapshots):
             text.clear()
@@ -73,7 +74,7 @@ class BatchAssembly:
         while at < len(ended):
             end = min(at + _SLICE, len(ended))
             while end < len(ended) and ended[end]._end == ended[end - 1]._end:
-                end += 1  # what ends at the same time is sorted by id, all of it
+                end += 1  # scopes with the same end time are sorted by id together
             marks: list[MarkRow] = []
             rows = scope_rows(ended[at:end], ids, default, self._common, change, marks)
             rows = maker.add(rows, marks, ended[end - 1]._end)
@@ -92,7 +93,7 @@ class BatchAssembly:
 
 
 class _Making:
-    """One flush's batches in the making."""
+    """The batches of one flush while they are being built."""
 
     def __init__(
         self,
@@ -111,9 +112,9 @@ class _Making:
         self.batches: list[BatchText] = []
 
     def add(self, rows: list[SpanRow], marks: list[MarkRow], until: int | None) -> list[SpanRow]:
-        """Take a slice of spans, and what else lies up to its end (None: all that is left).
+        """Add a slice of spans, and all other records up to its end (None: all remaining ones).
 
-        Returns the spans, those of others included.
+        Returns the spans, including those of other libraries.
         """
         entries, at = self._entries, self._mark_at
         end = at
@@ -159,7 +160,7 @@ class _Making:
         )
 
     def finish(self, snapshots: list[SnapshotRow]) -> None:
-        """Add the snapshots, and close the last batch, if there is anything to say."""
+        """Add the snapshots, and close the last batch unless it would be empty."""
         assembly = self._assembly
         for start in range(0, len(snapshots), _SLICE):
             if assembly._snapshots.count >= MAX_SNAPSHOTS:
@@ -172,5 +173,5 @@ class _Making:
 
 
 def random_name(now_ns: Callable[[], int]) -> Naming:
-    """Random ids, for batches that nobody owns."""
+    """Return a naming with random ids, for batches without an owner."""
     return lambda: (urandom(16).hex(), now_ns())

@@ -1,7 +1,7 @@
-"""From the threads' buffers to batches: the flush thread's side, and its alone.
+"""Build batches from the threads' buffers; used only by the flush thread.
 
-It takes what was recorded, keeps the open scopes, gives marks their ids and puts the batch
-together; it writes nothing.
+The builder takes the new records, tracks open scopes, assigns ids to marks, and assembles batches.
+It writes nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ INCOMPLETE = "incomplete: the session ended before this scope did"
 snapshot_order = attrgetter("ts_ns", "id")
 """The canonical order of snapshots."""
 MOST_ATTEMPTS = 2
-"""So often one tries to make batches of what was taken: it may be what that fails at."""
+"""Number of attempts to build batches from the same records, which may be what fails."""
 
 
 @dataclass(slots=True)
 class SessionOrigin:
-    """What all records of a process have in common."""
+    """The data that all records of a session share."""
 
     pid: int
     rank: int | None
@@ -60,30 +60,30 @@ class SessionOrigin:
 
 @dataclass(slots=True)
 class FlushResult:
-    """What one flush found."""
+    """The result of one flush."""
 
     batches: list[BatchText] = field(default_factory=list)
     open: list[SpanRow] = field(default_factory=list)
-    """Records of the scopes that are open."""
+    """Records of the open scopes."""
     closed: list[SpanRow] = field(default_factory=list)
-    """Records in `batches` that an earlier flush called open, or an earlier batch refers to."""
+    """Records in `batches` that were open in an earlier flush, or an earlier batch refers to."""
     ended: list[Scope] = field(default_factory=list)
-    """The scopes that `batches` have, where the collector keeps them."""
+    """The scopes in `batches`, if the builder is set to retain them."""
     points: list[MarkEntry] = field(default_factory=list)
-    """The marks that `batches` have, the same."""
+    """The marks in `batches`, if the builder is set to retain them."""
     is_noted: bool = False
-    """Whether the collector has drawn its conclusions from it."""
+    """Whether the builder's state includes this result."""
     is_sealed: bool = False
-    """Whether its batches are the sealer's."""
+    """Whether the sealer has taken the batches."""
 
     def forget(self) -> None:
-        """Let go of the records: they are sealed, and everybody was shown them."""
+        """Release the records: they are sealed, and all sinks have seen them."""
         self.batches, self.open, self.closed = [], [], []
         self.ended, self.points = [], []
 
 
 class FlushBuilder:
-    """Takes records out of the buffers, a flush at a time."""
+    """Takes records out of the buffers and builds batches, one flush at a time."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class FlushBuilder:
         snapshots: Snapshots | None = None,
         announces_open: bool = True,
     ) -> None:
-        """`overhead_every`: every how many scopes the SDK's own time becomes a mark; 0 for none.
+        """`overhead_every`: one of so many scopes gets a mark with the SDK's own time; 0 for none.
 
-        `naming` gives batches their ids and times; random ids by default. `announces_open`: batches
-        name open sessions and epochs, so that a backend shows them before they end.
+        `naming` returns the ids and times of batches; random ids by default. `announces_open`:
+        batches contain open sessions and epochs, so that a backend shows them before they end.
         """
         self._origin = origin
         self._foreign = foreign
@@ -115,40 +115,39 @@ class FlushBuilder:
         self._change = FlushChanges()
         self._attempts = 0
         self.keeps_taken = False
-        """Whether what it finds holds the scopes and marks themselves, too: for metrics."""
+        """Whether results also contain the scopes and marks themselves, for metrics."""
         self.latest: FlushResult | None = None
-        """What the last flush found: it is to be sealed, also where the thread died before that."""
+        """The last result; it must be sealed, even if the thread died before that."""
         self._open: dict[Scope, int] = {origin.session: 0}
         """Scopes that are open, by how many flushes have seen them so."""
         self._mark_ids: dict[Scope, bytearray] = {}
-        """First halves of the ids of marks that were sealed for open scopes."""
+        """First halves of the ids of sealed marks of open scopes."""
         self._announced: set[Scope] = set()
         self._journalled: set[str] = set()
         self._scopes = 0
         self._places = StepPlaces()
         self.spans = self.marks = self.snapshots = 0
-        """Records put into batches so far."""
+        """Numbers of records in batches so far."""
         self.spans_lost = 0
-        """Scopes of which no record could be made."""
+        """Scopes that could not be converted to records."""
         self.marks_lost = 0
-        """Marks whose scope was dropped, or whose value turned out to be none."""
+        """Marks whose scope was dropped, or whose value turned out to be invalid."""
         self.snapshots_lost = 0
-        """Snapshots whose scope was dropped, or of which no record could be made."""
+        """Snapshots whose scope was dropped, or that could not be converted to records."""
         self.overhead_ns = 0
-        """The SDK's own time inside the scopes that have ended: the session's, and that of the
-        scopes directly below it, which holds that of everything inside them."""
+        """The SDK's own time inside ended scopes, ns: that of the session and of its direct
+        children, which includes the time of everything inside them."""
 
     def set_rank(self, rank: int) -> None:
-        """Give all records that are made from now on another rank."""
+        """Set the rank of all later records."""
         self._origin.rank = rank
         self._assembly.set_rank(rank)
 
     def collect(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
-        """Everything recorded since the last time; `is_last` closes what is still open, too.
+        """Build batches from all records made since the last call.
 
-        `is_portion`: only the oldest of it, as much as is put together at once.
-
-        Where it raises, or its thread dies in it, `resume` goes on with what was taken.
+        `is_last` also closes all open scopes. `is_portion` takes only one portion, the oldest
+        records. If the call raises, or its thread dies, `resume` continues with the records taken.
         """
         try:
             if self._taken is None:
@@ -164,7 +163,7 @@ class FlushBuilder:
         return found
 
     def resume(self) -> FlushResult | None:
-        """What an earlier flush was broken off at, to be sealed; None where there is no such."""
+        """Return the unsealed result of an interrupted flush; None if there is none."""
         left = self.latest
         if left is not None and not left.is_noted:
             self._note(left)

@@ -1,6 +1,6 @@
-"""A recorded scope as OpenTelemetry sees it: a full Span and a ReadableSpan.
+"""The OpenTelemetry interface of a recorded scope: a full Span and a ReadableSpan.
 
-Everything that costs (the SpanContext, events, links, status) is made when somebody asks for it.
+Everything expensive (the SpanContext, events, links, status) is created on first access.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _unraising(method: F) -> F:
-    """`method`, whose errors are counted: an argument's own methods may raise anything."""
+    """Wrap `method` so that errors are counted; arguments may raise anything."""
 
     @functools.wraps(method)
     def wrapper(*args: Any, **kwargs: Any) -> None:
@@ -45,13 +45,13 @@ def _unraising(method: F) -> F:
 
 
 class SharedAttributes(dict[str, Any]):
-    """Attributes that several scopes share: whoever is asked for its own gets a copy."""
+    """Attributes that several scopes share; a scope copies them before it changes them."""
 
     __slots__ = ()
 
 
 class RecordedSpan(trace_api.Span, ReadableSpan):
-    """The slots of a scope and OpenTelemetry's interfaces to them."""
+    """The slots of a scope, and OpenTelemetry's interfaces to them."""
 
     __slots__ = (
         "_above",
@@ -73,7 +73,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     _index: Any
     _attrs: dict[str, Any] | None
     _id: int
-    """First half of the id; 0 where it is not recorded: too deep, or dropped."""
+    """First half of the id; 0 if the scope is not recorded (too deep, or dropped)."""
     _above: RecordedSpan
     _trace: Trace
     _start: int
@@ -83,22 +83,22 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     _overhead: int
     _more: SpanExtras | None
 
-    # --- Cirron's own names ---------------------------------------------------------------------
+    # --- Cirron's names -------------------------------------------------------------------------
 
     @property
     def id(self) -> str | None:
-        """The Cirron id: 32 hex digits; None before the scope was entered."""
+        """The Cirron id, 32 hex digits; None before the scope is entered."""
         return f"{self._id:016x}{self._trace.low}" if self._start and self._id else None
 
     @property
     def parent_id(self) -> str | None:
-        """The Cirron id of the scope around it; None for a session and outside of every one."""
+        """The Cirron id of the parent scope; None for a session, and outside of every session."""
         above = getattr(self, "_above", None)
         return above.id if above is not None else None
 
     @property
     def index(self) -> Any:
-        """Its number among its kind."""
+        """The number of the scope among scopes of its name."""
         return self._index
 
     @index.setter
@@ -107,7 +107,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def cpu_ns(self) -> int | None:
-        """CPU time, nanoseconds; None where it was not measured. It may be set, like these two."""
+        """CPU time, nanoseconds; None if it was not measured. Writable, as are the next two."""
         return self._more.cpu_ns if self._more is not None else None
 
     @cpu_ns.setter
@@ -116,7 +116,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def gpu_ns(self) -> int | None:
-        """GPU time, nanoseconds."""
+        """GPU time, nanoseconds; None if it was not measured."""
         return self._more.gpu_ns if self._more is not None else None
 
     @gpu_ns.setter
@@ -125,7 +125,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def memory_peak_bytes(self) -> int | None:
-        """Peak resident set, bytes."""
+        """Peak resident set, bytes; None if it was not measured."""
         return self._more.memory_peak_bytes if self._more is not None else None
 
     @memory_peak_bytes.setter
@@ -142,7 +142,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def start_ns(self) -> int:
-        """Start, nanoseconds since the Unix epoch; 0 before it was entered."""
+        """Start, nanoseconds since the Unix epoch; 0 before the scope is entered."""
         return wall(self._start) if self._start else 0
 
     @property
@@ -152,12 +152,12 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def thread_id(self) -> int:
-        """The thread that entered it; 0 before that, and where it is not recorded."""
+        """The thread that entered the scope; 0 before that, and if the scope is not recorded."""
         return getattr(self, "_thread", 0)
 
     @property
     def more(self) -> SpanExtras:
-        """The rare parts, made now if there are none yet."""
+        """The rarely used fields, created on first access."""
         if self._more is None:
             self._more = SpanExtras()
         return self._more
@@ -182,7 +182,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
             return trace_api.INVALID_SPAN_CONTEXT
 
     def is_recording(self) -> bool:
-        """Whether it is open."""
+        """Return whether the scope is open and recorded."""
         return bool(self._start) and not self._end and state.recording
 
     def set_attribute(self, key: str, value: Any) -> None:
@@ -195,7 +195,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @_unraising
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set several."""
+        """Set several attributes."""
         if isinstance(attributes, Mapping):
             for key, value in attributes.items():
                 self.set_attribute(key, value)
@@ -204,7 +204,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     def add_event(
         self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None
     ) -> None:
-        """Add an event that is no mark; `timestamp` in nanoseconds since the Unix epoch."""
+        """Add an event that is not a mark; `timestamp` in nanoseconds since the Unix epoch."""
         if not self._end:
             own = dict(attributes) if isinstance(attributes, Mapping) else {}
             hold(own)
@@ -214,7 +214,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @_unraising
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
-        """Link to another span."""
+        """Add a link to another span."""
         if not self._end and isinstance(context, SpanContext):
             own = dict(attributes) if isinstance(attributes, Mapping) else {}
             hold(own)
@@ -222,7 +222,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @_unraising
     def update_name(self, name: str) -> None:
-        """Give another name."""
+        """Change the name."""
         if not self._end:
             self._name = text_of(name)
 
@@ -247,7 +247,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Add the event `exception` by OpenTelemetry's semantic conventions."""
+        """Add the event `exception` as OpenTelemetry's semantic conventions define it."""
         own = exception_attributes(exception, escaped=escaped)
         if isinstance(attributes, Mapping):
             own.update(attributes)
@@ -255,7 +255,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @_unraising
     def end(self, end_time: int | None = None) -> None:
-        """End it now, or at `end_time` (nanoseconds since the Unix epoch), not before its start."""
+        """End the scope now or at `end_time` (ns since the Unix epoch), not before its start."""
         if self._start and not self._end:
             if isinstance(end_time, int) and end_time < INT64_LIMIT:
                 self._end = max(end_time - ANCHOR, self._start)
@@ -266,7 +266,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def name(self) -> str:
-        """What ran."""
+        """The name of the scope."""
         return self._name
 
     @name.setter
@@ -290,24 +290,24 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         if not context.is_valid:
             return None
         if above._trace.trace_id != self._trace.trace_id:
-            # the continuation span that stands for the parent in this segment
+            # the continuation span that represents the parent in this segment
             trace_id = int.from_bytes(self._trace.trace_id, "big")
             return SpanContext(trace_id, context.span_id, False, context.trace_flags)
         return context
 
     @property
     def kind(self) -> SpanKind:
-        """INTERNAL, unless somebody set another."""
+        """The span kind; INTERNAL by default."""
         return self._more.kind if self._more is not None else SpanKind.INTERNAL
 
     @property
     def start_time(self) -> int | None:
-        """Nanoseconds since the Unix epoch."""
+        """Start, nanoseconds since the Unix epoch; None before the scope is entered."""
         return self.start_ns or None
 
     @property
     def end_time(self) -> int | None:
-        """Nanoseconds since the Unix epoch."""
+        """End, nanoseconds since the Unix epoch; None while the scope is open."""
         return self.end_ns or None
 
     @property
@@ -317,7 +317,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes as the mapping says them: the user's, escaped, and `cirron.*`."""
+        """The attributes as the OTLP mapping defines them: the user's, escaped, and `cirron.*`."""
         made: dict[str, Any] = {}
         for key, value in self.attrs.copy().items():
             is_ours = key.startswith(sc.RESERVED_PREFIX) or key in sc.RESERVED
@@ -330,12 +330,12 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def events(self) -> Sequence[Event]:
-        """Events that are no marks."""
+        """The events that are not marks."""
         return tuple(self._more.events) if self._more is not None else ()
 
     @property
     def links(self) -> Sequence[Link]:
-        """Links to other spans."""
+        """The links to other spans."""
         return tuple(self._more.links) if self._more is not None else ()
 
     @property
@@ -345,23 +345,23 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @property
     def instrumentation_scope(self) -> InstrumentationScope:
-        """`cirron`, and the SDK's version."""
+        """The instrumentation scope: `cirron` and the SDK's version."""
         return INSTRUMENTATION_SCOPE
 
     @property
     def instrumentation_info(self) -> Any:
-        """The same, by the name that OpenTelemetry gave it before."""
+        """The instrumentation scope, by OpenTelemetry's older name."""
         return INSTRUMENTATION_SCOPE
 
     @property
     def dropped_attributes(self) -> int:
-        """None are: the limits of OpenTelemetry touch export alone."""
+        """Always 0: the limits of OpenTelemetry apply only to export."""
         return 0
 
     dropped_events = dropped_links = dropped_attributes
 
     def to_json(self, indent: int | None = 4) -> str:
-        """As the stock SDK's spans print themselves."""
+        """Return the same JSON text as a span of the OpenTelemetry SDK."""
         if indent is not None and not (type(indent) is int and 0 <= indent <= _MOST_INDENT):
             indent = 4
         text: str = ReadableSpan(

@@ -1,7 +1,7 @@
-"""The flush thread: takes what was recorded once a second, seals it, and wakes the exporters.
+"""The flush thread: takes all new records once a second, seals them, and wakes the exporters.
 
-It is supervised: an error is counted and the thread goes on, a thread that is gone is replaced;
-three deaths in 60 s leave a mode that writes the spool and sends nothing (Cirron's concepts page,
+The thread is supervised: after an error it continues, and if it ends it is replaced. After three
+failures in 60 s, the pipeline only writes the spool and sends nothing (Cirron's concepts page,
 "Error handling").
 """
 
@@ -35,7 +35,7 @@ def _nothing() -> None:
 
 
 class Exporter(Protocol):
-    """What is told of sealed batches: `exporter.delivery.Delivery`."""
+    """Receives the names of sealed batches; implemented by the delivery thread."""
 
     def notify(self, name: str) -> None:
         """A batch is in the spool."""
@@ -73,7 +73,7 @@ class Metrics(Protocol):
 
 
 class Pipeline:
-    """From the buffers to the spool, on a thread of its own."""
+    """Moves records from the buffers to the spool, on its own thread."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class Pipeline:
         interval: float,
         sinks: tuple[Callable[[FlushResult], None], ...] = (),
     ) -> None:
-        """`interval` in seconds; `sinks` are shown what each flush found, after it is sealed."""
+        """`interval` in seconds; `sinks` receive the result of each flush once it is sealed."""
         self.collector, self.sealer = collector, sealer
         self.exporters: list[Exporter] = []
         self.metrics: Metrics | None = None
         self._interval, self.sinks = interval, sinks
         self.before_first: Callable[[], None] = _nothing
-        """Done by the flush thread before its first flush."""
+        """Called by the flush thread before its first flush."""
         self.before_each: Callable[[], None] = _nothing
-        # To put into it is safe in a signal handler that interrupted another put; an Event is not.
+        # `put` is safe in a signal handler that interrupted another `put`; an Event is not.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._asked: deque[threading.Event] = deque()
         self._is_last = False
@@ -99,36 +99,36 @@ class Pipeline:
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._tending = threading.Lock()
         self._rest = 0.0
-        """How long a flush thread waits before it goes on: another one has died just now."""
+        """Seconds that the flush thread waits before it continues after a failure."""
         self.restarts = 0
         self.mode = NORMAL
         self.flushes = 0
         self.last_flush_ns = 0
         self.flush_seconds = 0.0
-        """How long flushes took so far, waiting for the disk included."""
+        """Total time of all flushes so far, including waits for the disk."""
         self.longest_flush = 0.0
         self._thread = self._new_thread()
 
     def start(self) -> None:
-        """Start the flush thread, and look after it from here on."""
+        """Start the flush thread, and replace it if it ends."""
         self._thread.start()
         buf.hooks.wake, buf.hooks.first = self.hurry, self.tend
 
     def hurry(self) -> None:
-        """Flush now; called where a buffer fills up, from any thread."""
+        """Request a flush now; called from any thread, for example when a buffer fills up."""
         self.tend()
         self._wake.put(None)
 
     def written(self, name: str) -> None:
-        """A batch is in the spool: the exporters may read it."""
+        """Notify the exporters that a batch is in the spool."""
         if self.mode == NORMAL:
             for exporter in self.exporters:
                 exporter.notify(name)
 
     def flush(self, timeout: float) -> bool:
-        """Seal what was recorded until now; whether it is in the spool within `timeout` seconds.
+        """Seal all records made so far; return whether they are in the spool in `timeout` s.
 
-        It only asks the flush thread and waits, so it may be called from a signal handler.
+        It only requests a flush and waits, so it may be called from a signal handler.
         """
         if os.getpid() != self._pid or self._is_done:
             return False
@@ -141,7 +141,7 @@ class Pipeline:
         return done.wait(timeout) and not self.sealer.waiting
 
     def shutdown(self, timeout: float) -> bool:
-        """Close what is open, seal it, send it within `timeout` seconds; whether all is done."""
+        """Close, seal, and send everything; return whether that is done within `timeout` s."""
         deadline = time.monotonic() + timeout
         self._is_last = True
         done = self.flush(timeout) and self.sealer.is_whole
@@ -150,7 +150,8 @@ class Pipeline:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(max(deadline - time.monotonic(), 0.1))
         is_sending = self.mode == NORMAL
-        for exporter in self.exporters:  # all at once: one that is away costs the others no time
+        # All at the same time: an unreachable target does not delay the others.
+        for exporter in self.exporters:
             exporter.hurry(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
         if self.metrics is not None:
             self.metrics.hurry()
@@ -163,7 +164,7 @@ class Pipeline:
         return done
 
     def abandon(self) -> None:
-        """In a forked child: this is the parent's; there is no thread here."""
+        """In a forked child: stop; the threads and the records belong to the parent."""
         self._is_done = True
         for exporter in self.exporters:
             exporter.abandon()
@@ -171,18 +172,18 @@ class Pipeline:
             self.metrics.abandon()
 
     def tend(self) -> None:
-        """Replace a flush thread that is gone; called now and then by the threads that record."""
+        """Replace a flush thread that has ended; recording threads call this occasionally."""
         if self._thread.is_alive() or self._is_done or os.getpid() != self._pid:
             return
         if not self._tending.acquire(blocking=False):
-            return  # another thread is at it
+            return  # another thread is replacing it
         try:
             if not self._thread.is_alive():
                 self._died("the thread was gone")
                 thread = self._new_thread()
                 thread.start()
                 self._thread = thread
-        except Exception as error:  # no thread is to be had now
+        except Exception as error:  # no thread can be started now
             record_error("flush thread", error)
         finally:
             self._tending.release()
@@ -206,17 +207,17 @@ class Pipeline:
                 self._wait()
                 self._serve()
             except BaseException as error:
-                # SystemExit, too: nothing but the end of the session ends this thread.
+                # Including SystemExit: only the end of the session ends this thread.
                 try:
                     self._died(f"{type(error).__name__}: {error}")
                 except Exception as failure:
                     self._rest = _BACKOFF_S[-1]
                     record_error("flush thread", failure)
-        while self._asked:  # who asked while this thread ended
+        while self._asked:  # requests made while this thread ended
             self._asked.popleft().set()
 
     def _wait(self) -> None:
-        """Until the interval is over, or somebody asks."""
+        """Wait for the end of the interval or a request."""
         with contextlib.suppress(Empty):
             self._wake.get(timeout=self._interval)
             for _ in range(self._wake.qsize()):
@@ -228,7 +229,7 @@ class Pipeline:
             self._tick()
         except BaseException:
             if asked:
-                self._wake.put(None)  # who asked still waits
+                self._wake.put(None)  # the requests are still waiting
             raise
         for _ in range(asked):
             self._asked.popleft().set()
@@ -248,7 +249,7 @@ class Pipeline:
         self.last_flush_ns = wall_now()
 
     def _work_off(self) -> None:
-        """Seal a backlog a portion at a time, for as long as it takes to come to its end."""
+        """Seal a backlog one portion at a time, with a limit on the number of portions."""
         rounds = 2 * waiting() // PORTION
         while rounds > 0 and waiting() > PORTION:
             self._show(self._collected(is_portion=True))
@@ -263,7 +264,7 @@ class Pipeline:
         found.forget()
 
     def _collected(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
-        """What was recorded until now, sealed; first what an earlier flush was broken off at."""
+        """Seal all records made so far; first finish an earlier flush that was interrupted."""
         try:
             left = self.collector.resume()
             if left is not None:

@@ -1,4 +1,4 @@
-"""The rare parts of a recorded scope: made for the few that have one of them."""
+"""The rarely used fields of a recorded scope, created only for scopes that have one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNSET = Status(StatusCode.UNSET)
 
 
 class SpanExtras:
-    """What few scopes have, with its value where a scope has none of it."""
+    """Fields that few scopes have, with their default values."""
 
     __slots__ = (
         "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted", "kind", "links",
@@ -25,10 +25,10 @@ class SpanExtras:
     def __init__(self) -> None:
         self.context: SpanContext | None = None
         self.is_rooted = False
-        """Whether OpenTelemetry's parent is another than Cirron's: `otel_parent`."""
+        """Whether OpenTelemetry's parent, `otel_parent`, differs from Cirron's."""
         self.otel_parent: SpanContext | None = None
         self.inside: Any = None
-        """The context inside, while a generator whose scope this is has yielded."""
+        """The context inside the scope of a generator, while the generator is suspended."""
         self.status = UNSET
         self.events: list[Event] = []
         self.links: list[Link] = []
@@ -37,11 +37,11 @@ class SpanExtras:
         self.gpu_ns: int | None = None
         self.memory_peak_bytes: int | None = None
         self.costs: tuple[int, int, int] | None = None
-        """Readings at the start: CPU time of the thread, peak of the process."""
+        """Readings at the start: CPU time of the thread, resident set and peak of the process."""
 
 
 def exception_attributes(exception: BaseException, *, escaped: bool) -> dict[str, Any]:
-    """Attributes of the event `exception`; `escaped`: whether it left the scope."""
+    """Return the attributes of the event `exception`; `escaped`: whether it left the scope."""
     kind = type(exception)
     module = kind.__module__ if kind.__module__ != "builtins" else ""
     stack = "".join(traceback.format_exception(kind, exception, exception.__traceback__))

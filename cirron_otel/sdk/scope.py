@@ -1,7 +1,7 @@
 """`scope`: the hot path. An object with slots that is an OpenTelemetry span.
 
-Entering costs one id, one context-variable set and the clock; leaving the clock and one reset. No
-lock, no I/O. Design and figures: docs/adr/0005.
+Entering takes one id, one context-variable set, and a clock reading; leaving takes a clock reading
+and one reset. There is no lock and no I/O. Design and figures: docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Scope(RecordedSpan):
     """A named span of time: a context manager (sync and async), a decorator, an OTel span.
 
-    `name` is what runs, `index` its number among its kind, `attrs` are the user's attributes. It
-    hangs on the innermost scope open in this context, else on the session. What goes wrong inside
-    is recorded and goes on untouched.
+    `name` describes the work, `index` is its number among scopes of that name, and `attrs` are the
+    user's attributes. Its parent is the innermost open scope of this context, or else the session.
+    An exception inside the scope is recorded and propagates unchanged.
     """
 
     __slots__ = ()
 
     _inside: Any = None
-    """Of a step that an instrumentation made: collects when something directly below it ran."""
+    """In a step of an instrumentation: collects the intervals in which its children ran."""
     _folded: Any = None
-    """Of such a step: see there."""
+    """In a step of an instrumentation; see `phase.Step`."""
     _is_detailed: bool | None = None
-    """The same."""
+    """In a step of an instrumentation; see `phase.Step`."""
     _rest: int | None = None
-    """The same."""
+    """In a step of an instrumentation; see `phase.Step`."""
 
     def __init__(self, name: str, index: int | None = None, **attrs: Any) -> None:
         self._name = name
@@ -73,7 +73,7 @@ class Scope(RecordedSpan):
         self._more = self._token = None
 
     def __enter__(self) -> Self:
-        """Open it; it is the current span from here on."""
+        """Open the scope; it is the current span from now on."""
         try:
             begun = now()
             if self._start:
@@ -115,7 +115,7 @@ class Scope(RecordedSpan):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it. An exception is recorded, and goes on."""
+        """Close the scope. An exception is recorded and propagates."""
         try:
             end = now()
             token = self._token
@@ -143,7 +143,7 @@ class Scope(RecordedSpan):
             self._not_left(problem)
 
     async def __aenter__(self) -> Self:
-        """The same, in `async with`."""
+        """Open the scope in `async with`."""
         return self.__enter__()
 
     async def __aexit__(
@@ -152,7 +152,7 @@ class Scope(RecordedSpan):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """The same, in `async with`."""
+        """Close the scope in `async with`."""
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
@@ -164,13 +164,13 @@ class Scope(RecordedSpan):
             return function
 
     def again(self) -> Scope:
-        """Another scope like it, not opened."""
+        """Return a copy of this scope that is not open."""
         another = Scope(self._name, self._index)
         another._attrs = self.attrs.copy()
         return another
 
     def suspend(self) -> None:
-        """Stop being the current span, staying open: a generator yields to its consumer."""
+        """Stop being the current span but stay open: a generator yields to its consumer."""
         token, self._token = self._token, None
         if token is not None:
             self.more.inside = _get()
@@ -178,7 +178,7 @@ class Scope(RecordedSpan):
                 _reset(token)
 
     def resume(self) -> None:
-        """Be the current span again, with whatever was open inside."""
+        """Be the current span again, along with the spans that were open inside."""
         if self._start and not self._end and self._id:
             inside, self.more.inside = self.more.inside, None
             if inside is None:
@@ -186,21 +186,22 @@ class Scope(RecordedSpan):
             self._token = _set(inside)
 
     def drop(self) -> None:
-        """Give it up: the buffers are full. Its children will hang on what is around it."""
+        """Discard the scope because the buffers are full; its children move to its parent."""
         self._id = 0
 
-    # --- what happens seldom --------------------------------------------------------------------
+    # --- rare cases -----------------------------------------------------------------------------
 
     def _place(self, context: Any, parent: Scope, *, again: bool = False) -> bool:
-        """Find the trace of a scope that does not simply stand in its parent's.
+        """Determine the trace of a scope that is not simply in its parent's trace.
 
-        False where it is not to be recorded. `again`: the caller has counted the unit already.
+        Returns False if the scope must not be recorded. `again`: the caller has already counted the
+        unit.
         """
         if self._depth > MAX_DEPTH:
             return False
         current = context.get(SPAN_KEY)
         if isinstance(current, Scope) and current is not parent and current._id and current._start:
-            # `use_span(scope)`: somebody carried the span and not the context to another thread.
+            # `use_span(scope)`: the caller passed the span, not the context, to another thread.
             self._above = parent = current
             self._depth = current._depth + 1
             if self._depth > MAX_DEPTH:
@@ -228,7 +229,7 @@ class Scope(RecordedSpan):
         return True
 
     def _join(self, current: Any, around: Any, parent: Scope) -> bool:
-        """Become a child of a span that is no scope, in its trace, as the caller's are."""
+        """Become a child of a span of another library, in the trace of that span."""
         seen = enclosing_of(current)
         if seen is not None:
             self._above, self._depth = seen, seen._depth + 1
@@ -256,9 +257,9 @@ class Scope(RecordedSpan):
         return self
 
     def _not_entered(self, error: Exception) -> Self:
-        """Something of ours failed: it is not recorded, and what is inside hangs on what is around.
+        """Entering failed in the SDK: do not record the scope; its children move to its parent.
 
-        The token stays, where there is one: the exit needs it.
+        The token, if there is one, is kept because the exit needs it.
         """
         self._id = 0
         record_error("scope", error)
@@ -273,10 +274,10 @@ class Scope(RecordedSpan):
         record_error("scope", error)
 
     def _open_again(self) -> Any:
-        """A scope that was used before: each `with` records one of its own."""
+        """Enter a scope that was used already: each `with` records a scope of its own."""
         entries: list[tuple[Scope, Any]] = self.__dict__.setdefault("entries", [])
         if self._token is not None:
-            # It is open: from here on its exit is found by the same way.
+            # It is open: from now on, `_leave_again` handles its exit, too.
             entries.append((self, self._token))
             self._token = None
         inner = self.again()
@@ -285,7 +286,7 @@ class Scope(RecordedSpan):
         return result
 
     def _leave_again(self, error: BaseException | None) -> None:
-        """Leave what was entered last, in this context if that can be told."""
+        """Leave the scope that was entered last, in this context if that can be determined."""
         entries: list[tuple[Scope, Any]] = self.__dict__.get("entries", [])
         if not entries:
             return
@@ -300,7 +301,7 @@ class Scope(RecordedSpan):
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
-            return  # leaving by sys.exit, Ctrl-C or a cancelled task is no error of the scope
+            return  # sys.exit, Ctrl-C, or a cancelled task is not an error of the scope
         try:
             self.record_exception(error, escaped=True)
             self.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {text_of(error)}"))
@@ -308,10 +309,10 @@ class Scope(RecordedSpan):
             record_error("exception", problem)
 
     def _left_late(self, above: Any) -> None:
-        """The scope around it was left before it: come back to one that is open.
+        """Return to an open scope: the parent was left before this scope.
 
-        Not in a task or another thread: there the context goes on below the span that it was made
-        in, as OpenTelemetry has it.
+        A task or another thread is exempt: its context continues below the span in which it was
+        created, as OpenTelemetry specifies.
         """
         if type(above) is EnclosingSpan:
             above = above.scope
@@ -352,7 +353,7 @@ class Scope(RecordedSpan):
 
 
 def _span_around(scope: Any) -> Any:
-    """The span directly around a scope, if that is no scope."""
+    """Return the span directly around a scope if it is a span of another library."""
     if type(scope._above) is EnclosingSpan:
         return scope._above.span
     more = scope._more
@@ -362,7 +363,7 @@ def _span_around(scope: Any) -> Any:
 
 
 class _Drops:
-    """Scopes that were not recorded, by cause."""
+    """Numbers of scopes that were not recorded, by cause."""
 
     def __init__(self) -> None:
         self.too_deep = 0
@@ -372,7 +373,7 @@ drops = _Drops()
 
 
 def no_session() -> Scope:
-    """What stands around scopes when no session is open: it has no identity."""
+    """Return the placeholder parent for scopes outside of a session; it has no id."""
     scope = Scope("")
     scope._depth, scope._trace = 0, Trace(bytes(16), 0, is_apart=True)
     scope._above = scope

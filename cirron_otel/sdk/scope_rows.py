@@ -1,8 +1,8 @@
-"""The flush thread's hot loop: ended scopes to records.
+"""The flush thread's hot loop: convert ended scopes to records.
 
-It shares the interpreter's lock with training, so what it takes a scope counts as cost of a scope.
-Most are plain: no odd name or index, no status or events; they are written
-out here, the others go through `span_row`.
+It shares the interpreter lock with training, so its time counts as part of the cost of a scope.
+Most scopes are plain (no unusual name or index, no status or events) and are converted inline; the
+others go through `span_row`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_MARKS: list[str] = []
 _OVERHEAD = sc.OVERHEAD_NS
 
 
-def scope_rows(  # noqa: PLR0915 - the hot loop: a call more for each scope is what it saves
+def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each scope
     ended: list[Scope],
     ids: dict[Scope, list[str]],
     default: Trace,

@@ -1,6 +1,6 @@
-"""What a session sends, and by what: batches to each target, metrics, what dead processes left."""
+"""A session's deliveries: batches for each target, metrics, and batches left by dead processes."""
 
-# ruff: noqa: PLC0415 - each target brings libraries of its own
+# ruff: noqa: PLC0415 - each target imports its own libraries
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEAL_S = 5.0
 
 
 def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
-    """Close what dead processes left open in this directory, and have it sent."""
+    """Recover the journals that dead processes left in this directory, and have them sent."""
     try:
         recovered = recover(paths)
     except CirronOtelError as error:
@@ -49,13 +49,13 @@ def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
 def exports_of_session(
     config: Config, environ: Mapping[str, str], applications: TracerProvider | None
 ) -> list[Export]:
-    """Where batches are sent, by the options, the environment and the application's provider."""
+    """Choose the targets from the options, the environment, and the application's provider."""
     exports = exports_of(config, environ)
     for problem in exports.problems:
         record_error("exporters", problem)
     others = Observers(applications, ForeignSpanProcessor(ForeignSpans())).others()
     if config.exporters == ("auto",) and others:
-        # The application's own exporter, if it has one, is handed every scope already.
+        # The application's own exporter, if it has one, already receives every scope.
         return [target for target in exports.targets if target is not Export.OTLP]
     return list(exports.targets)
 

@@ -1,4 +1,4 @@
-"""The session: the root scope of a process, and the trace it stands in."""
+"""The session: the root scope of a process, and the trace that contains it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .traces import SAMPLED, Segments, Trace
 
 
 def open_session(joined: Joined, sampler: Sampler | None) -> Scope:
-    """A session that has begun. Its id is 8 random bytes and the lower half of its trace's id."""
+    """Begin a session. Its id is 8 random bytes and the lower half of its trace's id."""
     half = _nonzero()
     if joined.parent is not None:
         trace_id = joined.parent.trace_id.to_bytes(16, "big")
@@ -58,7 +58,7 @@ def _nonzero() -> bytes:
 def sampling(
     sampler: Sampler | None, trace_id: bytes, joined: Joined
 ) -> tuple[int, TraceState | None]:
-    """Flags and trace state of the session's trace: sampling concerns export alone."""
+    """Return flags and trace state of the session's trace; sampling only affects export."""
     if sampler is None:
         return SAMPLED, None
     context = Context()
@@ -77,17 +77,17 @@ def sampling(
 
 
 class Entered:
-    """The session as the current scope of the process, until `leave`."""
+    """Makes the session the current scope of the process, until `leave`."""
 
     def __init__(self, session: Scope, segments: Segments, joined: Joined) -> None:
-        """Make it the scope around everything that has none."""
+        """Make the session the parent of every scope that has no other parent."""
         state.session, state.segments = session, segments
         around = {**CONTEXT.get(), **joined.context}
         self._session = session
         self._token: Any = CONTEXT.set(Context({**around, SPAN_KEY: session, SCOPE_KEY: session}))
 
     def leave(self) -> None:
-        """Nothing hangs on the session any more."""
+        """Stop using the session as a parent."""
         if state.session is self._session:
             state.session, state.segments = NO_SESSION, None
         if get_current_span() is self._session:
@@ -98,7 +98,7 @@ class Entered:
 
 
 def clear_scopes() -> None:
-    """Take every scope out of the current context: they belong to a session that is over."""
+    """Remove all scopes from the current context: they belong to a session that is over."""
     context = CONTEXT.get()
     if SCOPE_KEY in context or isinstance(context.get(SPAN_KEY), Scope):
         kept = {key: value for key, value in context.items() if key != SCOPE_KEY}

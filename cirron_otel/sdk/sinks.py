@@ -1,4 +1,4 @@
-"""`output="log"` and `output="stdout"`: a line for each scope, once a flush found it ended."""
+"""`output="log"` and `output="stdout"`: one line for each scope, once a flush takes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tree_text import is_users, scope_line, value_of, write_text
 
 LOG, STDOUT = "log", "stdout"
 MOST_WAITING = 10_000
-"""Marks that are kept for scopes that have not ended."""
+"""Maximum number of marks kept for scopes that have not ended."""
 
 logger = logging.getLogger("cirron_otel.trace")
 
@@ -21,22 +21,22 @@ Sink = Callable[[FlushResult], None]
 
 
 def sinks_of(output: Iterable[str]) -> tuple[Sink, ...]:
-    """What shows the scopes besides the spool: `log` and `stdout` of the option `output`."""
+    """Return the sinks for the values `log` and `stdout` of the option `output`."""
     writers = {LOG: _log, STDOUT: _print}
     return tuple(Lines(writers[each]) for each in dict.fromkeys(output) if each in writers)
 
 
 class Lines:
-    """Turns what each flush found into lines: `[cirron] forward — 36us {loss=0.5000}`."""
+    """Formats the ended scopes of each flush: `[cirron] forward — 36us {loss=0.5000}`."""
 
     def __init__(self, write: Callable[[list[str]], None]) -> None:
-        """`write` gets the lines of a flush, in the order in which the scopes ended."""
+        """`write` is called with the lines of a flush, in the order in which the scopes ended."""
         self._write = write
         self._marks: dict[str, list[tuple[Any, Any]]] = {}
         self._waiting = 0
 
     def __call__(self, found: FlushResult) -> None:
-        """Show the scopes that this flush found ended."""
+        """Show the scopes that this flush takes."""
         lines = []
         told = [batch.rows() for batch in found.batches]
         for _, marks in told:

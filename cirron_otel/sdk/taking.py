@@ -1,7 +1,7 @@
-"""Out of the threads' buffers, so that nothing is lost where the flush thread dies in between.
+"""Take records out of the threads' buffers without losing any if the flush thread dies.
 
-What was taken stays in lists of this object until `clear`. The moves into them are single calls
-into the interpreter: an exception raised in the thread from outside comes before or after one.
+Records stay in the lists of `BufferDrain` until `clear`. Each move into them is a single call into
+the interpreter, so an exception that is raised in the thread from outside never interrupts one.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from .scope import Scope
 from .step_places import StepPlaces
 
 PORTION = 16_384
-"""Scopes that are taken at once where many wait: what is made of them stands in memory."""
+"""Number of scopes taken at once if many wait, because their records are held in memory."""
 _FEW = 512
 _AT_ONCE = 4096
-"""Entries moved in one call: for so long, about 0.2 ms, no other thread runs."""
+"""Entries moved in one call, during which (about 0.2 ms) no other thread runs."""
 
 
 @dataclass(slots=True)
 class Drained:
-    """What one flush is about."""
+    """The records of one flush."""
 
     ended: list[Scope]
     foreign: list[Ended]
     marks: list[MarkEntry]
     open: dict[Scope, int]
-    """Scopes that are open, by how many flushes have seen them so."""
+    """The open scopes, with the number of flushes that have seen each of them open."""
     late: dict[Scope, None]
-    """Scopes begun since, on which something of this hangs; they stay in the buffers."""
+    """Scopes that began later and that these records refer to; they stay in the buffers."""
     is_last: bool
     snapshots: list[Any] = field(default_factory=list)
-    """Snapshots whose records can be made: `snapshots.Taken`."""
+    """Snapshots whose records can be created: `snapshots.TakenSnapshot`."""
 
 
 @dataclass(slots=True)
 class FlushChanges:
-    """What the collector is to be once all is put together; the counts are totals."""
+    """The builder's state after a flush, applied once all batches are built; counts are totals."""
 
     mark_ids: dict[Scope, bytearray] = field(default_factory=dict)
     announced: set[Scope] = field(default_factory=set)
     segments: list[Any] = field(default_factory=list)
-    """Those that the batch names."""
+    """The segments that the batch contains."""
     scopes: int = 0
     spans: int = 0
     marks: int = 0
@@ -62,7 +62,7 @@ class FlushChanges:
 
 
 class BufferDrain:
-    """What was taken and is in no batch yet."""
+    """Records that were taken from the buffers and are in no batch yet."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -72,9 +72,9 @@ class BufferDrain:
         self._is_portion = False
 
     def take_scopes(self, *, is_portion: bool = False) -> None:
-        """Take the scopes begun so far, or about a portion of them, the oldest first.
+        """Take all scopes begun so far, or about one portion of them, the oldest first.
 
-        The marks are taken when it is known which of them have ended: those have all of theirs.
+        The marks are taken afterwards: by then, every scope that has ended has all of its marks.
         """
         self._is_portion = is_portion
         _move(buf.spared_scopes, self.scopes)
@@ -86,8 +86,9 @@ class BufferDrain:
                 _move_begun(buffers.scopes, self.scopes, until)
 
     def take_others(self) -> None:
-        """Take the spans of others that have ended, and the marks made so far; where a portion of
-        the scopes was taken, the marks up to the end of the last of them.
+        """Take the ended spans of other libraries, and the marks made so far.
+
+        After a portion of the scopes, take only the marks up to the end of the last of them.
         """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
@@ -106,10 +107,10 @@ class BufferDrain:
                 buf.release(buffers)
 
     def late(self, ended: list[Scope]) -> dict[Scope, None]:
-        """Scopes begun since scopes were taken, as far as the marks and `ended` ones name them.
+        """Return the scopes that began after scopes were taken and that taken records refer to.
 
-        A mark, or a scope of another thread that has ended, may hang on one of them: it must be
-        known to the journal, and stay. The open ones are all among them.
+        Such a scope may be the parent of a mark, or of an ended scope of another thread, so it must
+        be in the journal and must not be dropped. All open ones are included.
         """
         begun: dict[Any, None] = dict.fromkeys(buf.spared_scopes.copy())
         for buffers in tuple(buf.registry):
@@ -129,7 +130,7 @@ class BufferDrain:
         return {scope: None for scope in late if scope._id}
 
     def clear(self) -> None:
-        """Forget what was taken: it is in batches."""
+        """Discard the records: they are in batches."""
         self.scopes.clear()
         self.foreign.clear()
         self.marks.clear()
@@ -137,13 +138,13 @@ class BufferDrain:
 
 
 def waiting() -> int:
-    """Scopes, or marks if they are more, that stand in the buffers."""
+    """Return the number of scopes in the buffers, or of marks if there are more of them."""
     alive = tuple(buf.registry)
     return max(sum(len(b.scopes) for b in alive), sum(len(b.marks) for b in alive))
 
 
 def _portion_end() -> int | None:
-    """Up to which start scopes are taken for a portion: threads may be far apart."""
+    """Return the start time that ends a portion: threads may have recorded at different rates."""
     each = PORTION // max(len(buf.registry), 1)
     ends = []
     for buffers in tuple(buf.registry):
@@ -153,7 +154,7 @@ def _portion_end() -> int | None:
 
 
 def _move(some: deque[Any], taken: list[Any]) -> None:
-    """Move what stands in a deque now; producers may pop there, too, when it is full."""
+    """Move the current entries of a deque; producers may also pop from it when it is full."""
     entries = iter(some.popleft, None)
     left = len(some)
     with contextlib.suppress(IndexError):
@@ -163,14 +164,14 @@ def _move(some: deque[Any], taken: list[Any]) -> None:
 
 
 def _move_begun(some: deque[Any], taken: list[Any], until: int) -> None:
-    """Move scopes that were begun up to the time `until`."""
+    """Move the scopes that began no later than `until`."""
     with contextlib.suppress(IndexError):
         while some[0]._start <= until:
             taken.extend(islice(iter(some.popleft, None), 1))
 
 
 def _move_until(some: deque[Any], taken: list[Any], until: int) -> None:
-    """Move marks made up to the time `until`, and a portion at least."""
+    """Move the marks made no later than `until`, and at least one portion."""
     left = len(some)
     least = PORTION
     entries = iter(some.popleft, None)
