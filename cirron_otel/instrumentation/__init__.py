@@ -1,1 +1,1 @@
-"""Hooks into frameworks: they are imported only where a program uses them."""
+"""Hooks into frameworks. Each is imported only once the program imports its framework."""

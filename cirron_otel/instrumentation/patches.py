@@ -1,4 +1,4 @@
-"""Attributes of others that are replaced for a time, and put back."""
+"""Attributes of other modules that are replaced for a time, and restored."""
 
 from __future__ import annotations
 
@@ -13,38 +13,41 @@ _ABSENT = object()
 
 
 class Patches:
-    """What was replaced, in order. Every original comes back, or the name goes again."""
+    """The replaced attributes, in order. Each original is restored, or the added name removed."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any]] = []
-        self._gone: dict[int, Any] = {}
-        """Originals by the ids of what stood in their place; `_kept` keeps the ids from others."""
-        self._kept: list[Any] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._originals_by_id: dict[int, Any] = {}
+        """The originals by the ids of former replacements. `_keep_alive` keeps these ids from
+        reuse."""
+        self._keep_alive: list[Any] = []
         self._functions: dict[int, Any] = {}
-        """What stands for functions whose copies are to be replaced, by the originals' ids."""
+        """The replacements of functions whose copies are to be replaced, by the ids of the
+        originals."""
         self._lock = threading.RLock()
-        """Models are met on several threads; re-entrant, for a signal handler may end it all."""
+        """Models are discovered on several threads. Re-entrant, since a signal handler may undo
+        all."""
 
-    def replace(self, owner: Any, name: str, made: Any) -> Any:
-        """Let `owner.name` be `made`; returns what stood there, inherited or not.
+    def replace(self, owner: Any, name: str, replacement: Any) -> Any:
+        """Replace `owner.name`; return the original, inherited or not.
 
-        Raises AttributeError where `owner` has no such attribute.
+        Raises AttributeError if `owner` has no such attribute.
         """
         with self._lock:
-            seen = getattr(owner, name)
-            own = vars(owner).get(name, _ABSENT)
-            setattr(owner, name, made)
-            self._done.append((owner, name, own, made))
-            return seen
+            original = getattr(owner, name)
+            stored = vars(owner).get(name, _ABSENT)
+            setattr(owner, name, replacement)
+            self._replaced.append((owner, name, stored, replacement))
+            return original
 
-    def replace_function(self, owners: Iterable[Any], name: str, made: Any) -> None:
-        """Let `name` be `made` in each owner, and in the end in modules that imported it by name.
+    def replace_function(self, owners: Iterable[Any], name: str, replacement: Any) -> None:
+        """Replace `name` in each owner, and later in modules that imported the function by name.
 
         Raises AttributeError as `replace`.
         """
         for owner in owners:
-            original = self.replace(owner, name, made)
-            self._functions[id(original)] = made
+            original = self.replace(owner, name, replacement)
+            self._functions[id(original)] = replacement
 
     def replace_copies(self) -> None:
         """Replace functions in modules that imported them by name before: `from x import y`.
@@ -61,67 +64,72 @@ class Patches:
             except Exception as error:
                 record_error("hooks", error)
 
-    def mend(self, module: Any) -> None:
-        """Put the originals where `module` copied ours while it was imported. Raises nothing."""
-        self._mend(module, self._originals())
+    def restore_copies(self, module: Any) -> None:
+        """Restore the names in `module` that are copies of replacements. Raises nothing."""
+        self._restore_copies(module, self._originals())
 
     def _originals(self) -> dict[int, Any]:
         """Return the original functions by the ids of their present and former replacements."""
-        done = {id(made): own for _, _, own, made in self._done if own is not _ABSENT}
-        return done | self._gone
+        done = {
+            id(replacement): stored
+            for _, _, stored, replacement in self._replaced
+            if stored is not _ABSENT
+        }
+        return done | self._originals_by_id
 
-    def _mend(self, module: Any, originals: dict[int, Any]) -> None:
+    def _restore_copies(self, module: Any, originals: dict[int, Any]) -> None:
         names = _names_in(module)
         for name, value in list(names.items()):
             original = originals.get(id(value))
             if original is None:
                 continue
-            if not any(each[0] is module and each[1] == name for each in self._done):
+            if not any(each[0] is module and each[1] == name for each in self._replaced):
                 names[name] = getattr(original, "__func__", original)
 
-    def mend_all(self) -> None:
-        """The same for every module: at the end."""
+    def restore_all_copies(self) -> None:
+        """Restore the copies in every module. Called at the end."""
         originals = self._originals()
         for module in list(sys.modules.values()):
             try:
-                self._mend(module, originals)
+                self._restore_copies(module, originals)
             except Exception as error:
                 record_error("unhook", error)
 
     def undo(self, owner: Any = None, name: str | None = None) -> None:
-        """Put back everything, or what `owner.name` was. Raises nothing.
+        """Restore everything, or only `owner.name`. Raises nothing.
 
-        What somebody else has replaced since stays: theirs may call ours, which does nothing more.
+        An attribute that other code has replaced since is left. Its replacement may call the one of
+        this package, which does nothing more.
         """
         with self._lock:
             self._undo(owner, name)
 
     def _undo(self, owner: Any, name: str | None) -> None:
-        kept = []
-        for each in reversed(self._done):
+        remaining = []
+        for each in reversed(self._replaced):
             if owner is not None and (each[0] is not owner or each[1] != name):
-                kept.append(each)
+                remaining.append(each)
                 continue
             try:
                 _put_back(*each)
-                if each[2] is not _ABSENT and id(each[3]) not in self._gone:
-                    self._gone[id(each[3])] = each[2]
-                    self._kept.append(each[3])
+                if each[2] is not _ABSENT and id(each[3]) not in self._originals_by_id:
+                    self._originals_by_id[id(each[3])] = each[2]
+                    self._keep_alive.append(each[3])
             except Exception as error:
                 record_error("unhook", error)
-        self._done = kept[::-1]
+        self._replaced = remaining[::-1]
 
 
 def _names_in(module: Any) -> dict[str, Any]:
-    """A module's names; none of what else `sys.modules` holds: None, or an object of a library."""
+    """Return a module's names; none of other objects in `sys.modules`, such as None."""
     names = getattr(module, "__dict__", None)
     return names if isinstance(names, dict) else {}
 
 
-def _put_back(owner: Any, name: str, own: Any, made: Any) -> None:
-    if vars(owner).get(name, _ABSENT) is not made:
+def _put_back(owner: Any, name: str, stored: Any, replacement: Any) -> None:
+    if vars(owner).get(name, _ABSENT) is not replacement:
         return
-    if own is _ABSENT:
+    if stored is _ABSENT:
         delattr(owner, name)
     else:
-        setattr(owner, name, own)
+        setattr(owner, name, stored)

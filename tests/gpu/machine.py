@@ -124,7 +124,7 @@ def traced(*, may_be_late: bool = False, **options: Any) -> Iterator[Traced]:
         )  # fmt: skip
         found = Traced(profiler)
         instrumentation: Any = profiler.instrumentation
-        clock = instrumentation.hooks["torch"].shared.clock
+        clock = instrumentation.hooks["torch"].torch_state.clock
         try:
             yield found
         finally:

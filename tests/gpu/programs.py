@@ -38,8 +38,8 @@ def capture(machine: Machine) -> None:
                 is_ready.set()
                 is_capturing.wait(_PATIENCE_S)
                 for _ in range(50):
-                    if hooks.shared.clock is not None:
-                        hooks.shared.clock.poll()
+                    if hooks.torch_state.clock is not None:
+                        hooks.torch_state.clock.poll()
                     hooks.on_flush()
                 has_asked.set()
             except BaseException as error:

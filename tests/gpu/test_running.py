@@ -88,7 +88,8 @@ except machine.CheckError as error:
     [
         ("hooks.remove = lambda: swallowed('late', ValueError('!'))", "errors were kept from the"),
         (
-            "hooks.hooks['torch'].shared.clock = SimpleNamespace(unread=2, expire=int, close=int)",
+            "hooks.hooks['torch'].torch_state.clock"
+            " = SimpleNamespace(unread=2, expire=int, close=int)",
             "2 scopes whose time was not read",
         ),
         (

@@ -215,7 +215,7 @@ def test_a_capture_waits_until_no_thread_is_asking(
     monkeypatch.setattr(module, "_QUIET_S", 20.0)
     device.clock.install(None)  # type: ignore[arg-type]
     _run(device, 1)
-    (line,) = device.clock._every
+    (line,) = device.clock._all_queues
     is_quiet = threading.Event()
 
     def capture() -> None:
@@ -234,7 +234,7 @@ def test_whether_it_may_ask_is_looked_up_where_a_capture_would_wait_for_it(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(device, 1)
-    (line,) = device.clock._every
+    (line,) = device.clock._all_queues
     was_locked = []
     monkeypatch.setattr(device, "is_off", lambda: was_locked.append(line.lock.locked()))
     device.clock.poll()
@@ -410,7 +410,7 @@ def test_threads_that_are_gone_are_forgotten(device: Device) -> None:
         _in_thread(lambda: _run(device, 1) and None)
     device.seconds += DEADLINE_S
     device.clock.expire()
-    assert len(device.clock._every) <= 1
+    assert len(device.clock._all_queues) <= 1
 
 
 def test_polling_and_expiring_at_once_finish_every_scope_once(

@@ -65,5 +65,10 @@ def test_whatever_raises_inside_the_hooks(tmp_path: Path) -> None:
     assert found["wrong"] == {}
     called = set(found["called"])
     assert len(called) > 50
-    assert {"Tracker.before_fetch", "Iteration.close", "Bare.step", "Modules._meet"} <= called
+    assert {
+        "Tracker.before_fetch",
+        "Iteration.close",
+        "LoaderlessSteps.step",
+        "Modules._discover",
+    } <= called
     assert {"tracker.begin", "tracker.leave", "Phase.finish", "Steps.turn_over"} <= called

@@ -1,1 +1,1 @@
-"""PyTorch: the tree of a training loop, by hooks that are removed again."""
+"""Records the tree of a PyTorch training loop, by hooks that can be removed."""

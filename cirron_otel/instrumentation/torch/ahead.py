@@ -1,7 +1,7 @@
-"""Batches that are fetched before the one before them is used.
+"""Batches that are fetched before the previous one is used.
 
-Accumulation that fetches the batches of a step first, prefetchers, and loops that skip batches.
-docs/torch.md, "Steps", has the rules.
+Gradient accumulation that fetches the batches of a step first, prefetchers, and loops that skip
+batches. docs/torch.md, "Steps", has the rules.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ...sdk.phase import Phase, begin
 from ...sdk.state import CONTEXT
 from .iteration import Iteration, new_step
 from .kinds import LOAD, NAMES
-from .one_pass import Pass, carried, scope_of
-from .pending import Batch, Pending
+from .one_pass import Pass, current_scope, with_foreign_values
+from .pending import FetchedBatch, UnusedBatches
 
 if TYPE_CHECKING:
     from .open_passes import OpenPasses
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 MOST = 64
-"""Batches of a pass that may be fetched before the first is used."""
+"""Number of batches that a pass may fetch before the first is used."""
 _get = CONTEXT.get
 
 
-class Uses:
+class Prefetching:
     """Assigns fetches to the steps that use them, for the training passes of one thread."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
@@ -34,177 +34,192 @@ class Uses:
 
     # --- fetches --------------------------------------------------------------------------------
 
-    def stays(self, own: Pass, pending: Pending) -> bool:
-        """Whether a fetch belongs to the open step: the batch before was not used yet."""
-        pending.is_expected = True
-        if pending.used or not (pending.batches or pending.is_flat):
+    def stays(self, loader_pass: Pass, unused: UnusedBatches) -> bool:
+        """Whether a fetch belongs to the open step: the previous batch was not used yet."""
+        unused.is_expected = True
+        if unused.used or not (unused.batches or unused.is_flat):
             return False
-        if len(pending.batches) >= MOST and not pending.is_ahead:
-            self._flatten(own, pending)
-        if pending.is_flat:
-            own.reached = now()
+        if len(unused.batches) >= MOST and not unused.is_ahead:
+            self._flatten(loader_pass, unused)
+        if unused.is_flat:
+            loader_pass.reached = now()
             return True
         return self._tracker.iteration is not None
 
     def fetched(self, load: Phase, batch: Any) -> None:
-        """A fetch has given a batch."""
-        own = self._passes.evaluation or self._passes.training
-        pending = own.pending if own is not None else None
-        if own is None or pending is None or not pending.is_expected:
+        """Note the batch that a fetch returned."""
+        loader_pass = self._passes.evaluation or self._passes.training
+        unused = loader_pass.unused if loader_pass is not None else None
+        if loader_pass is None or unused is None or not unused.is_expected:
             return
-        pending.is_expected = False
-        if pending.is_flat:
-            own.reached = max(own.reached, load._until)
+        unused.is_expected = False
+        if unused.is_flat:
+            loader_pass.reached = max(loader_pass.reached, load._until)
             return
-        pending.used = False
-        pending.batches = [*pending.batches[-MOST:], Batch(load, batch)]
+        unused.used = False
+        unused.batches = [*unused.batches[-MOST:], FetchedBatch(load, batch)]
 
-    def _flatten(self, own: Pass, pending: Pending) -> None:
-        """The pass only loads, so far: its fetches hang on the epoch."""
-        pending.is_flat, pending.batches = True, []
-        self.give_up(own)
+    def _flatten(self, loader_pass: Pass, unused: UnusedBatches) -> None:
+        """Attach the fetches of the pass to the epoch: so far it only loads."""
+        unused.is_flat, unused.batches = True, []
+        self.give_up(loader_pass)
 
-    def give_up(self, own: Pass) -> None:
-        """The open step is none: its phases hang on what is around it."""
+    def give_up(self, loader_pass: Pass) -> None:
+        """Dissolve the open step and move its phases to the step's parent."""
         iteration = self._tracker.iteration
         if iteration is None:
             return
         self._tracker.closed()
-        own.reached = max([own.reached, *[phase._until for phase in iteration.kids]])
-        own.steps -= 1
+        loader_pass.reached = max(
+            [loader_pass.reached, *[phase._until for phase in iteration.children]]
+        )
+        loader_pass.steps -= 1
         iteration.dissolve(iteration.step._above)
-        CONTEXT.set(carried(_get(), own.within))
+        CONTEXT.set(with_foreign_values(_get(), loader_pass.inner_context))
 
-    def waits(self, own: Pass) -> bool:
-        """Whether the batch of the open step was not used yet, though an evaluation begins.
+    def defers_step(self, loader_pass: Pass) -> bool:
+        """Whether an evaluation begins before the open step's batch was used.
 
-        The fetch hangs on the epoch then, and the step begins with the use.
+        In that case the fetch is moved to the epoch, and the step begins with the use.
         """
         iteration = self._tracker.iteration
-        if iteration is None or own.pending is not None or own.by_hand or iteration.micros:
+        if (
+            iteration is None
+            or loader_pass.unused is not None
+            or loader_pass.is_manual
+            or iteration.micros
+        ):
             return False
-        kids = iteration.kids
-        if len(kids) != 1 or kids[0]._name != NAMES[LOAD]:
+        children = iteration.children
+        if len(children) != 1 or children[0]._name != NAMES[LOAD]:
             return False
         if iteration.step._collected is not None or iteration.was_stepped:
             return False
-        self.give_up(own)
-        own.pending = Pending()
-        own.pending.batches = [Batch(kids[0], None)]
+        self.give_up(loader_pass)
+        loader_pass.unused = UnusedBatches()
+        loader_pass.unused.batches = [FetchedBatch(children[0], None)]
         return True
 
     # --- uses -----------------------------------------------------------------------------------
 
-    def trains(self, own: Pass, pending: Pending) -> None:
-        """A backward or an optimizer's step begins."""
-        if not pending.used or self._tracker.iteration is None:
-            self.use(own, pending, None, is_trainable=True)
+    def training_begins(self, loader_pass: Pass, unused: UnusedBatches) -> None:
+        """Note that a backward or an optimizer step begins."""
+        if not unused.used or self._tracker.iteration is None:
+            self.use(loader_pass, unused, None, is_trainable=True)
 
-    def use(self, own: Pass, pending: Pending, arguments: Any, *, is_trainable: bool) -> None:
-        """A model is called, or a backward begins, in a pass whose fetches are followed."""
-        if own.by_hand:
-            own.pending = None
-        elif not own.is_training:
-            self._use_undecided(own, pending, arguments)
-        elif not pending.used:
-            pending.used = pending.was_used = True
-            self._use_first(own, pending, arguments)
+    def use(
+        self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, *, is_trainable: bool
+    ) -> None:
+        """Note a use in a pass whose fetches are tracked: the call of a model, or a backward."""
+        if loader_pass.is_manual:
+            loader_pass.unused = None
+        elif not loader_pass.is_training:
+            self._use_undecided(loader_pass, unused, arguments)
+        elif not unused.used:
+            unused.used = unused.was_used = True
+            self._use_first(loader_pass, unused, arguments)
         else:
-            self._use_next(own, pending, arguments, is_trainable)
+            self._use_next(loader_pass, unused, arguments, is_trainable)
 
-    def _use_first(self, own: Pass, pending: Pending, arguments: Any) -> None:
-        """The first use since a fetch."""
-        iteration, batches = self._tracker.iteration, pending.batches
-        is_only = len(batches) <= 1 and not own.over
-        if not pending.is_ahead and (is_only or pending.is_flat):
-            own.pending = None
+    def _use_first(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
+        """Decide at the first use since a fetch."""
+        iteration, batches = self._tracker.iteration, unused.batches
+        is_only = len(batches) <= 1 and not loader_pass.over
+        if not unused.is_ahead and (is_only or unused.is_flat):
+            loader_pass.unused = None
         else:
-            found = pending.find(arguments)
+            found = unused.find(arguments)
             earlier = [index for index, batch in enumerate(batches[:-1]) if batch.is_alive]
-            if not earlier and not pending.is_ahead and iteration is not None:
-                self._skip(own, iteration, batches)
-                own.pending = None
+            if not earlier and not unused.is_ahead and iteration is not None:
+                self._skip(loader_pass, iteration, batches)
+                loader_pass.unused = None
             elif batches:
-                pending.is_ahead = True
-                pending.take([*earlier, len(batches) - 1][0] if found is None else found)
+                unused.is_ahead = True
+                unused.take([*earlier, len(batches) - 1][0] if found is None else found)
         if iteration is None:
-            self._open(own)
+            self._open(loader_pass)
 
-    def _use_undecided(self, own: Pass, pending: Pending, arguments: Any) -> None:
-        """A use in what may still turn out to be an evaluation."""
-        found = pending.find(arguments)
-        alive = [index for index, batch in enumerate(pending.batches) if batch.is_alive]
-        if pending.used or len(alive) <= 1:
-            own.pending = None
+    def _use_undecided(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
+        """Decide at a use in a pass that may still turn out to be an evaluation."""
+        found = unused.find(arguments)
+        alive = [index for index, batch in enumerate(unused.batches) if batch.is_alive]
+        if unused.used or len(alive) <= 1:
+            loader_pass.unused = None
             return
-        pending.used = pending.was_used = pending.is_ahead = True
-        pending.take(alive[0] if found is None else found)
+        unused.used = unused.was_used = unused.is_ahead = True
+        unused.take(alive[0] if found is None else found)
 
-    def _use_next(self, own: Pass, pending: Pending, arguments: Any, is_trainable: bool) -> None:
-        """A further use since a fetch: of the same batch, or of one that was fetched before."""
+    def _use_next(
+        self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, is_trainable: bool
+    ) -> None:
+        """Decide at a further use since a fetch, of the same batch or of one fetched earlier."""
         tracker = self._tracker
         iteration = tracker.iteration
         is_between = iteration is None or iteration.was_stepped
-        found = pending.find(arguments)
+        found = unused.find(arguments)
         if found is None:
-            if pending.is_current(arguments) and iteration is not None:
+            if unused.is_current(arguments) and iteration is not None:
                 return
-            if own.over and is_between and not (is_trainable and pending.batches):
+            if loader_pass.over and is_between and not (is_trainable and unused.batches):
                 self._passes.end_training()
                 return
             follows = iteration is None or (iteration.was_backward and not iteration.was_stepped)
-            if not pending.batches or not follows or not is_trainable:
+            if not unused.batches or not follows or not is_trainable:
                 return
             found = 0
-        pending.take(found)
+        unused.take(found)
         if iteration is None or iteration.was_stepped:
-            self._steps.close(own)
-            self._open(own)
+            self._steps.close(loader_pass)
+            self._open(loader_pass)
         elif iteration.was_backward:
             iteration.next_micro(self._steps.micro_of)
             tracker.into(iteration.micro)
 
-    def _open(self, own: Pass) -> None:
+    def _open(self, loader_pass: Pass) -> None:
         """Open a step that begins with a use."""
-        within = carried(_get(), own.within)
-        self._steps.open(own, within, own.scope or scope_of(own.base))
+        inner_context = with_foreign_values(_get(), loader_pass.inner_context)
+        self._steps.open(
+            loader_pass,
+            inner_context,
+            loader_pass.scope or current_scope(loader_pass.outer_context),
+        )
 
-    def _skip(self, own: Pass, iteration: Iteration, batches: list[Batch]) -> None:
-        """The batches before the last are gone without a use: each fetch is a step by itself."""
+    def _skip(self, loader_pass: Pass, iteration: Iteration, batches: list[FetchedBatch]) -> None:
+        """Make a step of each fetch whose batch is gone without a use: all but the last."""
         step = iteration.step
         for batch in batches[1:]:
-            if batch.load not in iteration.kids:
+            if batch.load not in iteration.children:
                 continue
-            rest = iteration.cut(iteration.kids.index(batch.load))
+            remaining = iteration.cut(iteration.children.index(batch.load))
             made = new_step()
             begin(made, "step", step._index, None, step._above, _get(), now(), is_fixed=True)
             skipped = Iteration(made, self._tracker.settle)
             made._start = step._start
-            for phase in iteration.kids:
+            for phase in iteration.children:
                 phase.move(made)
                 skipped.add(phase)
             skipped.close(self._steps.micro_of)
-            iteration.kids = rest
-            step._start = rest[0]._start
-            step._index = own.steps
-            own.steps += 1
+            iteration.children = remaining
+            step._start = remaining[0]._start
+            step._index = loader_pass.steps
+            loader_pass.steps += 1
         iteration.is_odd = True
 
     # --- ends -----------------------------------------------------------------------------------
 
-    def exhausted(self, own: Pass, at: int) -> bool:
-        """Whether the pass goes on though its iterator is exhausted: a batch waits to be used."""
-        pending = own.pending
-        if pending is None or pending.is_flat:
+    def exhausted(self, loader_pass: Pass, at: int) -> bool:
+        """Whether the pass continues after its iterator is exhausted, because a batch is unused."""
+        unused = loader_pass.unused
+        if unused is None or unused.is_flat:
             return False
-        pending.batches = [batch for batch in pending.batches if batch.is_alive]
-        if pending.batches:
-            own.over = own.over or at
-        return bool(pending.batches)
+        unused.batches = [batch for batch in unused.batches if batch.is_alive]
+        if unused.batches:
+            loader_pass.over = loader_pass.over or at
+        return bool(unused.batches)
 
-    def is_awaited(self, own: Pass) -> bool:
-        """Whether a pass whose iterator is gone has batches left, or one in use."""
-        iteration, pending = self._tracker.iteration, own.pending
-        if pending is None or not own.over:
+    def is_awaited(self, loader_pass: Pass) -> bool:
+        """Whether a pass whose iterator is gone has unused batches, or one in use."""
+        iteration, unused = self._tracker.iteration, loader_pass.unused
+        if unused is None or not loader_pass.over:
             return False
-        return bool(pending.batches) or (iteration is not None and not iteration.was_stepped)
+        return bool(unused.batches) or (iteration is not None and not iteration.was_stepped)

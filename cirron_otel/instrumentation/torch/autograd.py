@@ -1,4 +1,4 @@
-"""`backward`, and `recompute` inside it."""
+"""Records `backward`, and `recompute` inside it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from ...sdk.errors import record_error
 from ..patches import Patches
-from .compiled import find_parameter
+from .compiled import find_trained_parameter
 from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
-from .left_open import fail_step, interrupt
-from .shared import Shared
+from .left_open import end_partial_forward, fail_step
+from .shared import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
 
@@ -18,31 +18,31 @@ from .trackers import Trackers
 class Autograd:
     """Replaces `torch.autograd.backward`, which `Tensor.backward` calls, and `grad`."""
 
-    def __init__(self, trackers: Trackers, shared: Shared) -> None:
-        self._trackers, self._shared = trackers, shared
+    def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
+        self._trackers, self._torch_state = trackers, torch_state
 
     def install(self, patches: Patches, name: str) -> None:
-        """`name` is the one or the other. Raises AttributeError where torch has it no more."""
+        """Hook `backward` or `grad`, by `name`. Raises AttributeError if this torch lacks it."""
         import torch  # noqa: PLC0415
 
         kind = BACKWARD if name == "backward" else BACKWARD | GRAD
-        patches.replace(torch.autograd, name, self._around(getattr(torch.autograd, name), kind))
+        patches.replace(torch.autograd, name, self._wrap(getattr(torch.autograd, name), kind))
 
-    def _around(self, original: Any, kind: int) -> Any:
+    def _wrap(self, original: Any, kind: int) -> Any:
         import functools  # noqa: PLC0415
 
         import torch  # noqa: PLC0415
 
         trackers = self._trackers
         is_compiling = torch.compiler.is_dynamo_compiling
-        graph_task = self._shared.graph_task
+        graph_task = self._torch_state.graph_task
         tracing = getattr(torch._guards, "TracingContext", None)
         try_get = getattr(tracing, "try_get", _nothing)
 
         accumulates = kind == BACKWARD
 
         def is_tracing() -> bool:
-            # A graph of the backward is made, while a model is compiled.
+            # While a model is compiled, a graph of the backward is traced.
             return try_get() is not None
 
         @functools.wraps(original)
@@ -54,12 +54,12 @@ class Autograd:
             if tracker.is_plain and not inside:
                 tracker.backwards += 1
                 phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
-                if tracker.shared.seeks_parameter and args:
+                if tracker.torch_state.seeks_parameter and args:
                     _seek(tracker, args[0])
             elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
                 return original(*args, **kwargs)
             else:
-                if tracker.shared.seeks_parameter and args:
+                if tracker.torch_state.seeks_parameter and args:
                     _seek(tracker, args[0])
                 phase = _enter(tracker, kind)
             if phase is None:
@@ -82,24 +82,24 @@ class Autograd:
 def _enter(tracker: Tracker, kind: int) -> Any:
     try:
         if kind == BACKWARD and tracker.iteration is None:
-            tracker.bare.gradients.backward_begins()
+            tracker.loaderless.gradients.backward_begins()
         if tracker.inside & PARTIAL:
-            interrupt(tracker)
+            end_partial_forward(tracker)
         if tracker.stepping is not None and not tracker.stepping.has_closure:
             fail_step(tracker)
     except BaseException as error:
         tracker.failed(error)
     tracker.backwards += 1
-    tracker.trains()
+    tracker.training_begins()
     phase = tracker.backward = tracker.enter(kind, None)
     return phase
 
 
 def _seek(tracker: Tracker, tensors: Any) -> None:
-    shared = tracker.shared
+    torch_state = tracker.torch_state
     try:
-        shared.parameter = found = find_parameter(tensors)
-        shared.seeks_parameter = found is None
+        torch_state.parameter = found = find_trained_parameter(tensors)
+        torch_state.seeks_parameter = found is None
         if found is not None and tracker.compiled is not None:
             tracker.compiled.version = found()._version
     except Exception as error:
@@ -107,17 +107,18 @@ def _seek(tracker: Tracker, tensors: Any) -> None:
 
 
 class Checkpoints:
-    """Activation checkpointing computes again inside `backward`, on whatever thread that runs.
+    """Records the recomputation of activation checkpointing, on whichever thread it runs.
 
-    The names that people import (`checkpoint`, `checkpoint_sequential`) stay; replaced is what
-    these look up when they are called.
+    It runs inside `backward`. The names that programs import (`checkpoint`,
+    `checkpoint_sequential`) are unchanged; the functions that these look up at each call are
+    replaced.
     """
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
 
     def install(self, patches: Patches) -> None:
-        """With `use_reentrant=True`. Raises AttributeError where torch has changed."""
+        """Hook `use_reentrant=True`. Raises AttributeError if torch has changed."""
         import torch  # noqa: PLC0415
         from torch.utils import checkpoint  # noqa: PLC0415
 
@@ -130,7 +131,7 @@ class Checkpoints:
         patches.replace(checkpoint.CheckpointFunction, "forward", staticmethod(forward))
 
     def install_other(self, patches: Patches) -> None:
-        """With `use_reentrant=False`. Raises AttributeError where torch has changed."""
+        """Hook `use_reentrant=False`. Raises AttributeError if torch has changed."""
         import torch  # noqa: PLC0415
         from torch.utils import checkpoint  # noqa: PLC0415
 
@@ -147,17 +148,17 @@ class Checkpoints:
 
 
 class Recomputed:
-    """A checkpointed function: a call of it inside a backward is a `recompute`."""
+    """A checkpointed function: its call inside a backward is a `recompute`."""
 
     def __init__(self, trackers: Trackers, graph_task: Callable[[], int], function: Any) -> None:
         self._trackers = trackers
         self._function = function
         self._graph_task = graph_task
         self._caller: Any = trackers.t
-        """Of the thread that computes forward: it calls backward, too."""
+        """The tracker of the thread that computes the forward, and also calls backward."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's own result."""
+        """Return the function's result."""
         tracker = self._trackers.t
         if self._graph_task() == -1 or tracker.inside & RECOMPUTE:
             return self._function(*args, **kwargs)
@@ -167,7 +168,7 @@ class Recomputed:
         try:
             result = self._function(*args, **kwargs)
         except BaseException as error:
-            # Enough was computed: that is how torch stops early.
+            # Torch stops early with this exception once enough is computed.
             is_stop = type(error).__name__ == "_StopRecomputationError"
             tracker.exit(phase, RECOMPUTE, None if is_stop else error)
             raise

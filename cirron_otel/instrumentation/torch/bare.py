@@ -1,6 +1,6 @@
-"""Loops without a loader: an optimizer's step makes a step of what preceded it.
+"""Loops without a loader: an optimizer step turns the phases since the last one into a step.
 
-If no optimizer of torch.optim steps, the end of a step is a change of the weights. Forwards of a
+If no optimizer of torch.optim steps, a step ends with a change of the weights. Forwards of a
 trained model in evaluation mode, without gradients, form an evaluation.
 """
 
@@ -25,7 +25,7 @@ from .kinds import (
     UPKEEP,
     ZERO_GRAD,
 )
-from .one_pass import by_hand, scope_of
+from .one_pass import current_scope, opened_manually
 
 if TYPE_CHECKING:
     from .open_passes import OpenPasses
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 _MOST = 4_096
-"""Phases that wait for an optimizer's step; of more, the oldest belong to none."""
+"""Maximal number of phases that wait for an optimizer step; of more, the oldest are in no step."""
 _CHANGES = 4
-"""Changes of the weights without an optimizer's step that show that none is to be expected."""
+"""Number of changes of the weights without an optimizer step after which none is expected."""
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
@@ -43,39 +43,39 @@ Waiting = tuple[Phase, int, bool]
 """A phase, its kind, and whether it adds to the gradients of an earlier backward."""
 
 
-class Bare:
-    """The phases of one thread outside of every pass."""
+class LoaderlessSteps:
+    """Makes steps of the phases of one thread outside of every pass."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
         self._waiting: list[Waiting] = []
         self._changes: list[int] = []
-        """Where in `_waiting` a forward follows a backward and a change of the weights."""
+        """Indices in `_waiting` of forwards that follow a backward and a change of the weights."""
         self._is_manual = False
         """Whether changes of the weights end the steps."""
-        self.gradients = Gradients(tracker.shared)
+        self.gradients = Gradients(tracker.torch_state)
         self.iteration: Iteration | None = None
-        """The step that was made last; a further optimizer may step in it."""
+        """The last step. A further optimizer may step in it."""
         self.evaluation: LoaderPassSpan | None = None
         self.evaluates = False
-        """Whether the forward that runs is one of an evaluation."""
+        """Whether the running forward is part of an evaluation."""
         self.model: Any = None
-        """Stands for the model whose parameter is looked at."""
+        """The attributes of the model whose parameter is watched, as its identity."""
         self._above: Any = None
         self._step_count = 0
         self._made_at = 0
-        """The number of optimizers made before the last step."""
+        """The number of optimizers constructed before the last step."""
         self._is_fresh = False
-        """Whether nothing ran since an optimizer stepped."""
+        """Whether no phase ran since an optimizer stepped."""
 
     def takes(self, phase: Phase, kind: int) -> bool:
-        """Whether a phase that is over waits for an optimizer's step, or is of an evaluation."""
+        """Whether an ended phase waits for an optimizer step, or belongs to an evaluation."""
         tracker, passes = self._tracker, self._passes
         if (
             not kind & _KINDS
             or passes.training is not None
             or passes.evaluation is not None
-            or not tracker.shared.owns_step
+            or not tracker.torch_state.owns_step
             or _is_in_step(phase)
         ):
             self.end_evaluation()
@@ -90,7 +90,7 @@ class Bare:
                 if kind != ZERO_GRAD:
                     return False
         self._is_fresh = False
-        if not kind & BACKWARD and not tracker.shared.is_grad_enabled():
+        if not kind & BACKWARD and not tracker.torch_state.is_grad_enabled():
             if not kind & UPKEEP and all(each & UPKEEP for _, each, _ in self._waiting):
                 self.release()  # a forward without gradients is in no step
             if self._evaluate(phase, kind):
@@ -107,20 +107,22 @@ class Bare:
             self._weights_changed()
         if kind == BACKWARD:
             self.gradients.backward_ended()
-        self._waiting.append((phase, kind, kind == BACKWARD and self.gradients.adds))
+        self._waiting.append(
+            (phase, kind, kind == BACKWARD and self.gradients.accumulates_gradients)
+        )
         return True
 
     def _is_followed(self, phase: Phase, kind: int) -> bool:
-        """Whether upkeep right after an optimizer's step belongs to that step.
+        """Whether upkeep right after an optimizer step belongs to that step.
 
-        A `zero_grad` begins the next step if that one has begun with its own.
+        A `zero_grad` begins the next step if the last one began with a `zero_grad` of its own.
         """
         last = self.iteration
         if (
             last is None
             or not self._is_fresh
             or last.step._above is not phase._above
-            or (kind == ZERO_GRAD and NAMES[ZERO_GRAD] in (each._name for each in last.kids))
+            or (kind == ZERO_GRAD and NAMES[ZERO_GRAD] in (each._name for each in last.children))
         ):
             return False
         phase.move(last.step)
@@ -130,52 +132,52 @@ class Bare:
     # --- steps ----------------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> Iteration | None:
-        """The step that `optimizer` steps in; None where there is to be none."""
+        """Return the step that `optimizer` steps in; None if there is to be none."""
         tracker, passes = self._tracker, self._passes
         if passes.training is not None or passes.evaluation is not None:
             return None
         self.end_evaluation()
         self._changes, self._is_manual = [], False
         self.gradients.forget()
-        if not tracker.shared.owns_step:
+        if not tracker.torch_state.owns_step:
             self.release()
             return None
-        above: Any = self._waiting[0][0]._above if self._waiting else scope_of(_get())
-        if _is_in_step(above, itself=True):
+        parent_scope: Any = self._waiting[0][0]._above if self._waiting else current_scope(_get())
+        if _is_in_step(parent_scope, itself=True):
             self.release()
             return None
         last = self.iteration
-        if last is None or not self._joins(last, optimizer, above):
+        if last is None or not self._joins(last, optimizer, parent_scope):
             self.close(waiting=False)
-            last = self.iteration = self._make(above, self._waiting)
+            last = self.iteration = self._make(parent_scope, self._waiting)
         waiting, self._waiting = self._waiting, []
         self._fill(last, waiting)
         last.stepped(optimizer)
         self._is_fresh = True
         return last
 
-    def _joins(self, last: Iteration, optimizer: Any, above: Any) -> bool:
+    def _joins(self, last: Iteration, optimizer: Any, parent_scope: Any) -> bool:
         """Whether an optimizer steps in the last step, in which another one has stepped."""
-        if id(optimizer) in last.optimizers or last.step._above is not above:
+        if id(optimizer) in last.optimizers or last.step._above is not parent_scope:
             return False
-        is_new = self._tracker.shared.number_of(optimizer) > self._made_at
+        is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at
         return not (is_new and self._waiting)
 
-    def _make(self, above: Any, waiting: list[Waiting]) -> Iteration:
-        if above is not self._above:
-            self._above, self._step_count = above, 0
-        self._made_at = self._tracker.shared.optimizers_made
+    def _make(self, parent_scope: Any, waiting: list[Waiting]) -> Iteration:
+        if parent_scope is not self._above:
+            self._above, self._step_count = parent_scope, 0
+        self._made_at = self._tracker.torch_state.optimizers_made
         step = new_step()
-        begin(step, "step", self._step_count, None, above, _get(), now())
+        begin(step, "step", self._step_count, None, parent_scope, _get(), now())
         self._step_count += 1
         if waiting:
             first = waiting[0][0]
             step._start, step._trace = first._start, first._trace
-        has_memory = self._tracker.shared.memory is not None
+        has_memory = self._tracker.torch_state.memory is not None
         return Iteration(step, self._settle_and_read if has_memory else self._tracker.settle)
 
     def _fill(self, last: Iteration, waiting: list[Waiting]) -> None:
-        """Put phases into a step: into micro steps, if gradients were accumulated."""
+        """Move phases into a step, or into its micro steps if gradients were accumulated."""
         groups = _groups(waiting)
         if len(groups) > 1:
             for phase, _, _ in waiting:
@@ -187,10 +189,13 @@ class Bare:
             last.add(phase)
 
     def _settle_and_read(self, phase: Phase) -> None:
-        """When an optimizer has stepped, the device's memory is read: the step is closed late."""
+        """Settle a phase, and read the device's memory after an optimizer step.
+
+        A step without a loader is closed too late for that.
+        """
         self._tracker.settle(phase)
         if phase._name == NAMES[OPTIMIZER] and self.iteration is not None:
-            self._tracker.shared.memory.end(self.iteration.step)
+            self._tracker.torch_state.memory.end(self.iteration.step)
 
     # --- without an optimizer of torch.optim ----------------------------------------------------
 
@@ -200,11 +205,11 @@ class Bare:
         return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
 
     def _weights_changed(self) -> None:
-        """A forward follows a change of the weights, which no optimizer is known to have made."""
+        """Note that a forward follows a change of the weights by no known optimizer."""
         waiting, end = self._waiting, len(self._waiting)
         start = self._changes[-1] if self._changes else 0
         if waiting[start][1] == waiting[end - 1][1] == ZERO_GRAD:
-            end -= 1  # it begins the next step, as this one has begun with its own
+            end -= 1  # it begins the next step, since this step began with one
         self._changes.append(end)
         if self._is_manual or (
             len(self._changes) >= _CHANGES and not self.gradients.are_an_optimizers()
@@ -224,7 +229,7 @@ class Bare:
         self._waiting, self._changes = waiting[start:], []
 
     def _finish_manual_steps(self) -> None:
-        """Make steps of what waits, if changes of the weights ended them."""
+        """Make steps of the waiting phases, if changes of the weights ended them."""
         if not (self._is_manual or self._changes) or self.gradients.are_an_optimizers():
             return
         if self._waiting and (self._have_weights_changed() or self.gradients.are_gone()):
@@ -234,23 +239,23 @@ class Bare:
     # --- evaluations ----------------------------------------------------------------------------
 
     def _evaluate(self, phase: Phase, kind: int) -> bool:
-        """Whether a phase without gradients belongs to an evaluation; it hangs there then."""
+        """Whether a phase without gradients belongs to an evaluation. If so, move it there."""
         if not (self.evaluates if kind == FORWARD else self.evaluation):
             return False
         if self._waiting:
             if not self._is_manual and not self._changes:
                 return False  # between two backwards whose gradients add up
             self.release()
-        scope, above = self.evaluation, phase._above
-        if scope is None or scope._above is not above:
+        scope, parent_scope = self.evaluation, phase._above
+        if scope is None or scope._above is not parent_scope:
             self.end_evaluation()
-            if by_hand(above, EVALUATIONS):
+            if opened_manually(parent_scope, EVALUATIONS):
                 return False
             self.close()
             numbers = self._passes.numbers
             scope = self.evaluation = LoaderPassSpan.__new__(LoaderPassSpan)
             scope._ends = None
-            begin(scope, EVALUATIONS[0], numbers.evaluations, None, above, _get(), now())
+            begin(scope, EVALUATIONS[0], numbers.evaluations, None, parent_scope, _get(), now())
             numbers.evaluations += 1
             scope._start, scope._trace = phase._start, phase._trace
         phase.move(scope)
@@ -259,7 +264,7 @@ class Bare:
         return True
 
     def end_evaluation(self) -> None:
-        """Something else begins: an evaluation is over with its last phase."""
+        """End the evaluation at its last phase, because something else begins."""
         scope, self.evaluation = self.evaluation, None
         if scope is not None:
             scope.finish()
@@ -267,43 +272,45 @@ class Bare:
     # --- ending ---------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """What waits belongs to no step of an optimizer."""
+        """Settle the waiting phases, which belong to no step."""
         self._finish_manual_steps()
         waiting, self._waiting = self._waiting, []
         for phase, _, _ in waiting:
             self._tracker.settle(phase)
 
     def close(self, *, waiting: bool = True) -> None:
-        """The last step is over; what waits (if `waiting`) belongs to none."""
+        """Close the last step, and if `waiting`, release the phases that wait."""
         self.end_evaluation()
         if waiting:
             self.release()
         last, self.iteration = self.iteration, None
         if last is not None:
             last.close(self._steps.micro_of)
-            if self._tracker.shared.attends:
-                self._tracker.shared.step_over()
+            if self._tracker.torch_state.has_step_end_hook:
+                self._tracker.torch_state.on_step_end()
 
     def open_phases(self) -> list[Any]:
-        """What may be open, for a tracker that starts over."""
+        """Return the scopes that may be open, for a tracker that starts over."""
         return [*[phase for phase, _, _ in self._waiting], self.evaluation]
 
 
 def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
-    """One group for each batch whose gradients were accumulated; else a single one.
+    """Group phases by the batches whose gradients were accumulated; return one group if none were.
 
     A forward that follows a backward begins a batch. Gradients are accumulated if a backward of a
     later batch adds to those of an earlier one.
     """
     groups: list[list[Phase]] = []
     was_backward, accumulates = True, False
-    for phase, kind, adds in waiting:
+    for phase, kind, accumulates_gradients in waiting:
         if was_backward and not kind & BACKWARD and not (kind & UPKEEP and groups):
             groups.append([])
             was_backward = False
         if not groups:
             groups.append([])
-        accumulates = accumulates or (adds and len(groups) > 1 and not was_backward)
+        accumulates = accumulates or (
+            accumulates_gradients and len(groups) > 1 and not was_backward
+        )
         groups[-1].append(phase)
         was_backward = was_backward or kind == BACKWARD
     if len(groups) > 1 and not accumulates:
@@ -312,10 +319,10 @@ def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
 
 
 def _is_in_step(scope: Any, *, itself: bool = False) -> bool:
-    """Whether a scope by hand around it is a step."""
-    above = scope if itself else scope._above
-    while above._depth:
-        if above._name in STEPS:
+    """Whether the program opened a scope around it, or `scope` `itself`, as a step."""
+    parent_scope = scope if itself else scope._above
+    while parent_scope._depth:
+        if parent_scope._name in STEPS:
             return True
-        above = above._above
+        parent_scope = parent_scope._above
     return False

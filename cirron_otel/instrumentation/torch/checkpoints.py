@@ -1,4 +1,4 @@
-"""`checkpoint_save` and `checkpoint_load`: files of weights and states, with their sizes."""
+"""Records `checkpoint_save` and `checkpoint_load`, with the sizes of the files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from ..patches import Patches
 from .kinds import RESTORE, SAVE
-from .upkeep import Ended, Scopes
+from .upkeep import Ended, ScopeWrapper
 
 _MOST_ENTRIES = 100_000
-"""Entries of a state that are looked at for their sizes."""
+"""Maximal number of entries of a state that are counted for its size."""
 
 _SAFETENSORS = {
     "save_file": SAVE, "save_model": SAVE, "save": SAVE,
@@ -22,20 +22,20 @@ _DISTRIBUTED = {"save": SAVE, "async_save": SAVE, "load": RESTORE}
 
 
 class CheckpointFiles:
-    """The functions that save and load checkpoints."""
+    """Hooks the functions that save and load checkpoints."""
 
-    def __init__(self, scopes: Scopes, patches: Patches) -> None:
-        self._scopes, self._patches = scopes, patches
+    def __init__(self, wrapper: ScopeWrapper, patches: Patches) -> None:
+        self._wrapper, self._patches = wrapper, patches
 
     def torch(self) -> None:
-        """`torch.save` and `torch.load`. Raises AttributeError where torch has changed."""
+        """Hook `torch.save` and `torch.load`. Raises AttributeError if torch has changed."""
         import torch  # noqa: PLC0415
 
         self._replace((torch.serialization, torch), "save", SAVE, "torch.save", _Size(1, "f"))
         self._replace((torch.serialization, torch), "load", RESTORE, "torch.load", _Size(0, "f"))
 
     def safetensors(self, module: Any) -> None:
-        """`module` is `safetensors.torch`."""
+        """Hook `module`, which is `safetensors.torch`."""
         for name, kind in _SAFETENSORS.items():
             if hasattr(module, name):
                 size = _Size(0 if kind is RESTORE else 1, "filename")
@@ -48,7 +48,7 @@ class CheckpointFiles:
                 self._replace((module,), name, kind, f"safetensors.{name}", size)
 
     def distributed(self, module: Any) -> None:
-        """`module` is `torch.distributed.checkpoint`."""
+        """Hook `module`, which is `torch.distributed.checkpoint`."""
         for name, kind in _DISTRIBUTED.items():
             if hasattr(module, name):
                 shown = f"torch.distributed.checkpoint.{name}"
@@ -58,12 +58,12 @@ class CheckpointFiles:
         self, owners: tuple[Any, ...], name: str, kind: int, shown: str, ended: Ended
     ) -> None:
         original = getattr(owners[0], name)
-        made = self._scopes.around(original, kind, lambda _a, _k: {"function": shown}, ended)
+        made = self._wrapper.wrap(original, kind, lambda _a, _k: {"function": shown}, ended)
         self._patches.replace_function(owners, name, made)
 
 
 class _Size:
-    """Adds `bytes`: the size of the file, of the data or of the tensors that an argument names."""
+    """Adds `bytes`: the size of the file, of the data or of the tensors in an argument."""
 
     def __init__(self, position: int, name: str) -> None:
         self._position, self._name = position, name
@@ -71,7 +71,7 @@ class _Size:
     def __call__(
         self, attrs: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Look at the argument when the call is over."""
+        """Read the argument at the end of the call."""
         target = args[self._position] if len(args) > self._position else kwargs.get(self._name)
         size = size_of(target)
         if size is not None:
@@ -79,7 +79,7 @@ class _Size:
 
 
 def size_of(target: Any) -> int | None:
-    """The size of a file by its name or object, of bytes, or of the tensors in a state."""
+    """Return the size of a file, of bytes, or of the tensors in a state; None if unknown."""
     if isinstance(target, (bytes, bytearray, memoryview)):
         return len(target)
     if isinstance(target, dict):
@@ -98,7 +98,7 @@ def size_of(target: Any) -> int | None:
 
 
 def tensor_bytes(state: Any) -> Iterator[int]:
-    """The sizes of the tensors in nested dictionaries and sequences."""
+    """Yield the sizes of the tensors in nested dictionaries and sequences."""
     found = [state]
     for _ in range(_MOST_ENTRIES):
         if not found:
@@ -107,7 +107,7 @@ def tensor_bytes(state: Any) -> Iterator[int]:
         try:
             size = getattr(each, "nbytes", None)
         except RuntimeError:
-            continue  # a sparse tensor has none
+            continue  # a sparse tensor has no size
         if isinstance(size, int):
             yield size
         elif isinstance(each, dict):

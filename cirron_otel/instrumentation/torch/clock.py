@@ -1,8 +1,8 @@
-"""`gpu_ns`: pairs of events on the device's stream, read when they are done, never waited for.
+"""Measures `gpu_ns` by pairs of events on the device's stream, which are read but never waited for.
 
-Each thread asks for what it put on the stream itself, between its steps: a question from another
-thread, or while a CUDA graph is captured, would break the capture (cudaEventQuery is what the
-CUDA documentation calls a potentially unsafe call, in "cudaThreadExchangeStreamCaptureMode").
+Each thread queries its own events, between its steps. A query from another thread, or while a CUDA
+graph is captured, would break the capture: the CUDA documentation calls cudaEventQuery a
+potentially unsafe call, in "cudaThreadExchangeStreamCaptureMode".
 """
 
 from __future__ import annotations
@@ -18,85 +18,90 @@ from ...sdk.errors import record_error
 from ..patches import Patches
 
 DEADLINE_S = 10.0
-"""After this a scope goes out without the device's time."""
+"""After this many seconds a scope is written without the device's time."""
 CLOSING_S = 2.0
-"""So long the end of a session waits for events."""
+"""The end of a session waits at most this many seconds for events."""
 OFTEN = 32
-"""Scopes that were settled since the last question, after which a thread asks between steps, too:
-an evaluation has none."""
+"""Number of scopes settled since the last query after which a thread also queries between steps: an
+evaluation has none."""
 _POOL = 4_096
 _QUIET_S = 1.0
 
 
 class Source(Protocol):
-    """Where events come from: CUDA, or a test."""
+    """A source of events: CUDA, or a test."""
 
     def event(self) -> Any:
-        """A new event: `record()`, `query() -> bool`, `elapsed_time(end) -> ms`."""
+        """Return a new event, with `record()`, `query() -> bool` and `elapsed_time(end) -> ms`."""
 
     def is_off(self) -> bool:
-        """Whether nothing may be put on the stream, and nothing asked: the device is not in use
-        yet, or a graph is captured.
+        """Whether events may neither be recorded nor queried.
+
+        That is so if the device is not in use yet, or a graph is captured.
         """
 
-    def install(self, patches: Patches, quiet: Callable[[], None]) -> None:
-        """Hook what `is_off` has to know; `quiet` returns when no thread is asking any more."""
+    def install(self, patches: Patches, wait_for_queries: Callable[[], None]) -> None:
+        """Hook what `is_off` depends on.
+
+        `wait_for_queries` returns once no thread queries any more.
+        """
 
 
-class Line:
-    """What one thread's scopes wait for. That thread alone uses the events."""
+class EventQueue:
+    """The events that one thread's scopes wait for. Only that thread uses the events."""
 
-    __slots__ = ("ident", "is_over", "left", "lock", "pool", "unasked", "waiting")
+    __slots__ = ("expired", "ident", "is_over", "lock", "pool", "unqueried", "waiting")
 
     def __init__(self) -> None:
         self.ident = get_ident()
         self.pool: deque[Any] = deque(maxlen=_POOL)
-        """Events that nobody uses."""
-        self.waiting: deque[_Ended | _Told] = deque()
-        self.left: deque[Stamp] = deque()
-        """Stamps of what went out by the deadline: to be released by the thread itself."""
-        self.unasked = 0
-        """Scopes that were settled since it asked."""
+        """Events to be used again."""
+        self.waiting: deque[_EndedScope | _CopiedValue] = deque()
+        self.expired: deque[Stamp] = deque()
+        """Stamps of scopes that were written at the deadline, to be released by the thread itself.
+        """
+        self.unqueried = 0
+        """Number of scopes settled since the last query."""
         self.is_over = False
         """Whether the thread has ended."""
         self.lock = threading.Lock()
-        """Held while something is taken from `waiting`; nobody waits for it."""
+        """Held while something is taken from `waiting`. It is acquired without blocking."""
 
 
 class Stamp:
-    """An event that was put on the stream, with the number of those who read it."""
+    """An event recorded on the stream, with the number of its readers."""
 
-    __slots__ = ("event", "line", "users")
+    __slots__ = ("event", "queue", "users")
 
-    def __init__(self, event: Any, line: Line) -> None:
-        self.event, self.line = event, line
+    def __init__(self, event: Any, queue: EventQueue) -> None:
+        self.event, self.queue = event, queue
         self.users = 1
 
-    def shared(self) -> Stamp:
-        """The same, for one more reader."""
+    def acquire(self) -> Stamp:
+        """Return this stamp, for one more reader."""
         self.users += 1
         return self
 
     def release(self) -> None:
-        """One reader less; the event is used again when there is none."""
+        """Release one reader. Without readers, the event is used again."""
         self.users -= 1
         if not self.users:
-            self.line.pool.append(self.event)
+            self.queue.pool.append(self.event)
 
 
 def span(scope: Any, stamps: list[Stamp]) -> None:
-    """Let a scope's time on the stream reach to the end of what lies in it: `stamps`, its ends."""
+    """Extend a scope's time on the stream to that of a child, whose ends are `stamps`."""
     first, last = stamps
-    own = scope._stamps
-    if own is None:
-        scope._stamps = [first.shared(), last.shared()]
+    stamps_of_scope = scope._stamps
+    if stamps_of_scope is None:
+        scope._stamps = [first.acquire(), last.acquire()]
     else:
-        own[1].release()
-        own[1] = last.shared()
+        stamps_of_scope[1].release()
+        stamps_of_scope[1] = last.acquire()
 
 
 class Clock:
-    """A device's time of scopes. Its methods raise nothing."""
+    """Measures the device's time of scopes. Its methods raise nothing."""
 
     def __init__(
         self,
@@ -104,21 +109,21 @@ class Clock:
         seconds: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
-        """`seconds` tells the time, for deadlines; `pause` lets some pass."""
+        """`seconds` returns the time, for deadlines; `pause` sleeps."""
         self._source, self._seconds, self._pause = source, seconds, pause
-        self._every: set[Line] = set()
-        self._lines = _Lines(self._every)
+        self._all_queues: set[EventQueue] = set()
+        self._queues = _ThreadQueue(self._all_queues)
         self.unread = 0
-        """Scopes that went out without the device's time, by the deadline."""
+        """Number of scopes that were written at the deadline, without the device's time."""
 
     def install(self, patches: Patches) -> None:
-        """Hook what the source has to know of."""
-        self._source.install(patches, self._quiet)
+        """Hook what the source depends on."""
+        self._source.install(patches, self._wait_for_queries)
 
     # --- on the stream --------------------------------------------------------------------------
 
     def begin(self, scope: Any) -> None:
-        """The scope begins on the stream, here."""
+        """Mark the begin of a scope on the stream."""
         try:
             first = self._stamp()
             scope._stamps = None if first is None else [first, first]
@@ -126,7 +131,7 @@ class Clock:
             record_error("cuda", error)
 
     def end(self, scope: Any) -> None:
-        """It ends on the stream, here; again, if it has ended before."""
+        """Mark the end of a scope on the stream; a later mark replaces an earlier one."""
         stamps, scope._stamps = scope._stamps, None
         try:
             first, before = stamps
@@ -147,9 +152,9 @@ class Clock:
         source = self._source
         if source.is_off():
             return None
-        line = self._lines.line
+        queue = self._queues.queue
         try:
-            event = line.pool.pop()
+            event = queue.pool.pop()
         except IndexError:
             event = source.event()
             event.record()
@@ -157,68 +162,70 @@ class Clock:
             try:
                 event.record()
             except Exception:
-                # An event is its device's; the thread may have turned to another.
-                line.pool.clear()
+                # An event belongs to a device; the thread may have switched to another one.
+                queue.pool.clear()
                 event = source.event()
                 event.record()
-        return Stamp(event, line)
+        return Stamp(event, queue)
 
     # --- waiting --------------------------------------------------------------------------------
 
     def settle(self, scope: Any) -> None:
-        """Finish the scope when its time is known, or the deadline is over."""
-        # What autograd computes on a thread of its own is asked for by the one that waits for it.
-        around = getattr(scope._above, "_stamps", None)
-        line = (around or scope._stamps)[0].line
-        line.waiting.append(_Ended(scope, self._seconds() + DEADLINE_S))
-        line.unasked += 1
-        if line.unasked >= OFTEN and line.ident == get_ident():
-            self._ask(line)
+        """Finish the scope once its time is known, or at the deadline."""
+        # Events of autograd's threads are queried by the thread that waits for them.
+        parent_stamps = getattr(scope._above, "_stamps", None)
+        queue = (parent_stamps or scope._stamps)[0].queue
+        queue.waiting.append(_EndedScope(scope, self._seconds() + DEADLINE_S))
+        queue.unqueried += 1
+        if queue.unqueried >= OFTEN and queue.ident == get_ident():
+            self._query(queue)
 
-    def read(self, step: Any, value: Any, then: Callable[[Any], None]) -> None:
-        """Call `then(step)` when `value`, a scalar on the device, turns out not to be zero.
+    def read(self, step: Any, value: Any, callback: Callable[[Any], None]) -> None:
+        """Call `callback(step)` once `value`, a scalar on the device, turns out not to be zero.
 
-        It is asked before a step that is settled later is finished.
+        It is queried before a step that is settled later is finished.
         """
         try:
             if self._source.is_off():
                 return
-            # Not blocking, torch copies it into pinned memory.
-            told = value.detach().to("cpu", non_blocking=True)
+            # A copy that does not block goes into pinned memory.
+            copied = value.detach().to("cpu", non_blocking=True)
             stamp = self._stamp()
             if stamp is not None:
                 due = self._seconds() + DEADLINE_S
-                stamp.line.waiting.append(_Told(stamp, told, lambda: then(step), due))
+                stamp.queue.waiting.append(_CopiedValue(stamp, copied, lambda: callback(step), due))
         except Exception as error:
             record_error("cuda", error)
 
     def poll(self) -> None:
-        """Read what is done of the calling thread's."""
-        line = self._lines.line
-        if line.waiting or line.left:
-            self._ask(line)
+        """Read the completed events of the calling thread."""
+        queue = self._queues.queue
+        if queue.waiting or queue.expired:
+            self._query(queue)
 
-    def _ask(self, line: Line) -> None:
-        line.unasked = 0
-        if not line.lock.acquire(blocking=False):
+    def _query(self, queue: EventQueue) -> None:
+        queue.unqueried = 0
+        if not queue.lock.acquire(blocking=False):
             return
         try:
-            if self._source.is_off():  # asked under the lock: who begins a capture waits for it
+            if (
+                self._source.is_off()
+            ):  # checked under the lock, which the begin of a capture waits for
                 return
-            while line.left:
-                line.left.popleft().release()
+            while queue.expired:
+                queue.expired.popleft().release()
             now = self._seconds()
-            while line.waiting:
-                entry = line.waiting[0]
+            while queue.waiting:
+                entry = queue.waiting[0]
                 is_done = self._is_done(entry)
                 if not is_done and now < entry.due:
                     return
-                line.waiting.popleft()
-                self._finish(entry, line, is_done=is_done)
+                queue.waiting.popleft()
+                self._finish(entry, queue, is_done=is_done)
         except Exception as error:
             record_error("cuda", error)
         finally:
-            line.lock.release()
+            queue.lock.release()
 
     def _is_done(self, entry: Any) -> bool:
         try:
@@ -229,81 +236,84 @@ class Clock:
             return False
 
     def expire(self) -> None:
-        """Let go of what is overdue, asking the device nothing: on any thread."""
+        """Finish the overdue scopes without querying the device. May be called on any thread."""
         now = self._seconds()
-        for line in tuple(self._every):
-            if not line.lock.acquire(blocking=False):
-                continue  # its thread is asking just now
+        for queue in tuple(self._all_queues):
+            if not queue.lock.acquire(blocking=False):
+                continue  # its thread queries just now
             try:
-                while line.waiting and line.waiting[0].due <= now:
-                    self._finish(line.waiting.popleft(), line, is_done=False)
+                while queue.waiting and queue.waiting[0].due <= now:
+                    self._finish(queue.waiting.popleft(), queue, is_done=False)
             finally:
-                line.lock.release()
-            if line.is_over and not line.waiting:
-                self._every.discard(line)
+                queue.lock.release()
+            if queue.is_over and not queue.waiting:
+                self._all_queues.discard(queue)
 
-    def _finish(self, entry: Any, line: Line, *, is_done: bool) -> None:
+    def _finish(self, entry: Any, queue: EventQueue, *, is_done: bool) -> None:
         try:
             if is_done:
                 entry.finish()
             else:
                 self.unread += 1
-                entry.give_up(line.left)
+                entry.give_up(queue.expired)
         except Exception as error:
             record_error("cuda", error)
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The session ends: wait a little for the calling thread's scopes, and for those of
-        threads that have ended; let go of everything.
+        """Wait briefly for the scopes of the calling thread and of ended threads, and finish all.
+
+        Called at the end of the session.
         """
         try:
             until = self._seconds() + CLOSING_S
-            own = self._lines.line
-            lines = [line for line in self._every if line is own or line.is_over]
+            stamps_of_scope = self._queues.queue
+            queues = [
+                queue for queue in self._all_queues if queue is stamps_of_scope or queue.is_over
+            ]
             while not self._source.is_off() and self._seconds() < until:
-                for line in lines:
-                    self._ask(line)
-                if not any(line.waiting for line in lines):
+                for queue in queues:
+                    self._query(queue)
+                if not any(queue.waiting for queue in queues):
                     break
                 self._pause(0.002)
-            for line in tuple(self._every):
-                while line.waiting:
-                    self._finish(line.waiting.popleft(), line, is_done=False)
+            for queue in tuple(self._all_queues):
+                while queue.waiting:
+                    self._finish(queue.waiting.popleft(), queue, is_done=False)
         except Exception as error:
             record_error("cuda", error)
 
-    def _quiet(self) -> None:
-        """Return when no thread is asking any more. Those that come now know that they may not."""
-        for line in tuple(self._every):
-            if line.lock.acquire(timeout=_QUIET_S):
-                line.lock.release()
+    def _wait_for_queries(self) -> None:
+        """Return once no thread queries any more. A query that begins now finds the source off."""
+        for queue in tuple(self._all_queues):
+            if queue.lock.acquire(timeout=_QUIET_S):
+                queue.lock.release()
 
 
-class _Lines(threading.local):
-    """The calling thread's, as `line`."""
+class _ThreadQueue(threading.local):
+    """The queue of the calling thread, as `queue`."""
 
-    def __init__(self, every: set[Line]) -> None:
-        self.line = Line()
-        self._sentinel = _Sentinel(self.line)
-        every.add(self.line)
+    def __init__(self, all_queues: set[EventQueue]) -> None:
+        self.queue = EventQueue()
+        self._sentinel = _Sentinel(self.queue)
+        all_queues.add(self.queue)
 
 
 class _Sentinel:
-    """Dies with its thread."""
+    """Marks a queue as over when its thread ends."""
 
-    __slots__ = ("_line",)
+    __slots__ = ("_queue",)
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
 
     def __del__(self) -> None:
-        self._line.is_over = True
+        self._queue.is_over = True
 
 
-class _Ended:
-    """A scope that is over, and whose events may not be."""
+class _EndedScope:
+    """A scope that has ended, and whose events may still be pending."""
 
     __slots__ = ("due", "scope")
 
@@ -311,16 +321,16 @@ class _Ended:
         self.scope, self.due = scope, due
 
     def is_done(self) -> bool:
-        """Whether both events are: they may lie on two streams."""
+        """Whether both events are done: they may be on two streams."""
         stamps = self.scope._stamps
         return stamps is None or (stamps[1].event.query() and stamps[0].event.query())
 
     def finish(self) -> None:
-        """Its events are done."""
+        """Finish the scope, whose events are done."""
         scope = self.scope
         stamps, scope._stamps = scope._stamps, None
         if stamps is None:
-            return  # somebody has closed it
+            return  # it was closed meanwhile
         first, last = stamps
         try:
             milliseconds = first.event.elapsed_time(last.event)
@@ -330,35 +340,35 @@ class _Ended:
             first.release()
             last.release()
 
-    def give_up(self, left: deque[Stamp]) -> None:
-        """It goes out as it is; its stamps are `left`."""
+    def give_up(self, expired: deque[Stamp]) -> None:
+        """Finish the scope without a time, and append its stamps to `expired`."""
         scope = self.scope
         stamps, scope._stamps = scope._stamps, None
         if stamps is not None:
             scope.finish()
-            left.extend(stamps)
+            expired.extend(stamps)
 
 
-class _Told:
-    """A value that was copied from the device."""
+class _CopiedValue:
+    """A value copied from the device."""
 
-    __slots__ = ("due", "last", "then", "value")
+    __slots__ = ("callback", "due", "last", "value")
 
-    def __init__(self, stamp: Stamp, value: Any, then: Callable[[], None], due: float) -> None:
-        self.last, self.value, self.then, self.due = stamp, value, then, due
+    def __init__(self, stamp: Stamp, value: Any, callback: Callable[[], None], due: float) -> None:
+        self.last, self.value, self.callback, self.due = stamp, value, callback, due
 
     def is_done(self) -> bool:
-        """Whether the copy behind which its event lies has arrived."""
+        """Whether the event recorded after the copy is done."""
         return bool(self.last.event.query())
 
     def finish(self) -> None:
-        """The copy is done."""
+        """Call the callback if the value is not zero."""
         try:
             if self.value.item():
-                self.then()
+                self.callback()
         finally:
             self.last.release()
 
-    def give_up(self, left: deque[Stamp]) -> None:
-        """Nobody knows."""
-        left.append(self.last)
+    def give_up(self, expired: deque[Stamp]) -> None:
+        """Give up waiting for the value."""
+        expired.append(self.last)

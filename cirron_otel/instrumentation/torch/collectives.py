@@ -1,4 +1,4 @@
-"""`collective`: operations of torch.distributed that the host waits for."""
+"""Records `collective`: operations of torch.distributed that the host waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..patches import Patches
 from .checkpoints import tensor_bytes
 from .kinds import COLLECTIVE
-from .upkeep import Scopes, constant
+from .upkeep import ScopeWrapper, constant
 
 _OPERATIONS = (
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
@@ -20,13 +20,13 @@ _OPERATIONS = (
 
 
 class Collectives:
-    """Replaces the functions of torch.distributed, and `wait` of what they return."""
+    """Replaces the functions of torch.distributed, and `wait` of the objects that they return."""
 
-    def __init__(self, scopes: Scopes, patches: Patches) -> None:
-        self._scopes, self._patches = scopes, patches
+    def __init__(self, wrapper: ScopeWrapper, patches: Patches) -> None:
+        self._wrapper, self._patches = wrapper, patches
 
     def install(self) -> None:
-        """Replace them. Raises AttributeError where torch has changed."""
+        """Replace the functions. Raises AttributeError if torch has changed."""
         from torch import distributed  # noqa: PLC0415
 
         if not distributed.is_available():
@@ -37,16 +37,16 @@ class Collectives:
             original = getattr(distributed_c10d, name, None)
             if original is None:
                 continue
-            made = self._scopes.around(original, COLLECTIVE, _of_operation(name, original))
+            made = self._wrapper.wrap(original, COLLECTIVE, _of_operation(name, original))
             owners = [each for each in (distributed_c10d, distributed) if hasattr(each, name)]
             self._patches.replace_function(owners, name, made)
         work = distributed_c10d.Work
-        made = self._scopes.around(work.wait, COLLECTIVE, constant(operation="wait"))
+        made = self._wrapper.wrap(work.wait, COLLECTIVE, constant(operation="wait"))
         self._patches.replace(work, "wait", made)
 
 
 def _of_operation(name: str, original: Any) -> Any:
-    """The attributes of a call; None for one that returns before the operation is done."""
+    """Return the attributes of a call; None if it returns before the operation is done."""
     parameters = list(inspect.signature(original).parameters)
     place = parameters.index("async_op") if "async_op" in parameters else len(parameters)
 

@@ -1,7 +1,7 @@
-"""Compiled functions: a call of one is a `forward`, unless it turns out to be something else.
+"""Records the call of a compiled function as a `forward`, unless it turns out to be something else.
 
-Compiled *modules* are modules: their call is met there. Here it is the way into compiled code that
-is watched, whoever called `torch.compile`, and when.
+Compiled *modules* are modules, and their calls are recorded there. Here the entry into compiled
+code is watched, regardless of who called `torch.compile` and when.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 
 
 class Compiled:
-    """Replaces what switches compiled code on and off around every call from outside."""
+    """Replaces the function that switches compiled code on and off around a call from outside."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
         self._functions: dict[int, tuple[Any, Any]] = {}
-        """By the id of a callback: the callback, and what was compiled."""
+        """The callback and the compiled object, by the id of the callback."""
 
     def install(self, patches: Patches, eval_frame: Any) -> None:
-        """`eval_frame` is `torch._dynamo.eval_frame`. Raises AttributeError where it changed."""
+        """Hook `torch._dynamo.eval_frame`. Raises AttributeError if it has changed."""
         trackers, original = self._trackers, eval_frame._maybe_set_eval_frame
         get_frame = sys._getframe
 
@@ -70,7 +70,7 @@ class Compiled:
                 name = getattr(function, "__name__", None) or type(function).__name__
                 phase = tracker.enter(kind, {"function": name})
             if phase is not None:
-                gate = tracker.shared.gate
+                gate = tracker.torch_state.gate
                 gate.is_open = gate.is_shared
                 tracker.compiled = call = Call(phase, kind, id(frame), _version(tracker))
                 call.backwards = tracker.backwards
@@ -81,13 +81,13 @@ class Compiled:
     def _leave(self, tracker: Tracker, frame: Any) -> None:
         call, tracker.compiled = tracker.compiled, None
         try:
-            tracker.shared.gate.is_open = True
+            tracker.torch_state.gate.is_open = True
             error = sys.exc_info()[1]
             is_step = False
             if call.version is not None and error is None:
                 is_step = _version(tracker) != call.version
             if is_step and tracker.backwards != call.backwards:
-                # A whole step: its forward and its optimizer's step cannot be told apart.
+                # A complete step: its forward and its optimizer step cannot be distinguished.
                 tracker.exit(call.phase, FORWARD)
                 if tracker.iteration is not None:
                     tracker.iteration.stepped(call)
@@ -103,18 +103,20 @@ class Compiled:
 
 
 def _turn_into_step(tracker: Tracker, phase: Any) -> None:
-    """Close what was opened as a forward, and was an optimizer's step."""
+    """Close a phase that was opened as a forward, and turned out to be an optimizer step."""
     try:
         phase._name = NAMES[OPTIMIZER]
         if phase._stamps is not None:
             tracker.clock.end(phase)
         leave(phase)
         tracker.inside, tracker.open = phase._before, None
-        tracker.passes.trains()
-        above: Any = phase._above
+        tracker.passes.training_begins()
+        parent_scope: Any = phase._above
         iteration = tracker.iteration
-        if iteration is None or (above is not iteration.step and above is not iteration.micro):
-            iteration = tracker.bare.step(tracker)
+        if iteration is None or (
+            parent_scope is not iteration.step and parent_scope is not iteration.micro
+        ):
+            iteration = tracker.loaderless.step(tracker)
         else:
             iteration.stepped(tracker)
             tracker.into(None)
@@ -128,9 +130,10 @@ def _turn_into_step(tracker: Tracker, phase: Any) -> None:
 
 
 def leave_alone() -> None:
-    """Keep dynamo from compiling our functions where it meets them after a graph break.
+    """Keep dynamo from compiling functions of this package that it finds after a graph break.
 
-    They would run as if always within a compilation. Called inside of one, they are seen through.
+    Compiled, they would always behave as within a compilation. Dynamo still traces through those
+    that are called inside a compiled function.
     """
     from torch._C._dynamo import eval_frame  # noqa: PLC0415
 
@@ -151,7 +154,7 @@ def leave_alone() -> None:
 
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:
-    """The code of a module's functions and methods, and of the functions that these make."""
+    """Yield the code of a module's functions and methods, and of functions nested in them."""
     for value in list(vars(module).values()):
         for each in [value, *vars(value).values()] if isinstance(value, type) else [value]:
             function = getattr(each, "__func__", getattr(each, "fget", each))
@@ -168,34 +171,35 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 class Call:
-    """A call of a compiled function that is open."""
+    """An open call of a compiled function."""
 
     __slots__ = ("backwards", "frame", "kind", "may_be_loss", "phase", "version")
 
     def __init__(self, phase: Any, kind: int, frame: int, version: int | None) -> None:
         self.phase, self.kind, self.frame = phase, kind, frame
         self.version = version if kind & COMPILED else None
-        """Of a trained parameter before the call: who changes it is an optimizer."""
+        """The version of a trained parameter before the call. A call that changes it is an
+        optimizer step."""
         self.backwards = 0
-        """How many backwards there were before."""
+        """The number of backwards before the call."""
         self.may_be_loss = False
-        """Whether a model was called before: what gives one number then is the loss."""
+        """Whether a model was called before: a call that returns one number is then the loss."""
 
 
 def _is_scalar(names: dict[str, Any]) -> bool:
-    """Whether the call gave one number, as far as its frame tells (not with torch 2.6)."""
+    """Whether the call returned one number, judging by its frame (not with torch 2.6)."""
     return "result" not in names or getattr(names["result"], "ndim", None) == 0
 
 
 def _version(tracker: Tracker) -> int | None:
-    shared = tracker.shared
-    version = shared.version()
-    shared.seeks_parameter = shared.seeks_parameter or version is None
+    torch_state = tracker.torch_state
+    version = torch_state.version()
+    torch_state.seeks_parameter = torch_state.seeks_parameter or version is None
     return version
 
 
-def find_parameter(tensors: Any) -> Any:
-    """A weak reference to a parameter that gradients of `tensors` reach; None if there is none."""
+def find_trained_parameter(tensors: Any) -> Any:
+    """Return a weak reference to a parameter that gradients of `tensors` reach, or None."""
     tensor = tensors[0] if isinstance(tensors, (tuple, list)) else tensors
     node = getattr(tensor, "grad_fn", None)
     for _ in range(_FAR):

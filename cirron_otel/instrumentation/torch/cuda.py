@@ -1,7 +1,7 @@
-"""CUDA, and what has its interface in torch (ROCm): events, graph captures, the allocator's peaks.
+"""CUDA, and platforms with its interface in torch (ROCm): events, graph captures, memory peaks.
 
-Nothing here brings CUDA up: a program that trains on the CPU of a machine with a GPU, or that
-forks first, is not to have a context made for it.
+Nothing here initializes CUDA. A program that trains on the CPU of a machine with a GPU, or that
+forks first, must not get a CUDA context.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Cuda:
         self._device: Callable[[], int] = torch.cuda.current_device
         self._has_context = getattr(torch._C, "_cuda_hasPrimaryContext", _always)
         self._used: set[int] = set()
-        """Devices with a context: an event on another one would make it, for hundreds of MB."""
+        """Devices with a context. An event on another one would create it, for hundreds of MB."""
         self._captures: dict[int, Any] = {}
-        """Graphs that are being captured, on any thread and stream, by their ids: weak references,
-        for a capture that failed may have no end."""
+        """Weak references to graphs being captured, on any thread and stream, by their ids: a
+        capture that failed may have no end."""
 
     def event(self) -> Any:
-        """An event that measures time."""
+        """Return an event that measures time."""
         return self._event(enable_timing=True)
 
     def is_off(self) -> bool:
@@ -54,10 +54,10 @@ class Cuda:
             self._used.add(device)
         return bool(self._captures) or self._is_capturing()
 
-    def install(self, patches: Patches, quiet: Callable[[], None]) -> None:
-        """Follow the beginning and end of captures.
+    def install(self, patches: Patches, wait_for_queries: Callable[[], None]) -> None:
+        """Track the begin and end of captures.
 
-        Raises AttributeError where torch has no such methods any more.
+        Raises AttributeError if this torch lacks these methods.
         """
         import torch  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ class Cuda:
         def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
             key = id(self)
             captures[key] = weakref.ref(self, lambda _: captures.pop(key, None))
-            quiet()
+            wait_for_queries()
             try:
                 return begin(self, *args, **kwargs)
             except BaseException:
@@ -86,7 +86,7 @@ class Cuda:
 
 
 class Memory:
-    """The allocator's peaks of a step. It resets the peak statistics that torch keeps.
+    """Records the allocator's peaks in a step. It resets the peak statistics of torch.
 
     Its methods raise nothing.
     """
@@ -97,7 +97,7 @@ class Memory:
         self.begin(None)
 
     def begin(self, _step: Any) -> None:
-        """A step begins."""
+        """Begin a step."""
         try:
             if self._cuda.is_initialized():
                 self._cuda.reset_peak_memory_stats()
@@ -105,9 +105,10 @@ class Memory:
             record_error("cuda memory", error)
 
     def end(self, step: Any) -> None:
-        """It ends: `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes`, of the device
-        that is current; again, where more belongs to it. A step without a loader, which is known
-        late, begins where the one before ended.
+        """Set `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes` at the end of a step.
+
+        They are those of the current device. May be called again if more belongs to the step. A
+        step without a loader is known late, and begins at the end of the previous one.
         """
         try:
             found = self._cuda.memory_stats_as_nested_dict()
@@ -127,33 +128,35 @@ def _always(_device: int) -> bool:
 
 
 def clock_of(config: Config) -> Clock | None:
-    """The clock of this process's device; None where there is none, or it is not wanted."""
+    """Return the clock of this process's device; None without a device, or if it is turned off."""
     return Clock(Cuda()) if config.cuda_timing and has_cuda() else None
 
 
 def memory_of(config: Config) -> Memory | None:
-    """What reads the device's memory; None where there is none, or it is not wanted."""
+    """Return the recorder of the device's memory; None without a device, or if it is turned off."""
     import torch  # noqa: PLC0415
 
     return Memory(torch.cuda) if config.cuda_memory and has_cuda() else None
 
 
 def devices() -> frozenset[str]:
-    """Types of the devices that data are copied to."""
+    """Return the types of devices to which copies are recorded."""
     import torch  # noqa: PLC0415
 
     if has_cuda():
         return frozenset({"cuda"})
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None or not accelerator.is_available():
-        return frozenset()  # asking torch 2.6 which one it is would raise
+        return frozenset()  # torch 2.6 would raise if asked which one it is
     found = accelerator.current_accelerator()
     return frozenset({found.type} - {"cpu", "cuda"})
 
 
 def has_cuda() -> bool:
-    """Whether there is a GPU. `is_available` would initialise the driver, after which no forked
-    child can use it; counting asks NVML.
+    """Whether there is a GPU.
+
+    `is_available` would initialize the driver, after which no forked child could use it; counting
+    queries NVML.
     """
     import torch  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Changes of the decision what a pass is: an epoch becomes an evaluation, or the reverse.
+"""Changes the classification of a pass: an epoch becomes an evaluation, or the reverse.
 
 docs/torch.md, "Passes", has the rules.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...sdk.state import CONTEXT
 from .kinds import EPOCHS
-from .one_pass import Pass, by_hand
+from .one_pass import Pass, opened_manually
 
 if TYPE_CHECKING:
     from .open_passes import OpenPasses
@@ -23,27 +23,27 @@ class Reclassifier:
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
 
-    def turn_into_training(self, others: Pass) -> None:
-        """Make an epoch of an evaluation; what happens now is in its first step."""
+    def turn_into_training(self, evaluation: Pass) -> None:
+        """Turn an evaluation into an epoch, and its phases so far into the first step."""
         tracker, passes = self._tracker, self._passes
         passes.evaluation = None
-        held, others.held = others.held, []
-        own = passes.training
-        if own is not None or others.scope is None or others.is_decided:
-            # It remains an evaluation: parts of it may be sealed.
+        held, evaluation.held = evaluation.held, []
+        training = passes.training
+        if training is not None or evaluation.scope is None or evaluation.is_decided:
+            # It remains an evaluation, since parts of it may be sealed.
             for phase in held:
                 tracker.settle(phase)
-            others.is_firm = others.is_decided = True
-            passes.evaluation = others
+            evaluation.is_firm = evaluation.is_decided = True
+            passes.evaluation = evaluation
             return
-        scope = others.scope
+        scope = evaluation.scope
         passes.numbers.evaluations -= 1
-        others.is_training = others.is_decided = True
-        if tracker.shared.owns_epoch and not by_hand(scope._above, EPOCHS):
+        evaluation.is_training = evaluation.is_decided = True
+        if tracker.torch_state.owns_epoch and not opened_manually(scope._above, EPOCHS):
             scope._name, scope._index = "epoch", passes.numbers.epochs
             passes.numbers.epochs += 1
-        passes.training = others
-        self._steps.open(others, others.within, scope)
+        passes.training = evaluation
+        self._steps.open(evaluation, evaluation.inner_context, scope)
         iteration = tracker.iteration
         if iteration is None:
             return
@@ -52,22 +52,22 @@ class Reclassifier:
             phase.move(iteration.step)
             iteration.add(phase)
 
-    def decide_training(self, own: Pass) -> None:
-        """Decide about a training pass when its first batch is over and nothing was trained."""
-        own.is_decided = True
-        if not own.was_forward or own.was_trainable or own.scope is None:
+    def decide_training(self, training: Pass) -> None:
+        """Decide about a training pass at the end of its first batch, if nothing was trained."""
+        training.is_decided = True
+        if not training.was_forward or training.was_trainable or training.scope is None:
             return
         tracker, passes = self._tracker, self._passes
         iteration = tracker.iteration
         tracker.closed()
         passes.training = None
         passes.numbers.epochs -= 1
-        own.scope._name, own.scope._index = "eval", passes.numbers.evaluations
+        training.scope._name, training.scope._index = "eval", passes.numbers.evaluations
         passes.numbers.evaluations += 1
         if iteration is not None:
-            own.reached = max([phase._until for phase in iteration.kids], default=0)
-            iteration.dissolve(own.scope)
-        own.is_training, own.pending = False, None
-        own.is_firm = True
-        passes.evaluation = own
-        CONTEXT.set(own.within)
+            training.reached = max([phase._until for phase in iteration.children], default=0)
+            iteration.dissolve(training.scope)
+        training.is_training, training.unused = False, None
+        training.is_firm = True
+        passes.evaluation = training
+        CONTEXT.set(training.inner_context)

@@ -19,13 +19,13 @@ from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders, announce_loaders
 from .modules import Modules
-from .optimizers import Makings, Optimizers, Scaler
+from .optimizers import OptimizerConstruction, Optimizers, Scaler
 from .ranks import Ranks
 from .recovery import finish
-from .shared import Shared
+from .shared import TorchState
 from .trackers import Trackers
 from .transfers import Transfers
-from .upkeep import Scopes, Upkeep
+from .upkeep import ScopeWrapper, Upkeep
 from .workers import TORCHDATA, Workers
 
 
@@ -35,39 +35,39 @@ class TorchHooks(FrameworkHooks):
     claims: ClassVar = ("epoch", "step")
 
     def __init__(self) -> None:
-        self.shared = Shared()
+        self.torch_state = TorchState()
         self.patches = Patches()
-        self.trackers = Trackers(self.shared)
+        self.trackers = Trackers(self.torch_state)
         self._optimizers = Optimizers(self.trackers)
-        self._modules = Modules(self.trackers, self.shared, self.patches)
+        self._modules = Modules(self.trackers, self.torch_state, self.patches)
         self._compiled = Compiled(self.trackers)
-        self._scopes = Scopes(self.trackers)
-        self._upkeep = Upkeep(self._scopes, self.patches)
-        self._files = CheckpointFiles(self._scopes, self.patches)
+        self._wrapper = ScopeWrapper(self.trackers)
+        self._upkeep = Upkeep(self._wrapper, self.patches)
+        self._files = CheckpointFiles(self._wrapper, self.patches)
         self._owns: Callable[[str], bool] = bool
         self._parents: Any = None
         """In a forked child: the parent's clock."""
         self.workers: Workers | None = None
-        """Traces the processes of a DataLoader, unless that is turned off."""
+        """Traces the worker processes of a DataLoader, unless that is turned off."""
         self.not_recorded: list[str] = []
         """The parts that this version of torch does not allow to be hooked."""
 
     def ask_rank(self, found: RankCallback) -> None:
         """Call `found` with rank and world size once torch.distributed has assigned them."""
-        look = self.shared.look_for_rank = Ranks(found).look
-        look()
+        poll = self.torch_state.poll_rank = Ranks(found).poll
+        poll()
 
     def install(self, context: HookContext) -> None:
         """Hook the parts of torch, and those of other modules when they are imported.
 
         A part that this version of torch lacks is left out, with one warning for each reason.
         """
-        config, shared = context.config, self.shared
+        config, torch_state = context.config, self.torch_state
         if config.workers and context.worker_opener() is not None:
             self.workers = Workers(context.worker_opener, context.remove_all)
-        shared.epoch_ended = context.epoch_ended
-        shared.detail_every = config.detail_every or 0
-        shared.memory = memory_of(config)
+        torch_state.epoch_ended = context.epoch_ended
+        torch_state.detail_every = config.detail_every or 0
+        torch_state.memory = memory_of(config)
         self._owns = context.owns
         self.owners_changed()
         self._install_torch(clock_of(config), devices())
@@ -83,27 +83,27 @@ class TorchHooks(FrameworkHooks):
         `clock` measures time on a device (see clock.py), or is None. `devices` are the types of
         devices to which copies are recorded.
         """
-        self.shared.clock = clock
+        self.torch_state.clock = clock
         if clock is not None:
-            self.shared.attends, self.shared.step_over = True, clock.poll
-        for tracker in tuple(self.shared.trackers):
+            self.torch_state.has_step_end_hook, self.torch_state.on_step_end = True, clock.poll
+        for tracker in tuple(self.torch_state.trackers):
             tracker.clock = clock
-        trackers, patches, shared = self.trackers, self.patches, self.shared
+        trackers, patches, torch_state = self.trackers, self.patches, self.torch_state
         parts: list[tuple[str, Callable[[], None]]] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
             ("forward", self._modules.install),
-            ("backward", lambda: Autograd(trackers, shared).install(patches, "backward")),
-            ("autograd.grad", lambda: Autograd(trackers, shared).install(patches, "grad")),
+            ("backward", lambda: Autograd(trackers, torch_state).install(patches, "backward")),
+            ("autograd.grad", lambda: Autograd(trackers, torch_state).install(patches, "grad")),
             ("recompute", lambda: Checkpoints(trackers).install(patches)),
             ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
             ("optimizer_step", self._optimizers.install),
-            ("new optimizers", lambda: Makings(shared).install(patches)),
+            ("new optimizers", lambda: OptimizerConstruction(torch_state).install(patches)),
             ("skipped", lambda: self._install_scaler(patches)),
             ("zero_grad", self._upkeep.zero_grad),
             ("clip_grad", self._upkeep.clip_grad),
             ("scheduler_step", self._upkeep.scheduler),
             ("checkpoints", self._files.torch),
-            ("collective", Collectives(self._scopes, patches).install),
+            ("collective", Collectives(self._wrapper, patches).install),
         ]
         if self.workers is not None:
             workers = self.workers
@@ -111,7 +111,9 @@ class TorchHooks(FrameworkHooks):
         if clock is not None:
             parts.append(("captures of CUDA graphs", lambda: clock.install(patches)))
         if devices:
-            parts.append(("h2d", lambda: Transfers(trackers, shared, devices).install(patches)))
+            parts.append(
+                ("h2d", lambda: Transfers(trackers, torch_state, devices).install(patches))
+            )
         self._install(parts)
 
     def _install_scaler(self, patches: Patches) -> None:
@@ -120,8 +122,11 @@ class TorchHooks(FrameworkHooks):
 
     def owners_changed(self) -> None:
         """Read again which names are torch's."""
-        self.shared.owns_epoch, self.shared.owns_step = self._owns("epoch"), self._owns("step")
-        for tracker in tuple(self.shared.trackers):
+        self.torch_state.owns_epoch, self.torch_state.owns_step = (
+            self._owns("epoch"),
+            self._owns("step"),
+        )
+        for tracker in tuple(self.torch_state.trackers):
             tracker.is_plain = False  # the next fetch decides again
 
     def _later(self) -> dict[str, Callable[[Any], None]]:
@@ -172,33 +177,33 @@ class TorchHooks(FrameworkHooks):
 
     def on_flush(self) -> None:
         """Finish the phases that have waited too long for a device, or for another copy."""
-        self.shared.look_for_rank()
-        for tracker in tuple(self.shared.trackers):
+        self.torch_state.poll_rank()
+        for tracker in tuple(self.torch_state.trackers):
             copies = tracker.copies
             if copies is not None:
-                copies.look_after()
-        if self.shared.clock is not None:
-            self.shared.clock.expire()
+                copies.finish_if_stale()
+        if self.torch_state.clock is not None:
+            self.torch_state.clock.expire()
 
     def after_fork(self) -> None:
         """In a forked child, start with one thread that is in no loop."""
-        self._parents = self._parents or self.shared.clock  # not to be destroyed here
-        self.shared.clock = self.shared.memory = None  # a device is not a forked child's
-        self.shared.leave_device()
-        self.shared.trackers.clear()
+        self._parents = self._parents or self.torch_state.clock  # not to be destroyed here
+        self.torch_state.clock = self.torch_state.memory = None  # a device is not a forked child's
+        self.torch_state.stop_polling_device()
+        self.torch_state.trackers.clear()
         self.trackers.renew()
 
     def remove(self) -> None:
         """Remove every hook, and close the open scopes. Raises nothing."""
         state.fetched = False
         try:
-            self.shared.rest()
+            self.torch_state.stop()
             self.patches.undo()
-            self.patches.mend_all()
+            self.patches.restore_all_copies()
             self._optimizers.remove()
-            for tracker in tuple(self.shared.trackers):
+            for tracker in tuple(self.torch_state.trackers):
                 finish(tracker)
-            if self.shared.clock is not None:
-                self.shared.clock.close()
+            if self.torch_state.clock is not None:
+                self.torch_state.clock.close()
         except Exception as error:
             record_error("torch", error)

@@ -1,4 +1,4 @@
-"""`optimizer_step` of Keras on torch, whose optimizers are not torch's."""
+"""Records `optimizer_step` of Keras on torch, whose optimizers are not torch's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KerasOptimizers:
         self._trackers = trackers
 
     def install(self, patches: Patches, module: Any) -> None:
-        """`module` is `MODULE`. Nothing is done if Keras has another backend.
+        """Hook `module`, which is `MODULE`, unless Keras has another backend.
 
         Raises AttributeError if Keras is not as expected.
         """

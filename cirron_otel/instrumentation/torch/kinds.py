@@ -1,4 +1,4 @@
-"""The phases of a step, as bits: which of them are open in a thread is one integer."""
+"""The phases of a step, as bits: one integer holds the open phases of a thread."""
 
 LOAD = 1
 FORWARD = 2
@@ -8,13 +8,14 @@ OPTIMIZER = 16
 TRANSFER = 32
 RECOMPUTE = 64
 COMPILED = 128
-"""Beside FORWARD: the call of a compiled function, which may turn out to hold more."""
+"""Set with FORWARD: the call of a compiled function, which may turn out to be something else."""
 PARTIAL = 256
-"""Beside FORWARD: a model whose `forward` was called without `__call__`, met while it ran."""
+"""Set with FORWARD: a model whose `forward` was called directly and discovered while it ran."""
 GRAD = 32768
-"""Beside BACKWARD: `torch.autograd.grad`, which adds nothing to the gradients of parameters."""
+"""Set with BACKWARD: `torch.autograd.grad`, which adds nothing to the gradients of parameters."""
 AHEAD = 65536
-"""A module without parameters that is no loss; no phase, but modules that it calls may be."""
+"""A module without parameters that is not a loss. It is no phase, but modules that it calls may be.
+"""
 
 ZERO_GRAD = 512
 CLIP_GRAD = 1024
@@ -24,19 +25,19 @@ RESTORE = 8192
 COLLECTIVE = 16384
 
 PLAIN = ~(COMPILED | PARTIAL | GRAD | AHEAD)
-"""What is not said beside."""
+"""The bits without these modifiers."""
 
 UPKEEP = ZERO_GRAD | CLIP_GRAD | SCHEDULER | SAVE | RESTORE | COLLECTIVE
 
 NO_FORWARD = LOAD | FORWARD | LOSS | TRANSFER | RECOMPUTE
-"""Inside of these, the call of a module is a part of them."""
+"""Inside these, the call of a module is part of them."""
 NO_FETCH = LOAD | FORWARD | LOSS | BACKWARD | RECOMPUTE
 NO_TRANSFER = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 
 NO_UPKEEP = LOAD | FORWARD | LOSS | BACKWARD | TRANSFER | RECOMPUTE | UPKEEP
 
 TIMED = FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
-"""Of these the device's time is measured."""
+"""Phases whose time on the device is measured."""
 NAMES = {
     LOAD: "data_load",
     FORWARD: "forward",

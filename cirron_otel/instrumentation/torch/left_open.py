@@ -1,4 +1,7 @@
-"""Phases whose end nobody told: an exception passed them by, or only what came next shows it."""
+"""Closes phases whose end was not reported.
+
+An exception skipped it, or only the next call shows it.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ if TYPE_CHECKING:
     from .tracker import Tracker
 
 
-def interrupt(tracker: Tracker) -> None:
-    """What was taken for a forward until now is over: something else begins."""
+def end_partial_forward(tracker: Tracker) -> None:
+    """Close a partial forward, because something else begins."""
     while tracker.open is not None and tracker.inside & PARTIAL:
         phase, until = tracker.open, tracker.partial_until
         tracker.partial, tracker.partial_until = None, 0
         tracker.exit(phase, FORWARD, until=until)
 
 
-def settle_down(tracker: Tracker) -> None:
-    """A batch is fetched: what is open still was left by an exception."""
+def close_abandoned(tracker: Tracker) -> None:
+    """Close the phases that an exception left open, because a batch is fetched."""
     fail_step(tracker)
     while tracker.open is not None and tracker.inside:
         before = tracker.inside
@@ -32,18 +35,18 @@ def settle_down(tracker: Tracker) -> None:
 
 
 def fail_step(tracker: Tracker) -> None:
-    """An optimizer's step that was begun never ended: it raised."""
+    """Close an optimizer step that never ended, because it raised."""
     stepping, tracker.stepping = tracker.stepping, None
     if stepping is not None:
         tracker.exit(stepping.phase, OPTIMIZER, RuntimeError("the optimizer's step raised"))
 
 
-def break_off(tracker: Tracker) -> None:
-    """The session ends: what is open ends here, and the step around it not before it."""
+def end_open_phases(tracker: Tracker) -> None:
+    """End the open phases, because the session ends. The step around them ends no earlier."""
     phase: Any = tracker.open
     while type(phase) is Phase:
         phase._until = phase._until or now()
-        above = phase._above
-        if isinstance(above, Step):
-            above.inside.append((phase._start, phase._until))
-        phase = above
+        parent_scope = phase._above
+        if isinstance(parent_scope, Step):
+            parent_scope.inside.append((phase._start, phase._until))
+        phase = parent_scope

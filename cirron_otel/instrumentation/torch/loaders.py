@@ -1,4 +1,4 @@
-"""`data_load`: the fetch of a batch, by what every iterator of a DataLoader inherits."""
+"""Records `data_load`, the fetch of a batch, in a method that all iterators inherit."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH, PARTIAL
-from .left_open import interrupt, settle_down
+from .left_open import close_abandoned, end_partial_forward
 from .recovery import is_abandoned, start_over
 from .tracker import Tracker
 from .trackers import Trackers
 
 
 class Loaders:
-    """Replaces `__next__` on the class, so that iterators stay what they are."""
+    """Replaces `__next__` on the class, so that iterators keep their type."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
 
     def install(self, patches: Patches) -> None:
-        """Raises AttributeError where torch has no such class any more."""
+        """Replace the method. Raises AttributeError if this torch has no such class."""
         from torch.utils.data import dataloader  # noqa: PLC0415
 
         trackers = self._trackers
@@ -55,7 +55,7 @@ class Loaders:
 
 
 def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
-    """Call `tell` before each iterator is made. Raises AttributeError as `install`."""
+    """Call `tell` ahead of each iterator. Raises AttributeError if this torch has no such class."""
     from torch.utils.data import dataloader  # noqa: PLC0415
 
     original = dataloader._BaseDataLoaderIter.__init__
@@ -68,24 +68,26 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
 
 
 def _is_none(tracker: Tracker) -> bool:
-    """Whether a fetch now is none of a loop's: it is a part of something, or nobody records."""
+    """Whether a fetch now is not recorded: it is part of an open phase, or recording is off."""
     if tracker.inside & NO_FETCH:
         try:
             if tracker.inside & PARTIAL:
-                interrupt(tracker)  # only what comes next tells that a model's `forward` is over
+                end_partial_forward(
+                    tracker
+                )  # only the next call shows the end of a partial forward
             if tracker.inside & NO_FETCH and is_abandoned(tracker):
                 start_over(tracker)
         except BaseException as error:
             tracker.failed(error)
-    return bool(tracker.inside & NO_FETCH or not state.recording or tracker.shared.is_over)
+    return bool(tracker.inside & NO_FETCH or not state.recording or tracker.torch_state.is_over)
 
 
 def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> Any:
-    """What `original(iterator)` gives, as the `data_load` of a step."""
+    """Return the result of `original(iterator)`, recorded as the `data_load` of a step."""
     load = None
     try:
         if tracker.inside:
-            settle_down(tracker)
+            close_abandoned(tracker)
         load = tracker.before_fetch(iterator)
         tracker.was_forward = False
     except BaseException as error:
@@ -103,7 +105,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
 
 
 def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> None:
-    """A fetch raised: there was nothing left, or something went wrong."""
+    """Close the `data_load` of a fetch that raised: nothing was left, or it failed."""
     if isinstance(error, StopIteration):
         exhausted(tracker, iterator, load)
     else:
@@ -111,7 +113,7 @@ def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> No
 
 
 def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
-    """A fetch found nothing: the pass is over."""
+    """End the pass of a fetch that found nothing."""
     tracker.drop(load)
     try:
         tracker.passes.steps.undo_fetch(load)
@@ -121,14 +123,14 @@ def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
 
 
 class Ahead(Iterator[Any]):
-    """An iterator that fetches ahead, as the loop sees it: what it hands out is a batch."""
+    """Wraps an iterator that fetches ahead: each batch that it returns to the loop is a fetch."""
 
     def __init__(self, trackers: Trackers, inner: Any) -> None:
         self._trackers = trackers
         self._inner = inner
 
     def __next__(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         tracker = self._trackers.t
         if tracker.has_failed:
             start_over(tracker)
@@ -137,7 +139,7 @@ class Ahead(Iterator[Any]):
         return fetch(tracker, self, _next_of)
 
     def __getattr__(self, name: str) -> Any:
-        """What a generator has besides, e.g. `close`."""
+        """Return an attribute of the inner generator, such as `close`."""
         return getattr(self._inner, name)
 
 
@@ -146,13 +148,16 @@ def _next_of(ahead: Ahead) -> Any:
 
 
 class Accelerate:
-    """Accelerate's loaders fetch one batch ahead of the loop; their `__iter__` is a generator."""
+    """Wraps Accelerate's loaders, which fetch one batch ahead of the loop.
+
+    Their `__iter__` is a generator.
+    """
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
 
     def install(self, patches: Patches, module: Any) -> None:
-        """`module` is `accelerate.data_loader`."""
+        """Hook `module`, which is `accelerate.data_loader`."""
         for name in ("DataLoaderShard", "DataLoaderDispatcher"):
             owner = getattr(module, name, None)
             if owner is not None:

@@ -1,4 +1,4 @@
-"""`forward` and `loss`: the outermost call of a module.
+"""Records `forward` and `loss`, the outermost call of a module.
 
 `torch.nn.Module.__call__` is replaced once, when the hooks are installed. Assigning it empties the
 method caches of every subclass, which costs a millisecond in a large program, so it is not assigned
@@ -21,37 +21,38 @@ from ...sdk.errors import record_error
 from ...sdk.otel_span import SharedAttributes
 from ...sdk.state import CONTEXT, state
 from ..patches import Patches
-from .bare import Bare
+from .bare import LoaderlessSteps
 from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
-from .left_open import fail_step, interrupt
-from .shared import Shared
+from .left_open import end_partial_forward, fail_step
+from .shared import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
 
 _ORIGINAL = "unpatched_nn_module_call"
 _HOLD_ORIGINAL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
-"""Dynamo's modules that hold `Module.__call__` by that name, to see whether it was replaced."""
+"""Dynamo's modules that hold `Module.__call__` by that name, to check whether it was replaced."""
 _MOST_CLASSES = 1_024
-"""Classes whose own `__call__` or `forward` is replaced; a program may make them without end."""
+"""Maximal number of classes whose `__call__` or `forward` is replaced: a program may create classes
+without end."""
 
 
 class Modules:
-    """Finds the models, and opens their scopes."""
+    """Discovers models, and records their calls."""
 
-    def __init__(self, trackers: Trackers, shared: Shared, patches: Patches) -> None:
+    def __init__(self, trackers: Trackers, torch_state: TorchState, patches: Patches) -> None:
         import torch  # noqa: PLC0415
 
-        self._trackers, self._shared, self._patches = trackers, shared, patches
+        self._trackers, self._torch_state, self._patches = trackers, torch_state, patches
         self._torch = torch
-        self._graph_task = shared.graph_task
+        self._graph_task = torch_state.graph_task
         self._base = torch.nn.Module
         self._known = _Models()
-        """By the id of a module."""
+        """The modules that were called, by their ids."""
         self._classes: set[tuple[type, str]] = set()
-        self._gate = shared.gate
+        self._gate = torch_state.gate
 
     def __reduce__(self) -> Any:
-        return _Elsewhere, ()
+        return _InertModules, ()
 
     def install(self) -> None:
         """Replace `Module.__call__`, also where dynamo compares it with torch's own."""
@@ -65,7 +66,7 @@ class Modules:
         self._gate.is_open = True
 
     def _finder(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that replaces `original`, which is `Module.__call__`."""
+        """Return the replacement of `original`, which is `Module.__call__`."""
         gate = self._gate
         is_compiling = self._torch.compiler.is_dynamo_compiling
         is_copied = _is_copied(original)
@@ -75,7 +76,7 @@ class Modules:
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
                 if gate.is_open and not is_compiling():
                     return outermost(self, *args, **kwargs)
-                # The body of torch's function, to save a call of it in each layer of a model.
+                # The body of torch's function, which saves a call in each layer of a model.
                 if self._compiled_call_impl is not None:
                     return self._compiled_call_impl(*args, **kwargs)
                 return self._call_impl(*args, **kwargs)
@@ -100,16 +101,16 @@ class Modules:
 
     def _replace(self, owner: type, name: str) -> None:
         self._classes.add((owner, name))
-        own = vars(owner).get(name)
-        self._patches.replace(owner, name, self._method(owner, name, own))
+        defined = vars(owner).get(name)
+        self._patches.replace(owner, name, self._method(owner, name, defined))
 
     def _method(
-        self, owner: type, name: str, own: Callable[..., Any] | None, *, is_copied: bool = False
+        self, owner: type, name: str, defined: Callable[..., Any] | None, *, is_copied: bool = False
     ) -> Any:
         trackers, gate, enter = self._trackers, self._gate, self.enter
         is_compiling = self._torch.compiler.is_dynamo_compiling
         known_of = self._known.get
-        call = _inherited(owner, name) if own is None else own
+        call = _inherited(owner, name) if defined is None else defined
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
@@ -138,7 +139,7 @@ class Modules:
                     gate.is_open = True
             try:
                 if is_copied and self._compiled_call_impl is None:
-                    # A call less on the path that is taken most.
+                    # Saves a call on the most frequent path.
                     result = self._call_impl(*args, **kwargs)
                 else:
                     result = call(self, *args, **kwargs)
@@ -154,7 +155,7 @@ class Modules:
             tracker.exit_plain(phase, kind)
             return result
 
-        return _named_as(method, name, own)
+        return _named_as(method, name, defined)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -166,16 +167,16 @@ class Modules:
         """
         try:
             if tracker.inside & PARTIAL:
-                if _around(module, self._base) is tracker.partial:
+                if _enclosing_forward(module, self._base) is tracker.partial:
                     return None, PARTIAL
-                interrupt(tracker)
+                end_partial_forward(tracker)
             if tracker.compiled is not None:
                 return None
             if CONTEXT.get() is not tracker.context and self._is_on_devices_thread(tracker):
                 return None
             known = self._known.get(id(module))
             if known is None:
-                known = self._meet(tracker, module)
+                known = self._discover(tracker, module)
                 if known is None:
                     return None
             kind = known.kind
@@ -187,19 +188,19 @@ class Modules:
                 if not self._is_loss(tracker, known, arguments):
                     return None, AHEAD
             else:
-                if not known.is_usual and self._shared.is_grad_enabled() and module.training:
+                if not known.is_usual and self._torch_state.is_grad_enabled() and module.training:
                     known.is_usual = True
-                    self._shared.trained.add(module)
-                    self._shared.parameter = known.parameter or self._shared.parameter
+                    self._torch_state.trained.add(module)
+                    self._torch_state.parameter = known.parameter or self._torch_state.parameter
                 if tracker.iteration is None and tracker.passes.evaluation is None:
-                    self._outside_of_steps(tracker.bare, known, module)
+                    self._outside_of_steps(tracker.loaderless, known, module)
                 tracker.passes.called(module, arguments)
             return tracker.enter(kind, known.attrs), kind
         except Exception as error:
             record_error("torch", error)
             return None
 
-    def _is_loss(self, tracker: Tracker, known: Known, arguments: Any) -> bool:
+    def _is_loss(self, tracker: Tracker, known: KnownModule, arguments: Any) -> bool:
         """Whether the call of a module without parameters is a loss.
 
         It follows a forward. Without a loader nothing shows where a batch begins, so it must also
@@ -214,37 +215,39 @@ class Modules:
         if known.is_ahead:
             return False
         values = [*arguments[0], *arguments[1].values()]
-        if not self._shared.is_grad_enabled():
+        if not self._torch_state.is_grad_enabled():
             return len(values) > 1
         tensors = [each for each in values if isinstance(each, self._torch.Tensor)]
         known.is_proven = not tensors or any(each.requires_grad for each in tensors)
         known.is_ahead = not known.is_proven
         return known.is_proven
 
-    def _outside_of_steps(self, bare: Bare, known: Known, module: Any) -> None:
-        """Note which model is trained, or that one is evaluated, where no loader makes steps."""
-        shared = self._shared
-        bare.evaluates = False
-        if not shared.is_grad_enabled():
-            trained = None if shared.parameter is None else shared.parameter()
-            bare.evaluates = not module.training and (
-                known.is_usual or (bool(shared.trained) and known.is_of(trained))
+    def _outside_of_steps(
+        self, loaderless: LoaderlessSteps, known: KnownModule, module: Any
+    ) -> None:
+        """Note which model is trained or evaluated while no loader drives steps."""
+        torch_state = self._torch_state
+        loaderless.evaluates = False
+        if not torch_state.is_grad_enabled():
+            trained = None if torch_state.parameter is None else torch_state.parameter()
+            loaderless.evaluates = not module.training and (
+                known.is_usual or (bool(torch_state.trained) and known.has_parameter(trained))
             )
-        elif bare.model is not known.attrs and known.parameter is not None:
-            bare.model, shared.parameter = known.attrs, known.parameter
+        elif loaderless.model is not known.attrs and known.parameter is not None:
+            loaderless.model, torch_state.parameter = known.attrs, known.parameter
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
         """Whether autograd runs this, on a thread of its own."""
         return not tracker.inside & BACKWARD and self._graph_task() != -1
 
-    def _meet(self, tracker: Tracker, module: Any) -> Known | None:
-        """A module that is called for the first time, outermost as far as was seen."""
-        around = None if tracker.inside & AHEAD else _around(module, self._base)
+    def _discover(self, tracker: Tracker, module: Any) -> KnownModule | None:
+        """Discover a module at its first call, which is outermost as far as was seen."""
+        around = None if tracker.inside & AHEAD else _enclosing_forward(module, self._base)
         if around is not None:
-            # Its `forward` was called without `__call__`, and is running.
+            # Its `forward` was called directly, and is running.
             self._adopt(type(around), "forward")
             self._remember(around)
-            self._shared.trained.add(around)
+            self._torch_state.trained.add(around)
             tracker.passes.called(around)
             name = type(around).__name__
             tracker.partial, tracker.partial_until = around, 0
@@ -254,7 +257,7 @@ class Modules:
         self._adopt(type(module), "__call__")
         return self._remember(module)
 
-    def _remember(self, module: Any) -> Known:
+    def _remember(self, module: Any) -> KnownModule:
         key, known = id(module), self._known
         reference = weakref.ref(module, lambda _: known.pop(key, None))
         kind = FORWARD if _is_model(module) else LOSS
@@ -262,28 +265,28 @@ class Modules:
         while type(shown).__name__ == "OptimizedModule" and hasattr(shown, "_orig_mod"):
             shown = shown._orig_mod
         attrs = SharedAttributes(module=type(shown).__name__)
-        known[key] = made = Known(reference, kind, attrs)
+        known[key] = made = KnownModule(reference, kind, attrs)
         if kind == FORWARD:
             made.parameter = _first_trained(module)
-            self._shared.parameter = self._shared.parameter or made.parameter
+            self._torch_state.parameter = self._torch_state.parameter or made.parameter
         return made
 
 
-class _Models(dict[int, "Known"]):
-    """Modules that were called, by their ids."""
+class _Models(dict[int, "KnownModule"]):
+    """The modules that were called, by their ids."""
 
     def __reduce__(self) -> Any:
         return _Models, ()
 
 
-class _Elsewhere:
-    """What a class that was pickled by value finds in another process instead of Modules."""
+class _InertModules:
+    """Replaces `Modules` in another process, for a class that was pickled by value."""
 
     def enter(self, *_: Any) -> None:
-        """Nothing is recorded there."""
+        """Record nothing."""
 
 
-class Known:
+class KnownModule:
     """A module that was called."""
 
     __slots__ = ("attrs", "is_ahead", "is_loss", "is_proven", "is_usual", "kind", "name",
@@ -293,22 +296,22 @@ class Known:
         self.reference, self.kind, self.attrs = reference, kind, attrs
         self.name, self.is_loss = NAMES[kind], kind == LOSS
         self.is_usual = self.is_loss
-        """Whether there is nothing to be learned from a call of it in a step: of a model, that it
-        was trained."""
+        """Whether a call of it in a step provides no new information; for a model: it was trained.
+        """
         self.is_ahead = self.is_proven = False
-        """Of a module without parameters: whether it is known to be no loss, or to be one."""
+        """For a module without parameters: whether it is known not to be a loss, or to be one."""
         self.parameter: Any = None
-        """A weak reference to a parameter of a model that is trained."""
+        """A weak reference to a trained parameter of the model."""
 
-    def is_of(self, parameter: Any) -> bool:
-        """Whether `parameter` is the model's first that is trained."""
+    def has_parameter(self, parameter: Any) -> bool:
+        """Whether `parameter` is the model's first trained parameter."""
         return (
             parameter is not None and self.parameter is not None and (self.parameter() is parameter)
         )
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:
-    """A method that a class inherits, looked up when it is called: others may replace it, too."""
+    """Return an inherited method. It is looked up at each call, since other code may replace it."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(super(owner, self), name)(*args, **kwargs)
@@ -317,18 +320,18 @@ def _inherited(owner: type, name: str) -> Callable[..., Any]:
 
 
 def _named_as(
-    method: Callable[..., Any], name: str, own: Callable[..., Any] | None
+    method: Callable[..., Any], name: str, defined: Callable[..., Any] | None
 ) -> Callable[..., Any]:
-    """`method`, under the name of what it replaces."""
-    if own is None:
+    """Return `method` under the name of the method that it replaces."""
+    if defined is None:
         method.__name__ = method.__qualname__ = name
         return method
-    # Who asks for its signature or its source is to find the original's.
-    return functools.wraps(own)(method)
+    # Its signature and source are to be those of the original.
+    return functools.wraps(defined)(method)
 
 
 def _is_copied(original: Any) -> bool:
-    """Whether `original` is the function whose body the replacement of `Module.__call__` has."""
+    """Whether `original` is the function whose body the replacement of `Module.__call__` copies."""
     code, copied = getattr(original, "__code__", None), _wrapped_call_impl.__code__
     return code is not None and all(
         getattr(code, part) == getattr(copied, part)
@@ -348,7 +351,7 @@ def _is_model(module: Any) -> bool:
         return next(iter(module.parameters()), None) is not None
     except Exception as error:
         record_error("torch", error)
-        return True  # no criterion has such
+        return True  # no loss has such parameters
 
 
 def _first_trained(module: Any) -> Any:
@@ -359,8 +362,8 @@ def _first_trained(module: Any) -> Any:
     return None
 
 
-def _around(module: Any, base: type) -> Any:
-    """The outermost module whose `forward` is running around this call, if there is one."""
+def _enclosing_forward(module: Any, base: type) -> Any:
+    """Return the outermost module whose `forward` runs around this call; None if there is none."""
     frame: Any = sys._getframe(3)
     found = None
     while frame is not None:

@@ -39,17 +39,17 @@ class OpenPasses(ABC):
         """Begin an evaluation over `iterator`."""
 
     @abstractmethod
-    def boundary(self, own: Pass, context: Any, current: Any) -> None:
-        """Turn to the next step, or micro step, at a fetch of the iterator that makes the steps."""
+    def boundary(self, training: Pass, context: Any, current: Any) -> None:
+        """Begin the next step, or micro step, at a fetch of the iterator that drives the steps."""
 
     @abstractmethod
     def end_training(self, at: int = 0, left: Place | None = None) -> None:
         """End the training pass, if there is one, at `at` (monotonic ns) at the earliest."""
 
     @abstractmethod
-    def gone(self) -> Any:
-        """Return the callback for a pass's weak reference to its iterator."""
+    def iterator_gone(self) -> Any:
+        """Return the callback for the death of a pass's iterator."""
 
-    def uncount_epoch(self, own: Pass) -> None:
-        """Give the number of a pass that turned out to be none to the next one."""
-        self.numbers.epochs -= own.scope is not None
+    def uncount_epoch(self, training: Pass) -> None:
+        """Reuse the number of a pass that turned out not to be one."""
+        self.numbers.epochs -= training.scope is not None

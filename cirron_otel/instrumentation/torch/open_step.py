@@ -15,19 +15,34 @@ from ...sdk.scope import MAX_DEPTH
 if TYPE_CHECKING:
     from ...sdk.phase import LoopFetches, Phase
     from .iteration import Iteration
-    from .shared import Shared
+    from .shared import TorchState
 
 
 class OpenStep:
     """The open step and its context, with the counters that outlive a step."""
 
     # The interpreter reads slots of a base class as fast as an object's own.
-    __slots__ = ("batch", "buffers", "clock", "context", "copies", "depth", "folds", "has_failed",
-                 "inside", "is_plain", "iteration", "parent", "shared", "step", "stepped",
-                 "steps_begun")  # fmt: skip
+    __slots__ = (
+        "batch",
+        "buffers",
+        "clock",
+        "context",
+        "copies",
+        "depth",
+        "folds",
+        "has_failed",
+        "inside",
+        "is_plain",
+        "iteration",
+        "parent",
+        "step",
+        "stepped",
+        "steps_begun",
+        "torch_state",
+    )  # fmt: skip
 
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
+    def __init__(self, torch_state: TorchState) -> None:
+        self.torch_state = torch_state
         self.inside = 0
         """The kinds of the open phases, as bits (see kinds.py)."""
         self.iteration: Iteration | None = None
@@ -48,7 +63,7 @@ class OpenStep:
         self.steps_begun = 0
         """Number of steps of loaders' passes, counted with `detail_every` only."""
         self.buffers: Any = None
-        self.clock: Any = shared.clock
+        self.clock: Any = torch_state.clock
         self.batch: LoopFetches | None = None
         """Set while a manual loop (`ci.batches`) fetches its next item: fetches belong to that."""
         self.stepped = 0

@@ -1,4 +1,4 @@
-"""`optimizer_step`, by torch's global hooks, and what GradScaler leaves out."""
+"""Records `optimizer_step` by torch's global hooks, and the steps that GradScaler skips."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ...sdk.state import state
 from ..patches import Patches
 from .iteration import MANY
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
-from .left_open import fail_step, interrupt
+from .left_open import end_partial_forward, fail_step
 from .recovery import is_abandoned, start_over
-from .shared import Shared
+from .shared import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
 
 
 class Optimizers:
-    """The hooks of every optimizer."""
+    """The global hooks before and after the step of every optimizer."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
@@ -63,30 +63,30 @@ class Optimizers:
         return bool(self._handles)
 
     def remove(self) -> None:
-        """Take the hooks off again."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
 
-class Makings:
-    """Replaces `Optimizer.__init__`, to know which optimizers are new."""
+class OptimizerConstruction:
+    """Replaces `Optimizer.__init__` to detect new optimizers."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+    def __init__(self, torch_state: TorchState) -> None:
+        self._torch_state = torch_state
 
     def install(self, patches: Patches) -> None:
-        """Raises AttributeError where torch has none."""
+        """Replace the method. Raises AttributeError if this torch has none."""
         import functools  # noqa: PLC0415
 
         from torch.optim import Optimizer  # noqa: PLC0415
 
-        shared, original = self._shared, Optimizer.__init__
+        torch_state, original = self._torch_state, Optimizer.__init__
 
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             try:
-                shared.optimizer_made(self)
+                torch_state.optimizer_made(self)
             except Exception as error:
                 record_error("torch", error)
             original(self, *args, **kwargs)
@@ -94,8 +94,8 @@ class Makings:
         patches.replace(Optimizer, "__init__", __init__)
 
 
-class Stepping:
-    """An optimizer's step that is open."""
+class OpenOptimizerStep:
+    """An open step of an optimizer."""
 
     __slots__ = ("depth", "has_closure", "optimizer", "phase")
 
@@ -105,7 +105,7 @@ class Stepping:
 
 
 def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
-    """An optimizer begins to step where nothing special is to be expected."""
+    """Open an optimizer step on the fast path, on which nothing has to be decided."""
     try:
         tracker.stepped += 1
         iteration: Any = tracker.iteration
@@ -114,17 +114,17 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             iteration.stepped(optimizer)
             tracker.into(None)
         elif tracker.clock is not None and iteration.is_held:
-            iteration.release()  # the device is asked for them from here on
-        elif len(iteration.kids) > MANY:
-            if iteration.is_held and not iteration.waits:
+            iteration.release()  # from here on the device is queried for them
+        elif len(iteration.children) > MANY:
+            if iteration.is_held and not iteration.is_waiting:
                 iteration.release()
             iteration.thin()
-        attrs = tracker.shared.optimizers.get(id(optimizer))
+        attrs = tracker.torch_state.optimizers.get(id(optimizer))
         if attrs is None:
-            attrs = tracker.shared.meet(optimizer)
+            attrs = tracker.torch_state.register_optimizer(optimizer)
         phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
         if phase is not None:
-            stepping = tracker.spare or Stepping(phase, optimizer, has_closure)
+            stepping = tracker.spare or OpenOptimizerStep(phase, optimizer, has_closure)
             stepping.phase, stepping.optimizer = phase, id(optimizer)
             stepping.has_closure, stepping.depth = has_closure, 1
             tracker.stepping = tracker.spare = stepping
@@ -133,38 +133,38 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
 
 
 def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
-    """An optimizer begins to step."""
+    """Open an optimizer step."""
     try:
         if tracker.inside & LOAD:
             return
         if tracker.inside & PARTIAL:
-            interrupt(tracker)
+            end_partial_forward(tracker)
         is_alone = tracker.iteration is None and tracker.stepping is None
         if tracker.has_failed and is_alone:
-            start_over(tracker)  # no fetch will
+            start_over(tracker)  # no fetch will do so
         elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
             start_over(tracker)
         tracker.stepped += 1
-        if id(optimizer) not in tracker.shared.optimizers:
-            tracker.shared.meet(optimizer)
+        if id(optimizer) not in tracker.torch_state.optimizers:
+            tracker.torch_state.register_optimizer(optimizer)
         stepping = tracker.stepping
         if stepping is not None:
             if tracker.inside & OPTIMIZER and _is_nested():
-                # A wrapper around another optimizer, or the step of a class that it extends.
+                # A wrapper around another optimizer, or the `step` of a base class.
                 stepping.depth += stepping.optimizer == id(optimizer)
                 return
             fail_step(tracker)
         phase = open_step(tracker, optimizer)
         if phase is not None:
-            tracker.stepping = Stepping(phase, optimizer, has_closure)
+            tracker.stepping = OpenOptimizerStep(phase, optimizer, has_closure)
     except BaseException as error:
         tracker.failed(error)
 
 
 def _is_nested() -> bool:
-    """Whether the step that begins is inside another one; if not, an error ended the other one.
+    """Whether the step that begins is inside another one. If not, an error ended the other one.
 
-    The hooks are called by torch's function around `step`. It is on the stack twice then.
+    Torch's function around `step` calls the hooks. It is on the stack twice in a nested step.
     """
     frame: Any = sys._getframe(3)
     code, frame = frame.f_code, frame.f_back
@@ -174,14 +174,14 @@ def _is_nested() -> bool:
 
 
 def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None) -> Any:
-    """The scope of a step, in the right place."""
+    """Open the scope of an optimizer step below the step that it belongs to."""
     if attrs is None:
         attrs = {"optimizer": type(optimizer).__name__}
-    left = tracker.passes.tails.step(optimizer)
+    left = tracker.passes.pass_ends.step(optimizer)
     if left is not None:
         return tracker.enter(OPTIMIZER, attrs, left)
     if not tracker.inside & BACKWARD:
-        tracker.trains()
+        tracker.training_begins()
     iteration = tracker.iteration
     if iteration is not None:
         if tracker.inside & BACKWARD:
@@ -190,12 +190,12 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
             iteration.stepped(optimizer)
             tracker.into(None)
         return tracker.enter(OPTIMIZER, attrs)
-    bare = None if tracker.inside & BACKWARD else tracker.bare.step(optimizer)
-    return tracker.enter(OPTIMIZER, attrs, bare.step if bare is not None else None)
+    loaderless = None if tracker.inside & BACKWARD else tracker.loaderless.step(optimizer)
+    return tracker.enter(OPTIMIZER, attrs, loaderless.step if loaderless is not None else None)
 
 
-def end_step(tracker: Tracker, stepping: Stepping, optimizer: Any) -> None:
-    """It has stepped."""
+def end_step(tracker: Tracker, stepping: OpenOptimizerStep, optimizer: Any) -> None:
+    """Close an optimizer step."""
     try:
         if stepping.optimizer != id(optimizer):
             return
@@ -209,13 +209,13 @@ def end_step(tracker: Tracker, stepping: Stepping, optimizer: Any) -> None:
 
 
 class Scaler:
-    """GradScaler leaves out the steps whose gradients are not finite."""
+    """Detects the steps that GradScaler skips because their gradients are not finite."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
 
     def install(self, patches: Patches) -> None:
-        """Raises AttributeError where torch has none."""
+        """Replace the method. Raises AttributeError if this torch has none."""
         from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415
 
         trackers, original = self._trackers, GradScaler.step
@@ -228,36 +228,36 @@ class Scaler:
                 if tracker.stepped == before:
                     skip(tracker, optimizer)
                 else:
-                    look(tracker, self, optimizer)
+                    check_fused_step(tracker, self, optimizer)
             return result
 
         patches.replace(GradScaler, "step", step)
 
 
 def skip(tracker: Tracker, optimizer: Any) -> None:
-    """An optimizer would have stepped, and was not called."""
+    """Note that GradScaler did not call an optimizer."""
     try:
-        tracker.trains()
+        tracker.training_begins()
         iteration = tracker.iteration
         if iteration is not None:
             iteration.stepped(optimizer)
             tracker.into(None)
         else:
-            iteration = tracker.bare.step(optimizer)
+            iteration = tracker.loaderless.step(optimizer)
         if iteration is not None:
             mark_skipped(iteration.step)
     except Exception as error:
         record_error("torch", error)
 
 
-def look(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
-    """A fused optimizer is called in any case, and leaves the step out by itself."""
+def check_fused_step(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
+    """Check whether a fused optimizer skipped its step: GradScaler calls it in any case."""
     try:
-        iteration = tracker.iteration or tracker.bare.iteration
+        iteration = tracker.iteration or tracker.loaderless.iteration
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         if iteration is None or not found or not _is_fused(optimizer):
             return
-        clock = tracker.shared.clock
+        clock = tracker.torch_state.clock
         step = iteration.step
         for value in found.values():
             if value.device.type == "cpu":
@@ -274,7 +274,7 @@ def _is_fused(optimizer: Any) -> bool:
 
 
 def mark_skipped(step: Any) -> None:
-    """Say on a step that its optimizer's step was left out."""
+    """Mark a step whose optimizer step was skipped."""
     if step._attrs is None:
         step._attrs = {}
     step._attrs["skipped"] = True

@@ -1,6 +1,6 @@
-"""Passes over loaders: which of them are epochs, which evaluations, and whose fetch begins a step.
+"""Decides which passes over loaders are epochs or evaluations, and which fetches begin a step.
 
-The rules stand in docs/torch.md, "Passes" and "Steps".
+docs/torch.md, "Passes" and "Steps", has the rules.
 """
 
 from __future__ import annotations
@@ -16,22 +16,29 @@ from ...sdk.phase import LOOP_KEY, STEPS, Step
 from ...sdk.scope import NO_SESSION
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ...sdk.unwinding import Place, keep, loop_left
-from .ahead import Uses
-from .bare import Bare
-from .beside import Beside
+from .ahead import Prefetching
+from .bare import LoaderlessSteps
+from .beside import InterleavedFetches
 from .deciding import Reclassifier
 from .kinds import EPOCHS
-from .one_pass import Pass, again, by_hand, carried, has_one_batch, scope_of
+from .one_pass import (
+    Pass,
+    begins_again,
+    current_scope,
+    has_one_batch,
+    opened_manually,
+    with_foreign_values,
+)
 from .open_passes import Numbers, OpenPasses
-from .pending import Pending
+from .pending import UnusedBatches
 from .steps import Steps
-from .tails import Tail, Tails
+from .tails import PassEnds, UnfinishedPass
 
 if TYPE_CHECKING:
     from .open_step import OpenStep
 
 _AHEAD = 64
-"""Batches that may be fetched before one is used; after more an evaluation is one."""
+"""Number of fetches after which an evaluation is decided even if no batch was used."""
 _get = CONTEXT.get
 _set = CONTEXT.set
 
@@ -43,14 +50,14 @@ class Passes(OpenPasses):
         super().__init__(numbers)
         self._tracker = tracker
         self.steps = steps = Steps(tracker, self)
-        self.beside = Beside(tracker, self, steps)
-        self.uses = Uses(tracker, self, steps)
-        self.tails = Tails(tracker, self, steps)
-        self.bare = Bare(tracker, self, steps)
+        self.interleaved_fetches = InterleavedFetches(tracker, self, steps)
+        self.prefetching = Prefetching(tracker, self, steps)
+        self.pass_ends = PassEnds(tracker, self, steps)
+        self.loaderless = LoaderlessSteps(tracker, self, steps)
         self._reclassifier = Reclassifier(tracker, self, steps)
         self._thread = threading.get_ident()
         self.is_busy = False
-        """Whether a fetch is being arranged: an iterator that is gone meanwhile ends no pass."""
+        """Whether a fetch is being arranged. An iterator that dies meanwhile ends no pass."""
 
     # --- fetching -------------------------------------------------------------------------------
 
@@ -61,64 +68,78 @@ class Passes(OpenPasses):
             hooks.first()
             if not state.recording:
                 return False
-        if not tracker.shared.has_tasks and running_loop() is not None:
-            tracker.shared.divide()
+        if not tracker.torch_state.has_tasks and running_loop() is not None:
+            tracker.torch_state.use_task_trackers()
         context = _get()
-        if self.tails.tail is not None:
-            self.tails.fetch(iterator)
+        if self.pass_ends.unfinished is not None:
+            self.pass_ends.fetch(iterator)
             context = _get()
         tracker.batch = batch = context.get(LOOP_KEY)
-        if batch is None and tracker.shared.owns_step:
+        if batch is None and tracker.torch_state.owns_step:
             current: Any = context.get(SCOPE_KEY) or state.session
             iteration = tracker.iteration
-            if (iteration is not None and current is iteration.step) or not by_hand(current, STEPS):
+            if (iteration is not None and current is iteration.step) or not opened_manually(
+                current, STEPS
+            ):
                 self._arrange(iterator, context, current)
         return True
 
     def _arrange(self, iterator: Any, context: Any, current: Any) -> None:
-        """Have the right scope open for a fetch of `iterator`."""
-        own, others = self.training, self.evaluation
-        if own is not None and own.iterator() is iterator and again(own, iterator):
+        """Open the scopes that a fetch of `iterator` belongs to, and close those that it ends."""
+        training, evaluation = self.training, self.evaluation
+        if (
+            training is not None
+            and training.iterator() is iterator
+            and begins_again(training, iterator)
+        ):
             self.end_training()
-            own = None
-        elif own is not None and own.lone is not None and self.beside.is_left(own, iterator):
-            self.beside.end_lone(own)
-            own = None
-        elif own is not None and own.over and own.iterator() is not iterator:
+            training = None
+        elif (
+            training is not None
+            and training.first_batch is not None
+            and self.interleaved_fetches.is_left(training, iterator)
+        ):
+            self.interleaved_fetches.end_first_batch(training)
+            training = None
+        elif training is not None and training.over and training.iterator() is not iterator:
             self.end_training()
-            own = None
-        if others is not None and others.iterator() is iterator and again(others, iterator):
+            training = None
+        if (
+            evaluation is not None
+            and evaluation.iterator() is iterator
+            and begins_again(evaluation, iterator)
+        ):
             self._end_evaluation()
-            others = None
-        if others is not None and others.iterator() is iterator:
-            others.fetches += 1
-            if others.pending is not None:
-                others.pending.is_expected = True
-            if others.was_forward or others.fetches > _AHEAD:
-                others.decide()
-            if self.evaluation is others:
+            evaluation = None
+        if evaluation is not None and evaluation.iterator() is iterator:
+            evaluation.fetches += 1
+            if evaluation.unused is not None:
+                evaluation.unused.is_expected = True
+            if evaluation.was_forward or evaluation.fetches > _AHEAD:
+                evaluation.decide()
+            if self.evaluation is evaluation:
                 return
-            own = self.training  # it turned out to be a training pass
-        if own is not None and own.iterator() is iterator:
+            training = self.training  # it was reclassified as a training pass
+        if training is not None and training.iterator() is iterator:
             self._end_evaluation()
-            self.beside.goes_on(own)
-            self.beside.returns(own)
-            own.driver, own.is_simple = own.iterator, not own.restarts
-            own.fetches += 1
-            self.boundary(own, context, current)
+            self.interleaved_fetches.goes_on(training)
+            self.interleaved_fetches.returns(training)
+            training.driver, training.is_simple = training.iterator, not training.restarts
+            training.fetches += 1
+            self.boundary(training, context, current)
             return
-        if own is not None and own.driver() is iterator:
-            self.beside.goes_on(own)
-            self.boundary(own, context, current)
+        if training is not None and training.driver() is iterator:
+            self.interleaved_fetches.goes_on(training)
+            self.boundary(training, context, current)
             return
-        if own is not None and self.beside.evaluates(own, iterator):
+        if training is not None and self.interleaved_fetches.evaluates(training, iterator):
             return
-        shared = self._tracker.shared
-        if not shared.is_grad_enabled() or shared.is_evaluating():
-            if others is None or not others.is_around(iterator):
+        torch_state = self._tracker.torch_state
+        if not torch_state.is_grad_enabled() or torch_state.is_evaluating():
+            if evaluation is None or not evaluation.is_around(iterator):
                 self.begin_evaluation(iterator)
-        elif own is not None and own.is_around(iterator):
-            self.beside.fetch(own, iterator, context, current)
+        elif training is not None and training.is_around(iterator):
+            self.interleaved_fetches.fetch(training, iterator, context, current)
         else:
             self.begin_training(iterator)
 
@@ -126,56 +147,60 @@ class Passes(OpenPasses):
 
     def begin_training(self, iterator: Any) -> None:
         """Begin a training pass, and its first step."""
-        self._end_evaluation()  # it may lie in the epoch
+        self._end_evaluation()  # it may be within the epoch
         if self.training is not None and self.training.is_single:
-            self.beside.drop_single(self.training)
+            self.interleaved_fetches.discard_single_batch(self.training)
         self.end_training()
-        self.bare.close()
+        self.loaderless.close()
         context = _get()
-        own = Pass(iterator, self.gone(), context, self._tracker.settle, is_training=True)
-        own.stepped = self._tracker.stepped
-        own.is_only_batch = has_one_batch(iterator)
-        self.beside.began(own, iterator)
+        training = Pass(
+            iterator, self.iterator_gone(), context, self._tracker.settle, is_training=True
+        )
+        training.stepped = self._tracker.stepped
+        training.is_only_batch = has_one_batch(iterator)
+        self.interleaved_fetches.began(training, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
-        if self._tracker.shared.owns_epoch and not by_hand(current, EPOCHS):
-            own.open("epoch", self.numbers.epochs, current)
+        if self._tracker.torch_state.owns_epoch and not opened_manually(current, EPOCHS):
+            training.open("epoch", self.numbers.epochs, current)
             self.numbers.epochs += 1
-        self.training = own
-        own.fetches = 1
-        own.pending = Pending()
-        self._tracker.shared.look_for_rank()
-        self.steps.open(own, own.within, own.scope or current)
+        self.training = training
+        training.fetches = 1
+        training.unused = UnusedBatches()
+        self._tracker.torch_state.poll_rank()
+        self.steps.open(training, training.inner_context, training.scope or current)
 
     def begin_evaluation(self, iterator: Any) -> None:
         """Begin an evaluation."""
         self._end_evaluation()
         tracker = self._tracker
-        own = self.training
-        if own is not None and own.is_single:
-            self.beside.set_aside(own)
-        elif own is not None and own.iterator() is None and own.lone is None:
+        training = self.training
+        if training is not None and training.is_single:
+            self.interleaved_fetches.set_aside(training)
+        elif training is not None and training.iterator() is None and training.first_batch is None:
             self.end_training()
-        elif own is not None:
-            self.beside.settle(own)
-            if not self.uses.waits(own):
-                self.steps.close(own)
-        self.bare.close()
+        elif training is not None:
+            self.interleaved_fetches.settle(training)
+            if not self.prefetching.defers_step(training):
+                self.steps.close(training)
+        self.loaderless.close()
         context = _get()
-        others = Pass(iterator, self.gone(), context, tracker.settle, is_training=False)
-        others.is_firm = others.is_decided = not tracker.shared.is_grad_enabled()
-        others.pending = None if others.is_firm else Pending()
+        evaluation = Pass(
+            iterator, self.iterator_gone(), context, tracker.settle, is_training=False
+        )
+        evaluation.is_firm = evaluation.is_decided = not tracker.torch_state.is_grad_enabled()
+        evaluation.unused = None if evaluation.is_firm else UnusedBatches()
         current = context.get(SCOPE_KEY) or state.session
-        others.open("eval", self.numbers.evaluations, current)
+        evaluation.open("eval", self.numbers.evaluations, current)
         self.numbers.evaluations += 1
-        others.fetches = 1
-        self.evaluation = others
-        tracker.shared.look_for_rank()
+        evaluation.fetches = 1
+        self.evaluation = evaluation
+        tracker.torch_state.poll_rank()
 
-    def gone(self) -> Any:
-        """Called when an iterator is gone: by `break`, mostly."""
+    def iterator_gone(self) -> Any:
+        """Return the callback for the death of an iterator, which mostly follows a `break`."""
         reference = weakref.ref(self)
 
-        def gone(dead: Any) -> None:
+        def iterator_gone(dead: Any) -> None:
             passes = reference()
             try:
                 if (
@@ -189,186 +214,198 @@ class Passes(OpenPasses):
                 if passes is not None:
                     passes._tracker.failed(error)
 
-        return gone
+        return iterator_gone
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def boundary(self, own: Pass, context: Any, current: Any) -> None:
-        """A fetch of the iterator that makes the steps."""
+    def boundary(self, training: Pass, context: Any, current: Any) -> None:
+        """Begin the next step, or micro step, at a fetch of the iterator that drives the steps."""
         tracker = self._tracker
         iteration = tracker.iteration
-        if own.is_crossing and self.tails.is_crossed(own, iteration):
+        if training.is_crossing and self.pass_ends.is_crossed(training, iteration):
             return
-        if own.pending is not None and self.uses.stays(own, own.pending):
+        if training.unused is not None and self.prefetching.stays(training, training.unused):
             return
-        if not own.is_decided:
-            self._reclassifier.decide_training(own)
-            if self.training is not own:
+        if not training.is_decided:
+            self._reclassifier.decide_training(training)
+            if self.training is not training:
                 return
-        if iteration is not None and iteration.accumulates and self.steps.is_changed(own):
+        if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
             iteration.stepped(None)
             tracker.into(None)
         if iteration is not None and iteration.step._id and iteration.accumulates:
             iteration.next_micro(self.steps.micro_of)
             tracker.into(iteration.micro)
             return
-        is_ours = current is own.scope or isinstance(current, Step)
-        self.steps.close(own)
-        if is_ours or (own.scope is None and context is own.base):
-            within = carried(_get(), own.within)
-            self.steps.open(own, within, own.scope or scope_of(own.base))
+        is_ours = current is training.scope or isinstance(current, Step)
+        self.steps.close(training)
+        if is_ours or (training.scope is None and context is training.outer_context):
+            inner_context = with_foreign_values(_get(), training.inner_context)
+            self.steps.open(
+                training, inner_context, training.scope or current_scope(training.outer_context)
+            )
         else:
-            self.steps.open(own, *self.steps.around(own, context, current))
+            self.steps.open(training, *self.steps.place_of_next(training, context, current))
 
     # --- deciding -------------------------------------------------------------------------------
 
     def called(self, module: Any, arguments: Any = None) -> None:
-        """A model is called with these arguments: that may show what the pass is."""
-        if self.tails.tail is not None:
-            self.tails.settle()
+        """Note the call of a model. Its mode and arguments may show what the pass is."""
+        if self.pass_ends.unfinished is not None:
+            self.pass_ends.settle()
         some = self.evaluation or self.training
-        if some is None and self.beside.aside is not None and self._is_trainable(module):
-            self.beside.take_up()
+        if (
+            some is None
+            and self.interleaved_fetches.aside is not None
+            and self._is_trainable(module)
+        ):
+            self.interleaved_fetches.resume_batch_set_aside()
             some = self.training
         if some is None:
             return
-        if some.is_training and (some.met is not None or some.lone is not None):
-            self.beside.called(some, is_trainable=self._is_trainable(module))
-        if some.pending is not None:
+        if some.is_training and (some.interleaving is not None or some.first_batch is not None):
+            self.interleaved_fetches.called(some, is_trainable=self._is_trainable(module))
+        if some.unused is not None:
             is_trainable = self._is_trainable(module)
-            self.uses.use(some, some.pending, arguments, is_trainable=is_trainable)
+            self.prefetching.use(some, some.unused, arguments, is_trainable=is_trainable)
         if not (some.is_decided and some.is_training):
             some.was_forward = True
             some.was_trainable = some.was_trainable or self._is_trainable(module)
 
     def _is_trainable(self, module: Any) -> bool:
-        shared = self._tracker.shared
-        return bool(shared.is_grad_enabled() and getattr(module, "training", True))
+        torch_state = self._tracker.torch_state
+        return bool(torch_state.is_grad_enabled() and getattr(module, "training", True))
 
-    def trains(self) -> None:
-        """A backward or an optimizer step begins: the pass is one of training."""
-        if self.tails.tail is not None:
-            self.tails.settle()
-        others = self.evaluation
-        if others is not None:
-            if not others.is_firm:
-                self._reclassifier.turn_into_training(others)
+    def training_begins(self) -> None:
+        """Note that a backward or an optimizer step begins: the pass is one of training."""
+        if self.pass_ends.unfinished is not None:
+            self.pass_ends.settle()
+        evaluation = self.evaluation
+        if evaluation is not None:
+            if not evaluation.is_firm:
+                self._reclassifier.turn_into_training(evaluation)
             return
-        if self.training is not None and (self.training.met or self.training.lone):
-            self.beside.trains(self.training)
-        if self.training is not None and self.training.pending is not None:
-            self.uses.trains(self.training, self.training.pending)
+        if self.training is not None and (self.training.interleaving or self.training.first_batch):
+            self.interleaved_fetches.training_begins(self.training)
+        if self.training is not None and self.training.unused is not None:
+            self.prefetching.training_begins(self.training, self.training.unused)
         if self.training is not None and not self.training.is_decided:
-            self.training.version = self._tracker.shared.version()
+            self.training.version = self._tracker.torch_state.version()
             self.training.was_forward = self.training.is_decided = True
-            is_usual = self.training.met is None and self.training.pending is None
+            is_usual = self.training.interleaving is None and self.training.unused is None
             self._tracker.is_plain = is_usual and self._tracker.context is not None
 
     # --- ending ---------------------------------------------------------------------------------
 
     def exhausted(self, iterator: Any) -> None:
-        """There was nothing left to fetch."""
-        own, others = self.training, self.evaluation
-        if others is not None and others.iterator() is iterator:
-            if others.fetches <= 1:
+        """End the pass of an iterator that had nothing left."""
+        training, evaluation = self.training, self.evaluation
+        if evaluation is not None and evaluation.iterator() is iterator:
+            if evaluation.fetches <= 1:
                 self.evaluation = None
-                others.undo()
+                evaluation.undo()
                 self.numbers.evaluations -= 1
             else:
                 self._end_evaluation(at=now())
-        elif own is not None and own.iterator() is iterator:
-            if own.fetches <= 1:
+        elif training is not None and training.iterator() is iterator:
+            if training.fetches <= 1:
                 self.training = None
-                own.undo()
-                self.uncount_epoch(own)
-            elif not self.uses.exhausted(own, at := now()):
+                training.undo()
+                self.uncount_epoch(training)
+            elif not self.prefetching.exhausted(training, at := now()):
                 self.end_training(at)
-        elif own is not None:
-            self.beside.exhausted(own, iterator, now())
+        elif training is not None:
+            self.interleaved_fetches.exhausted(training, iterator, now())
 
     def end_dead(self, dead: Any) -> None:
-        """An iterator is gone: its loop was left, by `break` or by an exception."""
+        """End the pass of a dead iterator: its loop was left by `break` or an exception."""
         left = loop_left(2)
-        own, others = self.training, self.evaluation
-        if others is not None and others.iterator is dead:
+        training, evaluation = self.training, self.evaluation
+        if evaluation is not None and evaluation.iterator is dead:
             self._end_evaluation(left=left)
-        others = self.evaluation
-        if own is None or own.iterator is not dead:
+        evaluation = self.evaluation
+        if training is None or training.iterator is not dead:
             return
-        if own.lone is not None and own.driver() is not None and not own.lone.over:
-            self.beside.keep(own)
-        elif (others is None or not others.lies_in(own)) and not self.uses.is_awaited(own):
+        if (
+            training.first_batch is not None
+            and training.driver() is not None
+            and not training.first_batch.over
+        ):
+            self.interleaved_fetches.keep(training)
+        elif (
+            evaluation is None or not evaluation.is_within(training)
+        ) and not self.prefetching.is_awaited(training):
             self.end_training(left=left)
 
     def end_all(self) -> None:
-        """The session ends."""
+        """End every pass, because the session ends."""
         self._end_evaluation()
         self.end_training()
-        self.tails.settle()
-        self.bare.close()
+        self.pass_ends.settle()
+        self.loaderless.close()
 
     def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
-        others, self.evaluation = self.evaluation, None
-        if others is None:
+        evaluation, self.evaluation = self.evaluation, None
+        if evaluation is None:
             return
-        if not others.was_forward and others.fetches <= 1 and not others.is_firm:
-            others.undo()
+        if not evaluation.was_forward and evaluation.fetches <= 1 and not evaluation.is_firm:
+            evaluation.undo()
             self.numbers.evaluations -= 1
         else:
-            others.decide()
-            others.close(at, self._tracker.shared.epoch_ended, left)
-            own = self.training
-            if own is not None and others.lies_in(own):
-                own.reached = max(own.reached, others.reached, at)
-                if own.iterator() is None:
+            evaluation.decide()
+            evaluation.close(at, self._tracker.torch_state.epoch_ended, left)
+            training = self.training
+            if training is not None and evaluation.is_within(training):
+                training.reached = max(training.reached, evaluation.reached, at)
+                if training.iterator() is None:
                     self.end_training(left=left)
 
     def end_training(self, at: int = 0, left: Place | None = None) -> None:
         """End the training pass, if there is one, at `at` (monotonic ns) at the earliest."""
-        own, tracker = self.training, self._tracker
-        if own is None:
+        training, tracker = self.training, self._tracker
+        if training is None:
             return
-        if own.lone is not None:
-            at = own.lone.over or at
-            self.beside.keep(own)
-        if own.met is not None:
-            self.beside.settle(own)
-        at = own.over or at
+        if training.first_batch is not None:
+            at = training.first_batch.over or at
+            self.interleaved_fetches.keep(training)
+        if training.interleaving is not None:
+            self.interleaved_fetches.settle(training)
+        at = training.over or at
         iteration = tracker.iteration
         if (
-            not own.is_decided
-            and own.fetches <= 1
-            and not own.was_trainable
+            not training.is_decided
+            and training.fetches <= 1
+            and not training.was_trainable
             and iteration is not None
-            and not (own.is_only_batch and own.was_forward and own.stepped)
+            and not (training.is_only_batch and training.was_forward and training.stepped)
         ):
-            # One batch was looked at, and nothing done with it.
+            # One batch was fetched, and nothing was trained on it.
             self.training = None
             tracker.closed()
             iteration.dissolve(iteration.step._above)
-            own.undo()
-            self.uncount_epoch(own)
+            training.undo()
+            self.uncount_epoch(training)
             return
-        if not own.is_decided:
-            self._reclassifier.decide_training(own)
-            if self.evaluation is own:
+        if not training.is_decided:
+            self._reclassifier.decide_training(training)
+            if self.evaluation is training:
                 self._end_evaluation(at, left)
                 return
-        if own.pending is not None and not own.pending.was_used:
-            self.uses.give_up(own)  # its batches were fetched, and that is all
+        if training.unused is not None and not training.unused.was_used:
+            self.prefetching.give_up(training)  # its batches were fetched but never used
         iteration = tracker.iteration
-        if iteration is not None and iteration.accumulates and self.steps.is_changed(own):
+        if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
             iteration.stepped(None)
             tracker.into(None)
         self.training = None
-        if iteration is not None and iteration.accumulates and not iteration.is_by_hand:
-            self.tails.tail = Tail(own, iteration, at)
+        if iteration is not None and iteration.accumulates and not iteration.has_manual_step:
+            self.pass_ends.unfinished = UnfinishedPass(training, iteration, at)
             if left is not None:
                 keep(iteration.step, left)
-                if own.scope is not None:
-                    keep(own.scope, left)
+                if training.scope is not None:
+                    keep(training.scope, left)
             tracker.closed()
-            own.leave(iteration.step)
+            training.leave(iteration.step)
             return
-        self.steps.close(own, left)
-        own.close(at, tracker.shared.epoch_ended, left)
+        self.steps.close(training, left)
+        training.close(at, tracker.torch_state.epoch_ended, left)

@@ -1,4 +1,4 @@
-"""The batches of a pass that were fetched and not used yet."""
+"""Tracks which of its fetched batches a pass has used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _OBJECTS = 64
 _DEPTH = 4
 
 
-class Batch:
-    """A batch that was fetched: its tensors, by weak references."""
+class FetchedBatch:
+    """A fetched batch: weak references to its tensors."""
 
     __slots__ = ("load", "tensors")
 
@@ -25,42 +25,42 @@ class Batch:
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody still has a part of it."""
+        """Whether the program still references a part of it."""
         return any(each() is not None for each in self.tensors)
 
     def holds(self, tensors: list[Any]) -> bool:
-        """Whether one of the tensors is a part of it, or shares memory with one."""
+        """Whether one of the tensors is part of it, or shares memory with a part."""
         own = [tensor for each in self.tensors if (tensor := each()) is not None]
         return any(_is_same(one, other) for one in own for other in tensors)
 
 
-class Pending:
+class UnusedBatches:
     """The batches of a pass that were fetched and not used yet."""
 
     __slots__ = ("batches", "current", "is_ahead", "is_expected", "is_flat", "used", "was_used")
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.current: Batch | None = None
-        """The one that is used."""
+        self.batches: list[FetchedBatch] = []
+        self.current: FetchedBatch | None = None
+        """The batch in use."""
         self.is_expected = True
-        """Whether the fetch that runs is one of the pass's own."""
+        """Whether the running fetch is one of the pass's own."""
         self.is_ahead = False
         """Whether the pass is known to fetch ahead."""
         self.is_flat = False
-        """Whether fetches hang on the epoch: there are too many before the first use."""
+        """Whether fetches are attached to the epoch: there were too many before the first use."""
         self.used = self.was_used = False
         """Whether a batch was used since the last fetch, and since the first."""
 
     def moved(self, tensor: Any, copy: Any) -> None:
-        """A tensor was copied to a device: the copy is a part of its batch, too."""
+        """Note that a tensor was copied to a device: the copy is part of its batch, too."""
         for batch in [*self.batches, self.current]:
             if batch is not None and any(each() is tensor for each in batch.tensors):
                 batch.tensors.append(weakref.ref(copy))
                 return
 
     def find(self, arguments: Any) -> int | None:
-        """The index of the batch that a call uses, by its arguments."""
+        """Return the index of the batch that a call uses, by its arguments."""
         tensors = _tensors_in(arguments)
         for index, batch in enumerate(self.batches):
             if tensors and batch.holds(tensors):
@@ -68,17 +68,17 @@ class Pending:
         return None
 
     def is_current(self, arguments: Any) -> bool:
-        """Whether a call uses the present batch."""
+        """Whether a call uses the current batch."""
         return self.current is not None and self.current.holds(_tensors_in(arguments))
 
     def take(self, index: int) -> None:
-        """Use a batch now."""
+        """Make a batch the current one."""
         self.current = self.batches.pop(index)
         self.batches = [batch for batch in self.batches if batch.is_alive]
 
 
 def _tensors_in(thing: Any) -> list[Any]:
-    """Tensors in nested lists, tuples, dictionaries and plain objects: the first ones."""
+    """Return the first tensors in nested lists, tuples, dictionaries and plain objects."""
     import torch  # noqa: PLC0415
 
     found: list[Any] = []
@@ -119,4 +119,4 @@ def _is_same(one: Any, other: Any) -> bool:
         with torch._C.DisableTorchFunction():
             return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
-        return False  # it has none
+        return False  # a tensor without storage

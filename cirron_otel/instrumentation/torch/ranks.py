@@ -1,4 +1,4 @@
-"""The rank of this process, as torch.distributed has it."""
+"""The rank of this process, as assigned by torch.distributed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...sdk.errors import record_error
 
 
 class Ranks:
-    """Asks for the rank of the default process group until there is one.
+    """Polls torch.distributed for the rank until there is a default process group.
 
     Programs that start their processes themselves, as with torch.multiprocessing.spawn, set no
-    variable: the rank is an argument of `init_process_group`. It is asked for, instead of replacing
-    that function, because other libraries call it too, under names of their own.
+    variable: the rank is an argument of `init_process_group`. Polling replaces nothing; other
+    libraries call that function under names of their own.
     """
 
     def __init__(self, found: Callable[[int, int], None]) -> None:
-        """`found` is given the rank and the number of processes, once."""
+        """`found` is called once, with the rank and the number of processes."""
         self._found = found
         self._is_known = False
 
-    def look(self) -> None:
-        """Ask once. Raises nothing; from any thread, for it is cheap and may come twice."""
+    def poll(self) -> None:
+        """Poll once. Raises nothing. May be called from any thread, and more than once."""
         if self._is_known:
             return
         try:

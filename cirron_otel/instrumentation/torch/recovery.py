@@ -1,9 +1,9 @@
-"""After an error of ours: what is open is closed as it stands, and the next loop starts anew.
+"""Recovery from an error in the hooks: close the open scopes as they are, and start afresh.
 
-A KeyboardInterrupt that is raised in the code of a hook is one of these errors.
+A KeyboardInterrupt raised inside a hook is one of these errors.
 
-Half of a change may have been made when something raised, so nothing that a tracker holds is
-trusted any more. What was recorded stays, below what it hangs on.
+The error may have interrupted a change, so the state of the tracker is discarded. What was recorded
+is kept, below its parents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...sdk.clock import now
 from ...sdk.errors import record_error
 from ...sdk.phase import Phase
 from ...sdk.state import CONTEXT, SCOPE_KEY, SPAN_KEY
-from .left_open import break_off
+from .left_open import end_open_phases
 
 if TYPE_CHECKING:
     from .tracker import Tracker
@@ -27,10 +27,11 @@ _HOOKS = __name__.rpartition(".")[0]
 
 
 def is_abandoned(tracker: Tracker) -> bool:
-    """Whether no hook that could close the open scopes is still running around the caller's hook.
+    """Whether the open scopes are abandoned: no hook that could close them is on the stack.
 
-    A KeyboardInterrupt may be raised in the code of a hook. What the hook has opened stays open
-    then, and everything that follows would be a part of it.
+    The hook that calls this does not count. A KeyboardInterrupt may be raised inside a hook. The
+    scopes that the hook opened then stay open, and everything that follows would become part of
+    them.
     """
     if tracker.compiled is not None:
         return False  # no hook is on the stack while a compiled function runs
@@ -43,8 +44,8 @@ def is_abandoned(tracker: Tracker) -> bool:
 
 
 def start_over(tracker: Tracker) -> None:
-    """Close what the calling thread's tracker has open, and let it forget all. Raises nothing."""
-    tracker.shared.gate.is_open = True
+    """Close the open scopes of the calling thread's tracker and reset it. Raises nothing."""
+    tracker.torch_state.gate.is_open = True
     try:
         if tracker.copies is not None:
             tracker.copies.over()
@@ -54,17 +55,17 @@ def start_over(tracker: Tracker) -> None:
     except Exception as error:
         record_error("torch", error)
     passes = tracker.passes
-    tracker.__init__(tracker.shared, passes.numbers)  # type: ignore[misc]
+    tracker.__init__(tracker.torch_state, passes.numbers)  # type: ignore[misc]
 
 
 def finish(tracker: Tracker) -> None:
-    """The session ends: nothing is held any more. Raises nothing."""
+    """Close everything that a tracker has open, because the session ends. Raises nothing."""
     try:
         if tracker.has_failed:
             start_over(tracker)
             return
         if tracker.open is not None:
-            break_off(tracker)
+            end_open_phases(tracker)
         if tracker.copies is not None:
             tracker.copies.over()
         tracker.passes.end_all()
@@ -73,24 +74,28 @@ def finish(tracker: Tracker) -> None:
 
 
 def _open(tracker: Tracker) -> Iterator[Phase]:
-    """What may be open, inner ones first, each with what is around it."""
-    passes, bare = tracker.passes, tracker.bare
-    tail = passes.tails.tail
-    iterations = [tracker.iteration, bare.iteration, tail.iteration if tail else None]
-    if passes.training is not None and passes.training.lone is not None:
-        iterations.append(passes.training.lone.iteration)
+    """Yield the scopes that may be open, inner ones first, each followed by its ancestors."""
+    passes, loaderless = tracker.passes, tracker.loaderless
+    unfinished = passes.pass_ends.unfinished
+    iterations = [
+        tracker.iteration,
+        loaderless.iteration,
+        unfinished.iteration if unfinished else None,
+    ]
+    if passes.training is not None and passes.training.first_batch is not None:
+        iterations.append(passes.training.first_batch.iteration)
     inner: list[Any] = [CONTEXT.get().get(SCOPE_KEY), tracker.open, tracker.step, tracker.backward]
     for iteration in filter(None, iterations):
-        inner += [*iteration.kids, iteration.micro, iteration.step]
-    inner += bare.open_phases()
-    for some in (passes.evaluation, passes.training, tail.own if tail else None):
+        inner += [*iteration.children, iteration.micro, iteration.step]
+    inner += loaderless.open_phases()
+    for some in (passes.evaluation, passes.training, unfinished.training if unfinished else None):
         if some is not None:
             inner += [*some.held, some.scope]
     for each in inner:
-        above = each
-        while isinstance(above, Phase):
-            yield above
-            above = above._above
+        parent_scope = each
+        while isinstance(parent_scope, Phase):
+            yield parent_scope
+            parent_scope = parent_scope._above
 
 
 def _close(phase: Phase) -> None:
@@ -105,7 +110,7 @@ def _close(phase: Phase) -> None:
 
 
 def _leave() -> None:
-    """Let the innermost scope that is not ours be current, where one of ours is."""
+    """Make the innermost scope that is not of the hooks current, if one of theirs is."""
     context = CONTEXT.get()
     current = found = context.get(SCOPE_KEY)
     while isinstance(current, Phase):

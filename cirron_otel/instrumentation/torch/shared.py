@@ -1,4 +1,4 @@
-"""What the trackers of all threads have in common."""
+"""State that the trackers of all threads share."""
 
 from __future__ import annotations
 
@@ -9,71 +9,71 @@ from typing import Any
 from ...sdk.otel_span import SharedAttributes
 
 
-class Shared:
-    """One instrumentation's; torch is imported."""
+class TorchState:
+    """The shared state of the hooks of one session. Constructing it imports torch."""
 
     def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - only where it is wanted
+        import torch  # noqa: PLC0415 - the program has imported it
 
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
         self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
-        """Tells the backward that the calling thread is in: -1 for none."""
+        """Returns the id of the backward that the calling thread runs in: -1 for none."""
         self.owns_epoch = self.owns_step = True
-        """Whether the names are torch's, and no other framework's."""
+        """Whether torch owns these scope names, and no other framework does."""
         self.is_over = False
-        """Whether the hooks are off; somebody may hold some all the same."""
+        """Whether the hooks are removed. The program may still hold references to some."""
         self.detail_every = 0
-        """How often a step's inside is recorded whatever happens in it; 0: always."""
+        """The inside of every nth step is recorded; 0: of every step."""
         self.clock: Any = None
-        """A device's; None without one."""
+        """Measures time on a device; None without one."""
         self.memory: Any = None
-        """Reads the device's memory at the ends of a step; None where it does not."""
+        """Reads the device's memory at the ends of a step; None if it is not recorded."""
         self.trained: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Models that were called in training and with gradients on."""
+        """Models that were called in training mode with gradients on."""
         self.parameter: Any = None
-        """A weak reference to a parameter that is trained."""
+        """A weak reference to a trained parameter."""
         self.optimizers: dict[int, SharedAttributes] = {}
-        """Attributes of the steps of those that have stepped and live, by their ids."""
+        """Attributes for the steps of the live optimizers that have stepped, by their ids."""
         self._references: dict[int, Any] = {}
         self.optimizers_made = 0
-        """The number of optimizers that were made since the hooks were installed."""
+        """The number of optimizers constructed since the hooks were installed."""
         self._numbers: dict[int, tuple[Any, int]] = {}
-        """A weak reference to each of them, and its number, by the optimizer's id."""
+        """A weak reference to each of those optimizers and its number, by the optimizer's id."""
         self.seeks_parameter = False
-        """Whether one is wanted, for want of a model."""
+        """Whether to look for a trained parameter in backwards, because no model provided one."""
         self.trackers: set[Any] = set()
-        """Every living thread's."""
-        self.gate = Gate()
-        self.attends = False
-        """Whether `step_over` is to be called."""
-        self.step_over: Callable[[], None] = _nothing
+        """The trackers of all live threads and tasks."""
+        self.gate = ModuleGate()
+        self.has_step_end_hook = False
+        """Whether `on_step_end` does anything; checked on the fast path only."""
+        self.on_step_end: Callable[[], None] = _nothing
         """Called at the end of every step."""
-        self.look_for_rank: Callable[[], None] = _nothing
-        """Ask torch.distributed which process this is; called where a loop begins."""
+        self.poll_rank: Callable[[], None] = _nothing
+        """Asks torch.distributed for the rank of this process; called at the begin of a loop."""
         self.has_tasks = False
         """Whether asyncio tasks have trackers of their own."""
-        self.divide: Callable[[], None] = _nothing
-        """Have one for each: a hook runs in an event loop."""
+        self.use_task_trackers: Callable[[], None] = _nothing
+        """Gives each task a tracker: a hook runs in an event loop."""
         self.epoch_ended: Callable[[Any], None] = _ignore
-        """An epoch is over: its scope."""
+        """Called with the scope of an epoch that is over."""
 
-    def rest(self) -> None:
-        """The hooks are removed: stop looking for models and for the rank, and polling a device."""
+    def stop(self) -> None:
+        """Stop looking for models and for the rank, and stop polling a device."""
         self.is_over = True
         self.gate.is_open = False
-        self.look_for_rank = _nothing
-        self.leave_device()
+        self.poll_rank = _nothing
+        self.stop_polling_device()
 
-    def leave_device(self) -> None:
+    def stop_polling_device(self) -> None:
         """Stop polling a device at the end of every step."""
-        self.attends, self.step_over = False, _nothing
+        self.has_step_end_hook, self.on_step_end = False, _nothing
 
     def threads_changed(self) -> None:
-        """The set of trackers has changed: update the gate."""
+        """Update the gate after a change of the set of trackers."""
         self.gate.is_shared = len(self.trackers) > 1
         self.gate.is_open = not self.is_over
 
-    def meet(self, optimizer: Any) -> SharedAttributes:
+    def register_optimizer(self, optimizer: Any) -> SharedAttributes:
         """Return the attributes of an optimizer that steps for the first time."""
         key, known = id(optimizer), self.optimizers
         made = known[key] = SharedAttributes(optimizer=type(optimizer).__name__)
@@ -84,23 +84,23 @@ class Shared:
             references.pop(key, None)
 
         references[key] = weakref.ref(optimizer, forget)
-        self.look_for_rank()
+        self.poll_rank()
         return made
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """An optimizer was constructed: give it the next number."""
+        """Give a newly constructed optimizer the next number."""
         self.optimizers_made += 1
         key, numbers = id(optimizer), self._numbers
         reference = weakref.ref(optimizer, lambda _: numbers.pop(key, None))
         numbers[key] = reference, self.optimizers_made
 
     def number_of(self, optimizer: Any) -> int:
-        """The number of an optimizer, from 1 on; 0 if it was made before the hooks."""
+        """Return the number of an optimizer, from 1; 0 if it was constructed before the hooks."""
         entry = self._numbers.get(id(optimizer))
         return 0 if entry is None else entry[1]
 
     def living_optimizers(self) -> list[Any]:
-        """The optimizers that are alive, as far as they were seen."""
+        """Return the live optimizers that were seen."""
         references = [*self._references.values(), *(entry[0] for entry in self._numbers.values())]
         return [each for each in (reference() for reference in references) if each is not None]
 
@@ -110,17 +110,17 @@ class Shared:
         return bool(models) and not any(model.training for model in list(models))
 
     def version(self) -> int | None:
-        """How often a trained parameter was changed so far; None where none is known."""
+        """Return how often a trained parameter was changed; None if no such parameter is known."""
         parameter = None if self.parameter is None else self.parameter()
         return None if parameter is None else int(parameter._version)
 
 
-class Gate:
-    """Whether a module's call may be an outermost one; every call of every module reads it.
+class ModuleGate:
+    """Whether a module's call may be an outermost one. Every call of every module reads this.
 
-    One flag for the process, since one for each thread costs ten times as much to read. The thread
-    that enters a model closes it, and opens it on leaving. If several threads have trackers, it
-    stays open, and each call looks at its thread's tracker.
+    It is one flag for the process, since a flag for each thread is ten times as expensive to read.
+    The thread that enters a model closes the gate, and opens it on leaving. If several threads have
+    trackers, it stays open, and each call checks its thread's tracker.
     """
 
     __slots__ = ("is_open", "is_shared")

@@ -1,6 +1,6 @@
-"""The end of a pass in the middle of an accumulation: the last step waits for what follows.
+"""The end of a pass during an accumulation: the last step waits for what follows.
 
-An optimizer's step behind the loop is its own. So are the first batches of the next pass, where a
+An optimizer step after the loop belongs to it. So do the first batches of the next pass if a
 generator reads the loader again and again. docs/torch.md, "Steps", has the rules.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...sdk.phase import Phase, Step, make_current
 from ...sdk.state import CONTEXT
 from .iteration import Iteration
-from .one_pass import Pass, carried, reader
+from .one_pass import Pass, reading_frame, with_foreign_values
 
 if TYPE_CHECKING:
     from .open_passes import OpenPasses
@@ -19,88 +19,93 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 
-class Tail:
-    """A training pass that is over while gradients wait for an optimizer's step."""
+class UnfinishedPass:
+    """A training pass that is over while gradients wait for an optimizer step."""
 
-    __slots__ = ("at", "iteration", "own", "reader")
+    __slots__ = ("at", "iteration", "reading_frame", "training")
 
-    def __init__(self, own: Pass, iteration: Iteration, at: int) -> None:
-        self.own, self.iteration, self.at = own, iteration, at
-        self.reader = reader() if at else None
-        """What found the pass exhausted: it may read the loader again."""
+    def __init__(self, training: Pass, iteration: Iteration, at: int) -> None:
+        self.training, self.iteration, self.at = training, iteration, at
+        self.reading_frame = reading_frame() if at else None
+        """The frame that exhausted the iterator: it may read the loader again."""
 
 
-class Tails:
-    """Decides about the tails of one thread's passes."""
+class PassEnds:
+    """Decides about the unfinished passes of one thread."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
-        self.tail: Tail | None = None
+        self.unfinished: UnfinishedPass | None = None
 
-    # --- behind the pass ------------------------------------------------------------------------
+    # --- after the pass -------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> Step | None:
-        """The step of a pass that is over, if `optimizer` steps in it."""
-        if self.tail is None:
+        """Return the step of the unfinished pass, in which `optimizer` steps; None without one."""
+        if self.unfinished is None:
             return None
-        iteration = self.tail.iteration
+        iteration = self.unfinished.iteration
         iteration.stepped(optimizer)
         return iteration.step
 
     def takes(self, phase: Phase) -> bool:
-        """Whether a phase that is over lies in the step of a pass that was over before."""
-        if self.tail is None or phase._above is not self.tail.iteration.step:
+        """Whether an ended phase belongs to the step of the unfinished pass. If so, add it."""
+        if self.unfinished is None or phase._above is not self.unfinished.iteration.step:
             return False
-        self.tail.iteration.add(phase)
+        self.unfinished.iteration.add(phase)
         return True
 
     def settle(self) -> None:
-        """The next phase belongs to no pass before."""
-        tail, self.tail = self.tail, None
-        if tail is None:
+        """Close the unfinished pass: the next phase does not belong to it."""
+        unfinished, self.unfinished = self.unfinished, None
+        if unfinished is None:
             return
-        own, iteration = tail.own, tail.iteration
+        training, iteration = unfinished.training, unfinished.iteration
         iteration.close(self._steps.micro_of)
-        own.reached = max(own.reached, iteration.step._until)
-        if self._tracker.shared.attends:
-            self._tracker.shared.step_over()
-        own.close(tail.at, self._tracker.shared.epoch_ended)
+        training.reached = max(training.reached, iteration.step._until)
+        if self._tracker.torch_state.has_step_end_hook:
+            self._tracker.torch_state.on_step_end()
+        training.close(unfinished.at, self._tracker.torch_state.epoch_ended)
 
     # --- across the end -------------------------------------------------------------------------
 
     def fetch(self, iterator: Any) -> None:
-        """A batch is fetched: the next of the last step, or one of another pass."""
-        tail = self.tail
-        if tail is None:
+        """Decide whether a fetch continues the last step, or begins another pass."""
+        unfinished = self.unfinished
+        if unfinished is None:
             return
-        shared = self._tracker.shared
-        iteration = tail.iteration
+        torch_state = self._tracker.torch_state
+        iteration = unfinished.iteration
         if (
-            tail.reader is None
-            or tail.reader is not reader()
+            unfinished.reading_frame is None
+            or unfinished.reading_frame is not reading_frame()
             or not iteration.accumulates
-            or tail.own.scope is None
-            or not shared.is_grad_enabled()
-            or shared.is_evaluating()
-            or self._steps.is_changed(tail.own)
+            or unfinished.training.scope is None
+            or not torch_state.is_grad_enabled()
+            or torch_state.is_evaluating()
+            or self._steps.is_changed(unfinished.training)
         ):
             self.settle()
             return
-        self.tail, own = None, tail.own
-        own.adopt(iterator, self._passes.gone())
-        own.is_crossing, own.is_simple, own.pending, own.over = True, False, None, 0
-        self._passes.training = own
-        within = carried(CONTEXT.get(), own.within)
-        self._tracker.opened(iteration, make_current(iteration.step, within))
+        self.unfinished, training = None, unfinished.training
+        training.adopt(iterator, self._passes.iterator_gone())
+        training.is_crossing, training.is_simple, training.unused, training.over = (
+            True,
+            False,
+            None,
+            0,
+        )
+        self._passes.training = training
+        inner_context = with_foreign_values(CONTEXT.get(), training.inner_context)
+        self._tracker.opened(iteration, make_current(iteration.step, inner_context))
 
-    def is_crossed(self, own: Pass, iteration: Iteration | None) -> bool:
+    def is_crossed(self, training: Pass, iteration: Iteration | None) -> bool:
         """Whether the step that crossed the end of its epoch is over at this fetch.
 
-        Then its epoch is over, too, and the next begins.
+        In that case its epoch is over, too, and the next one begins.
         """
-        iterator = own.iterator()
+        iterator = training.iterator()
         if iterator is None or (iteration is not None and iteration.accumulates):
             return False
-        own.is_crossing = False
+        training.is_crossing = False
         self._passes.begin_training(iterator)
         return True

@@ -1,7 +1,8 @@
-"""What one thread's training is doing: the phases that are open, and where they hang.
+"""The open phases of one thread's training, and their parents.
 
-Phases nest by the rule of docs/torch.md: inside one of its own kind it is a part of that, a scope
-by hand of the same name comes first, and what is directly in a step is the step's to decide about.
+The rules of docs/torch.md decide how phases nest. A phase inside one of its own kind is part of it,
+a scope that the program opened with the same name takes precedence, and what is directly in a step
+is assigned by the step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .open_step import OpenStep
 from .passes import Passes
 
 if TYPE_CHECKING:
-    from .shared import Shared
+    from .shared import TorchState
 
 _get = CONTEXT.get
 _set = CONTEXT.set
@@ -36,12 +37,23 @@ class Tracker(OpenStep):
 
     # Slots rather than attributes in a dictionary: there are more than an object holds inline.
     __slots__ = (
-        "__weakref__", "backward", "backwards", "bare", "compiled", "open", "partial",
-        "partial_until", "passes", "spare", "stepping", "steps", "was_forward",
+        "__weakref__",
+        "backward",
+        "backwards",
+        "compiled",
+        "loaderless",
+        "open",
+        "partial",
+        "partial_until",
+        "passes",
+        "spare",
+        "stepping",
+        "steps",
+        "was_forward",
     )  # fmt: skip
 
-    def __init__(self, shared: Shared, numbers: Numbers | None = None) -> None:
-        super().__init__(shared)
+    def __init__(self, torch_state: TorchState, numbers: Numbers | None = None) -> None:
+        super().__init__(torch_state)
         self.open: Phase | None = None
         """The innermost open phase."""
         self.backward: Phase | None = None
@@ -62,15 +74,15 @@ class Tracker(OpenStep):
         """Number of backwards begun."""
         self.passes = Passes(self, numbers or Numbers())
         self.steps = self.passes.steps
-        self.bare = self.passes.bare
+        self.loaderless = self.passes.loaderless
 
     # --- phases ---------------------------------------------------------------------------------
 
     def enter_plain(self, kind: int, name: str, attrs: dict[str, Any] | None) -> Phase | None:
-        """Open a phase in a step of which nothing special is to be expected (`is_plain`).
+        """Open a phase while `is_plain` holds: nothing needs to be decided.
 
-        It does what `enter` does, written out: this is the path that is walked most, with other
-        things in the processor's cache each time.
+        The body of `enter` is inlined. This is the most frequent path, and other code has filled
+        the processor's caches each time it runs.
         """
         try:
             begun = now()
@@ -134,30 +146,32 @@ class Tracker(OpenStep):
                     pass  # left in another context than entered
             self.open = None
             self.inside = phase._before
-            iteration.kids.append(phase)
+            iteration.children.append(phase)
             iteration.covered += end - phase._start
             iteration.until = phase._end = end
             parent._overhead += now() - end
         except BaseException as error:
             self.failed(error)
 
-    def enter(self, kind: int, attrs: dict[str, Any] | None, above: Any = None) -> Phase | None:
-        """Open a phase, below `above` or where it belongs; None where there is to be none."""
+    def enter(
+        self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any = None
+    ) -> Phase | None:
+        """Open a phase below `parent_scope`, or where it belongs; None if it is not recorded."""
         try:
-            return self._enter(kind, attrs, above)
+            return self._enter(kind, attrs, parent_scope)
         except BaseException as error:
             self.failed(error)
             return None
 
-    def _enter(self, kind: int, attrs: dict[str, Any] | None, above: Any) -> Phase | None:
+    def _enter(self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any) -> Phase | None:
         begun = now()
         context = _get()
-        if not state.recording or self.shared.is_over:
+        if not state.recording or self.torch_state.is_over:
             return None
-        if not self.shared.has_tasks and running_loop() is not None:
-            self.shared.divide()
+        if not self.torch_state.has_tasks and running_loop() is not None:
+            self.torch_state.use_task_trackers()
         if state.session is NO_SESSION:
-            # A forked child opens its session now, or turns out to be a loader's worker.
+            # A forked child opens its session now, unless it is a worker of a DataLoader.
             hooks.first()
             if not state.recording:
                 return None
@@ -165,19 +179,19 @@ class Tracker(OpenStep):
         current: Any = context.get(SCOPE_KEY) or state.session
         name = NAMES[kind & PLAIN]
         has_other = context.get(SPAN_KEY) is not current
-        is_fixed = above is not None
+        is_fixed = parent_scope is not None
         if has_other and not is_fixed:
-            current = innermost(context)  # a span of the program's own, if that is recorded
+            current = innermost(context)  # a span of the program, if that is recorded
         is_over = type(current) is Step and bool(current._until) and not is_fixed
         if is_over:
-            current = self._around_over(current)
-        if above is not None:
-            current = above
+            current = self._parent_after(current)
+        if parent_scope is not None:
+            current = parent_scope
         elif current is self.step:
-            # A phase that is folded is not the current scope, and what is in it lies there.
+            # A folded phase is not the current scope, but is the parent of what it contains.
             current = self.parent if self.open is None else self.open
             is_fixed = not has_other
-        elif current is not self.open and self._is_by_hand(current, name):
+        elif current is not self.open and self._is_opened_manually(current, name):
             self._note(kind & PLAIN)
             return None
         phase = _new(Phase)
@@ -190,13 +204,13 @@ class Tracker(OpenStep):
             self.clock.begin(phase)
         return phase
 
-    def _around_over(self, step: Any) -> Any:
-        """The parent of a phase in the context of a step that is over.
+    def _parent_after(self, step: Any) -> Any:
+        """Return the parent of a phase in the context of a step that is over.
 
-        A span that outlives its step restores the step's context when it is left.
+        A span that outlives its step restores the step's context when it ends.
         """
-        own = self.step
-        return own if own is not None and own._above is step._above else step._above
+        training = self.step
+        return training if training is not None and training._above is step._above else step._above
 
     def exit(
         self, phase: Phase, kind: int, error: BaseException | None = None, until: int = 0
@@ -218,13 +232,13 @@ class Tracker(OpenStep):
                     pass  # left in another context than entered
             self.inside = phase._before
             if error is not None:
-                kind = 0  # nothing follows from what failed
+                kind = 0  # a failed phase decides nothing
             elif kind == FORWARD:
                 self.was_forward = True
-            above: Any = phase._above
+            parent_scope: Any = phase._above
             iteration = self.iteration
             self.open = None
-            if above is self.parent and iteration is not None:
+            if parent_scope is self.parent and iteration is not None:
                 if kind == BACKWARD:
                     iteration.was_backward = True
                 elif kind == FORWARD:
@@ -237,38 +251,38 @@ class Tracker(OpenStep):
                     iteration.count(phase)
                     phase._end = end
             else:
-                self._place(phase, kind, above)
-            above._overhead += now() - end
+                self._place(phase, kind, parent_scope)
+            parent_scope._overhead += now() - end
         except BaseException as problem:
             self.failed(problem)
 
-    def _place(self, phase: Phase, kind: int, above: Any) -> None:
-        """Say when a phase that does not lie in the open step may be finished."""
-        others = self.passes.evaluation
-        bare = self.bare.iteration
-        if type(above) is Phase:
-            self.open = above
+    def _place(self, phase: Phase, kind: int, parent_scope: Any) -> None:
+        """Decide when a phase that is not a child of the open step may be finished."""
+        evaluation = self.passes.evaluation
+        loaderless = self.loaderless.iteration
+        if type(parent_scope) is Phase:
+            self.open = parent_scope
             self._note(kind)
             self.settle(phase)
-        elif others is not None and above is others.scope:
-            others.keep(phase)
+        elif evaluation is not None and parent_scope is evaluation.scope:
+            evaluation.keep(phase)
         elif kind == LOAD and self.batch is not None:
             self.batch.add(phase)
-        elif bare is not None and above is bare.step:
-            bare.add(phase)
-        elif self.passes.tails.takes(phase):
-            pass  # it belongs to a step that was over but for this
-        elif not self.bare.takes(phase, kind):
-            if type(above) is EnclosingSpan:
-                above.took()
+        elif loaderless is not None and parent_scope is loaderless.step:
+            loaderless.add(phase)
+        elif self.passes.pass_ends.takes(phase):
+            pass  # it belongs to the last step of an unfinished pass
+        elif not self.loaderless.takes(phase, kind):
+            if type(parent_scope) is EnclosingSpan:
+                parent_scope.took()
             self._note(kind)
-            own = self.passes.training
-            if own is not None and above is own.scope:
-                own.reached = max(own.reached, phase._until)
+            training = self.passes.training
+            if training is not None and parent_scope is training.scope:
+                training.reached = max(training.reached, phase._until)
             self.settle(phase)
 
     def drop(self, phase: Phase) -> None:
-        """Close a phase that turned out to be none."""
+        """Discard a phase that turned out not to be one."""
         try:
             leave(phase)
             if phase._stamps is not None:
@@ -282,7 +296,7 @@ class Tracker(OpenStep):
             self.failed(error)
 
     def _note(self, kind: int) -> None:
-        """Something ran that does not lie directly in the step: it counts all the same."""
+        """Note a phase that is not a child of the step: it still counts for the step."""
         if self.iteration is not None:
             if kind == BACKWARD:
                 self.iteration.was_backward = True
@@ -293,35 +307,35 @@ class Tracker(OpenStep):
         if kind == FORWARD:
             self.was_forward = True
 
-    def _is_by_hand(self, current: Any, name: str) -> bool:
-        """Whether a scope by hand, inside the step, has the phase's name.
+    def _is_opened_manually(self, current: Any, name: str) -> bool:
+        """Whether a scope that the program opened inside the step has the phase's name.
 
-        On the way it is seen whether the step itself is made by hand, inside of ours.
+        On the way, check whether the program opened the step itself inside the recorded one.
         """
         iteration = self.iteration
         is_step = False
-        above = current
-        while above._depth:
-            if iteration is not None and above is iteration.step:
+        parent_scope = current
+        while parent_scope._depth:
+            if iteration is not None and parent_scope is iteration.step:
                 if is_step:
                     self.passes.steps.yield_step()
                 return False
-            if not isinstance(above, Phase):
-                if above._name == name:
+            if not isinstance(parent_scope, Phase):
+                if parent_scope._name == name:
                     return True
-                is_step = is_step or above._name in STEPS
-            elif isinstance(above, LoaderPassSpan):
+                is_step = is_step or parent_scope._name in STEPS
+            elif isinstance(parent_scope, LoaderPassSpan):
                 return False
-            above = above._above
+            parent_scope = parent_scope._above
         return False
 
     def has_open(self, scope: Any) -> bool:
-        """Whether a step or a pass is one that it has opened."""
-        own, others = self.passes.training, self.passes.evaluation
+        """Whether `scope` is the open step of this tracker, or the scope of an open pass."""
+        training, evaluation = self.passes.training, self.passes.evaluation
         return (
             scope is self.step
-            or (own is not None and scope is own.scope)
-            or (others is not None and scope is others.scope)
+            or (training is not None and scope is training.scope)
+            or (evaluation is not None and scope is evaluation.scope)
         )
 
     def before_fetch(self, iterator: Any) -> Phase | None:
@@ -334,15 +348,15 @@ class Tracker(OpenStep):
             passes.is_busy = False
 
     def fetched(self, load: Phase, batch: Any) -> None:
-        """A fetch has given a batch."""
+        """Note the batch that a fetch returned."""
         try:
-            self.passes.uses.fetched(load, batch)
+            self.passes.prefetching.fetched(load, batch)
         except BaseException as error:
             self.failed(error)
 
-    def trains(self) -> None:
-        """A backward or an optimizer's step begins."""
+    def training_begins(self) -> None:
+        """Note that a backward or an optimizer step begins."""
         try:
-            self.passes.trains()
+            self.passes.training_begins()
         except BaseException as error:
             self.failed(error)

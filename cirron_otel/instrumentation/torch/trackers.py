@@ -1,4 +1,4 @@
-"""A tracker for every thread; if asyncio tasks train, for every task."""
+"""One tracker for each thread, and for each asyncio task if tasks train."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from ...sdk.phase import LoaderPassSpan, Step
 from ...sdk.state import CONTEXT, SCOPE_KEY
 from .kinds import LOAD
 from .recovery import finish
-from .shared import Shared
+from .shared import TorchState
 from .tracker import Tracker
 
 
 class Trackers(threading.local):
-    """The calling thread's tracker, as `t`."""
+    """The tracker of the calling thread is the attribute `t`."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self.t = Tracker(shared)
+    def __init__(self, torch_state: TorchState) -> None:
+        self._torch_state = torch_state
+        self.t = Tracker(torch_state)
         self._sentinel = _Sentinel(self.t)
-        shared.trackers.add(self.t)
-        shared.threads_changed()
-        shared.divide = self._divide
+        torch_state.trackers.add(self.t)
+        torch_state.threads_changed()
+        torch_state.use_task_trackers = self._use_task_trackers
 
-    def _divide(self) -> None:
-        """An event loop runs in the calling thread, and its tasks may train side by side."""
-        own = self.t
-        self._shared.has_tasks = True
-        self.__class__ = ByTask
+    def _use_task_trackers(self) -> None:
+        """Switch to one tracker for each task, since an event loop runs in the calling thread."""
+        thread_tracker = self.t
+        self._torch_state.has_tasks = True
+        self.__class__ = TaskTrackers
         task = _current_task()
         if task is not None:
-            self._tasks()[task] = own
+            self._tasks()[task] = thread_tracker
 
     def _tasks(self) -> Any:
-        """The calling thread's tasks that have a tracker."""
+        """Return the trackers of the calling thread's tasks."""
         tasks = self.__dict__.get("tasks")
         if tasks is None:
             tasks = self.__dict__["tasks"] = weakref.WeakKeyDictionary()
         return tasks
 
     def __reduce__(self) -> Any:
-        """A class that was pickled by value, by cloudpickle for one, records nothing elsewhere."""
-        return _Nobodys, ()
+        """Pickle as an object that records nothing, for classes pickled by value (cloudpickle)."""
+        return _InertTrackers, ()
 
     def renew(self) -> None:
-        """The calling thread is in no loop."""
-        self._sentinel._tracker = self.t = Tracker(self._shared)
-        self._shared.trackers.add(self.t)
-        self._shared.threads_changed()
+        """Give the calling thread a new tracker, which is in no loop."""
+        self._sentinel._tracker = self.t = Tracker(self._torch_state)
+        self._torch_state.trackers.add(self.t)
+        self._torch_state.threads_changed()
 
 
-class ByTask(Trackers):
+class TaskTrackers(Trackers):
     """The trackers of a program in which a hook ran in an event loop.
 
     A program without one keeps the class above, in which finding a tracker is one attribute.
@@ -62,17 +62,17 @@ class ByTask(Trackers):
     @property
     def t(self) -> Tracker:
         """The tracker whose step or pass is open in the current context, else the task's own."""
-        own: Tracker = self.__dict__["t"]
+        thread_tracker: Tracker = self.__dict__["t"]
         if asyncio._get_running_loop() is None:
-            return own
+            return thread_tracker
         context = CONTEXT.get()
-        last: Tracker = self.__dict__.get("last", own)
+        last: Tracker = self.__dict__.get("last", thread_tracker)
         if context is last.context:
             return last
         tasks = self._tasks()
-        found = self.__dict__["last"] = _around(context, [own, *tasks.values()]) or _of_task(
-            own, tasks
-        )
+        found = self.__dict__["last"] = _enclosing_tracker(
+            context, [thread_tracker, *tasks.values()]
+        ) or _of_task(thread_tracker, tasks)
         return found
 
     @t.setter
@@ -88,8 +88,8 @@ def _current_task() -> Any:
         return None
 
 
-def _around(context: Any, trackers: list[Tracker]) -> Tracker | None:
-    """The tracker that has opened the innermost step or pass around `context`, if that is open."""
+def _enclosing_tracker(context: Any, trackers: list[Tracker]) -> Tracker | None:
+    """Return the tracker that opened the innermost open step or pass around `context`."""
     scope = context.get(SCOPE_KEY)
     while scope is not None and scope._depth:
         if isinstance(scope, (Step, LoaderPassSpan)) and not scope._until:
@@ -98,35 +98,35 @@ def _around(context: Any, trackers: list[Tracker]) -> Tracker | None:
     return None
 
 
-def _of_task(own: Tracker, tasks: Any) -> Tracker:
-    """The current task's tracker, made if there is none; outside of a task the thread's."""
+def _of_task(thread_tracker: Tracker, tasks: Any) -> Tracker:
+    """Return the current task's tracker, created if necessary; outside a task, the thread's."""
     task = _current_task()
     if task is None:
-        return own
+        return thread_tracker
     found: Tracker | None = tasks.get(task)
     if found is None:
-        found = tasks[task] = Tracker(own.shared, own.passes.numbers)
-        own.shared.trackers.add(found)
+        found = tasks[task] = Tracker(thread_tracker.torch_state, thread_tracker.passes.numbers)
+        thread_tracker.torch_state.trackers.add(found)
         weakref.finalize(task, _task_over, found).atexit = False
     return found
 
 
 def _task_over(tracker: Tracker) -> None:
-    tracker.shared.trackers.discard(tracker)
+    tracker.torch_state.trackers.discard(tracker)
     finish(tracker)
 
 
-class _Nobodys:
-    """Stands for the trackers in another process: as if a fetch was always open."""
+class _InertTrackers:
+    """Replaces the trackers in another process. It behaves as if a fetch were always open."""
 
     class t:  # noqa: N801 - in the place of Trackers.t
-        """A tracker that is in something already."""
+        """A tracker with an open phase."""
 
         inside, is_plain = LOAD, False
 
 
 class _Sentinel:
-    """Dies with its thread."""
+    """Finishes the tracker of a thread when the thread ends."""
 
     __slots__ = ("_tracker",)
 
@@ -135,6 +135,6 @@ class _Sentinel:
 
     def __del__(self) -> None:
         tracker = self._tracker
-        tracker.shared.trackers.discard(tracker)
-        tracker.shared.threads_changed()
+        tracker.torch_state.trackers.discard(tracker)
+        tracker.torch_state.threads_changed()
         finish(tracker)

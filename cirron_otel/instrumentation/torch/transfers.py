@@ -1,8 +1,8 @@
-"""`h2d`: copies to a device, where there is one. Copies that follow one another are one scope.
+"""Records `h2d`: copies to a device, if there is one. Consecutive copies share one scope.
 
-It cannot be known of a copy whether another follows. So the scope of a run of copies ends with
-each of them, and is finished when something else was seen: at the next copy that does not follow,
-at the end of a step, or by the flush thread.
+When a copy ends, it is unknown whether another one follows. So the scope of consecutive copies ends
+with each of them, and is finished later: at the next copy that does not follow, at the end of a
+step, or by the flush thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ...sdk.scope import NO_SESSION
 from ...sdk.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
 from .kinds import NO_TRANSFER, TRANSFER
-from .shared import Shared
+from .shared import TorchState
 from .tracker import Tracker
 from .trackers import Trackers
 
 GAP_NS = 10_000_000
-"""A copy that begins later after the one before does not follow it: the loop did something else."""
+"""Maximal gap between consecutive copies: after more, the loop did something else."""
 _STALE_NS = 1_000_000_000
-"""After this the flush thread finishes a run: nothing follows it any more."""
+"""After this long the flush thread finishes the scope: no copy can follow any more."""
 
 _get = CONTEXT.get
 
@@ -35,30 +35,30 @@ _get = CONTEXT.get
 class Transfers:
     """Replaces `Tensor.to` and `Tensor.cuda`."""
 
-    def __init__(self, trackers: Trackers, shared: Shared, kinds: frozenset[str]) -> None:
-        """`kinds` are the types of devices that a copy to counts."""
-        self._trackers, self._shared = trackers, shared
+    def __init__(self, trackers: Trackers, torch_state: TorchState, kinds: frozenset[str]) -> None:
+        """`kinds` are the types of devices to which copies are recorded."""
+        self._trackers, self._torch_state = trackers, torch_state
         self._kinds = kinds
 
     def install(self, patches: Patches) -> None:
-        """Raises AttributeError where torch has them no more."""
+        """Replace the methods. Raises AttributeError if this torch lacks them."""
         import torch  # noqa: PLC0415
 
         for name in ("to", "cuda"):
             original = getattr(torch.Tensor, name)
-            patches.replace(torch.Tensor, name, Method(original, self._around(name, original)))
-        self._shared.step_over = self._before(self._shared.step_over)
+            patches.replace(torch.Tensor, name, Method(original, self._wrap(name, original)))
+        self._torch_state.on_step_end = self._before(self._torch_state.on_step_end)
 
-    def _before(self, step_over: Callable[[], None]) -> Callable[[], None]:
+    def _before(self, on_step_end: Callable[[], None]) -> Callable[[], None]:
         def over() -> None:
             copies = self._trackers.t.copies
             if copies is not None:
                 copies.over()
-            step_over()
+            on_step_end()
 
         return over
 
-    def _around(self, name: str, original: Any) -> Callable[..., Any]:
+    def _wrap(self, name: str, original: Any) -> Callable[..., Any]:
         import torch  # noqa: PLC0415
 
         trackers, kinds = self._trackers, self._kinds
@@ -90,20 +90,20 @@ class Transfers:
 
 
 def _follow(tracker: Tracker, tensor: Any, copy: Any) -> None:
-    """The copy is a part of the tensor's batch, where the pass fetches ahead. Raises nothing."""
+    """Add the copy to the tensor's batch, if the pass fetches ahead. Raises nothing."""
     try:
-        own = tracker.passes.training
-        if own is not None and own.pending is not None:
-            own.pending.moved(tensor, copy)
+        training = tracker.passes.training
+        if training is not None and training.unused is not None:
+            training.unused.moved(tensor, copy)
     except Exception as error:
         tracker.failed(error)
 
 
 class Method:
-    """A method of a class of C's that is replaced, and passes for it where it is looked up.
+    """Replaces a method of a class written in C, and passes for the original in look-ups.
 
-    What overrides `torch.Tensor.to` by `__torch_function__` finds functions in tables, which may
-    hold the original or this.
+    Code that overrides `torch.Tensor.to` by `__torch_function__` looks functions up in tables,
+    which may hold the original or this object.
     """
 
     def __init__(self, original: Any, function: Callable[..., Any]) -> None:
@@ -113,23 +113,23 @@ class Method:
         self._function = function
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The bound method."""
+        """Return the bound method."""
         return self if instance is None else MethodType(self._function, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the original returns."""
+        """Return the result of the original."""
         return self._function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is this, or the original."""
+        """Whether `other` is this object or the original."""
         return self is other or self.__wrapped__ == other
 
     def __hash__(self) -> int:
-        """That of the original."""
+        """Return the hash of the original."""
         return hash(self.__wrapped__)
 
     def __reduce__(self) -> Any:
-        """Pickled, it is the original."""
+        """Pickle as the original."""
         reduced: Any = self.__wrapped__.__reduce__()
         return reduced
 
@@ -137,25 +137,26 @@ class Method:
 _END: Any = Phase._end
 
 
-class Copies(Phase):
-    """The scope of copies that follow one another. While it may grow it is not finished, whoever
-    says so.
+class CopyRun(Phase):
+    """The scope of consecutive copies.
+
+    While more may follow, it is not finished, whoever calls `finish` or sets its end.
     """
 
     _tracker: Tracker
     _grows: list[bool]
-    """Empty when nothing follows any more; who empties it draws the conclusions."""
+    """Empty once no copy can follow. The thread that empties it finishes the scope."""
     _is_due: bool
-    """Whether it would be finished, but for what may follow."""
+    """Whether it would be finished if no more copies could follow."""
     _around: Any
     """The scope that is current between the copies."""
-    _begun: int
-    """Scopes begun in the thread up to now."""
+    _scopes_begun: int
+    """Number of scopes begun in the thread so far."""
 
     def opened(self, tracker: Tracker) -> None:
-        """It is open, and the first copy is made."""
+        """Note that the scope is open, and that its first copy runs."""
         self._tracker, self._grows, self._is_due = tracker, [True], False
-        self._around, self._begun = None, _begun()
+        self._around, self._scopes_begun = None, _scopes_begun()
 
     @property
     def _end(self) -> int:
@@ -170,7 +171,7 @@ class Copies(Phase):
             _END.__set__(self, end)
 
     def finish(self) -> None:
-        """It may be sealed, unless it may still grow."""
+        """Finish the scope, unless a copy may still follow."""
         if self._grows:
             self._is_due = True
         else:
@@ -180,13 +181,13 @@ class Copies(Phase):
         """Whether a copy now follows: nothing began or ended in this thread since the last one."""
         return (
             bool(self._grows)
-            and _begun() == self._begun
+            and _scopes_begun() == self._scopes_begun
             and _get().get(SCOPE_KEY, NO_SESSION) is self._around
             and now() - self._until <= GAP_NS
         )
 
     def follow(self, size: int) -> None:
-        """A copy that follows begins."""
+        """Begin a further copy."""
         attrs: Any = self._attrs
         attrs["copies"] += 1
         attrs["bytes"] += size
@@ -194,7 +195,7 @@ class Copies(Phase):
         self._tracker.inside |= TRANSFER
 
     def copied(self, error: BaseException | None = None) -> None:
-        """A copy is over."""
+        """End a copy."""
         try:
             if self._around is not None:
                 self._extend(error)
@@ -210,25 +211,25 @@ class Copies(Phase):
         tracker, iteration = self._tracker, self._tracker.iteration
         tracker.inside = self._before
         if not self._grows:
-            return  # the flush thread took it for over
+            return  # the flush thread has ended it
         if self._stamps is not None:
             tracker.clock.end(self)
-        above: Any = self._above
+        parent_scope: Any = self._above
         if (
             self._stamps is not None
             and iteration is not None
-            and (above is iteration.step or above is iteration.micro)
+            and (parent_scope is iteration.step or parent_scope is iteration.micro)
         ):
             iteration.stamp(self._stamps)
         self._until = now()
         if error is not None:
             self._fail(error)
         for some in (tracker.passes.evaluation, tracker.passes.training):
-            if some is not None and above is some.scope:
+            if some is not None and parent_scope is some.scope:
                 some.reached = max(some.reached, self._until)
 
     def over(self) -> None:
-        """Nothing follows. On any thread, if it is due."""
+        """Note that no copy follows. May be called on any thread once the scope is due."""
         try:
             self._grows.pop()
         except IndexError:
@@ -238,16 +239,16 @@ class Copies(Phase):
         if self._is_due:
             self._tracker.settle(self)
 
-    def look_after(self) -> None:
-        """On the flush thread: what nothing can follow any more is over."""
+    def finish_if_stale(self) -> None:
+        """On the flush thread, end the scope if no copy can follow any more."""
         if self._is_due and now() - self._until > _STALE_NS:
             self.over()
 
 
-def _begin(tracker: Tracker, size: int) -> Copies | None:
-    """The scope that a copy belongs to; None where it is to have none."""
+def _begin(tracker: Tracker, size: int) -> CopyRun | None:
+    """Return the scope that a copy belongs to; None if it is to have none."""
     try:
-        copies: Copies | None = tracker.copies
+        copies: CopyRun | None = tracker.copies
         if copies is not None:
             if copies.goes_on():
                 copies.follow(size)
@@ -256,7 +257,7 @@ def _begin(tracker: Tracker, size: int) -> Copies | None:
         phase: Any = tracker.enter(TRANSFER, {"copies": 1, "bytes": size})
         if phase is None:
             return None
-        phase.__class__ = Copies
+        phase.__class__ = CopyRun
         copies = tracker.copies = phase
         phase.opened(tracker)
         return copies
@@ -265,8 +266,8 @@ def _begin(tracker: Tracker, size: int) -> Copies | None:
         return None
 
 
-def _begun() -> int:
-    """Scopes that were begun in this thread so far."""
+def _scopes_begun() -> int:
+    """Return the number of scopes begun in this thread so far."""
     buffers = local.b
     return buffers.drawn - length_hint(buffers.ids)
 
@@ -275,14 +276,14 @@ def _size(
     tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kinds: frozenset[str], *,
     is_named: bool,
 ) -> int | None:  # fmt: skip
-    """The bytes of a copy to a device of the `kinds`; None where it is none."""
+    """Return the bytes of a copy to a device of the `kinds`; None if it is not such a copy."""
     try:
         if not (is_named or _goes_there(args, kwargs, kinds)) or tensor.device.type in kinds:
             return None
         try:
             return int(tensor.nbytes)
         except RuntimeError:
-            return 0  # a sparse tensor does not say
+            return 0  # the size of a sparse tensor is unknown
     except Exception as error:
         record_error("torch", error)
         return None

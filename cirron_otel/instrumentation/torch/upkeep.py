@@ -1,6 +1,6 @@
-"""`zero_grad`, `clip_grad` and `scheduler_step`: the small work between a step's large phases.
+"""Records `zero_grad`, `clip_grad` and `scheduler_step`: the work between a step's phases.
 
-`Scopes` also wraps the functions of checkpoints.py's and collectives.py's scopes.
+`ScopeWrapper` also wraps the functions of checkpoints.py and collectives.py.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from ...sdk.otel_span import SharedAttributes
 from ...sdk.state import state
 from ..patches import Patches
 from .kinds import CLIP_GRAD, NAMES, NO_UPKEEP, OPTIMIZER, PARTIAL, SCHEDULER, ZERO_GRAD
-from .left_open import interrupt
+from .left_open import end_partial_forward
 from .tracker import Tracker
 from .trackers import Trackers
 
 Attributes = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
-"""A scope's attributes, from the arguments of the call; None: the call is no scope."""
+"""Returns the attributes of a scope from the arguments of the call; None if the call is no scope.
+"""
 Ended = Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], None]
-"""Adds what is known at the end of the call to the attributes, from the same arguments."""
+"""Adds attributes that are known at the end of the call, from the same arguments."""
 
 
-class Scopes:
+class ScopeWrapper:
     """Wraps functions so that each outermost call is a scope of one kind."""
 
     def __init__(self, trackers: Trackers) -> None:
@@ -32,10 +33,10 @@ class Scopes:
 
         self._trackers, self._is_compiling = trackers, is_dynamo_compiling
 
-    def around(
+    def wrap(
         self, original: Any, kind: int, attributes: Attributes, ended: Ended | None = None
     ) -> Any:
-        """`original`, whose calls are scopes. Inside of a phase a call is a part of that."""
+        """Return `original`, wrapped. A call inside a phase is part of that phase."""
         trackers, is_compiling, name = self._trackers, self._is_compiling, NAMES[kind]
 
         @functools.wraps(original)
@@ -46,7 +47,7 @@ class Scopes:
             inside = tracker.inside
             if inside and not _is_free(tracker, inside):
                 return original(*args, **kwargs)
-            attrs = _of(attributes, args, kwargs)
+            attrs = _attributes_of(attributes, args, kwargs)
             if attrs is None:
                 return original(*args, **kwargs)
             if inside or not tracker.is_plain:
@@ -69,10 +70,10 @@ class Scopes:
 
 
 def _is_free(tracker: Tracker, inside: int) -> bool:
-    """Whether a call is none of a phase's parts, though something is open."""
+    """Whether a call is not part of a phase, although a phase is open."""
     try:
         if inside & PARTIAL:
-            interrupt(tracker)  # something else begins: the model's `forward` is over
+            end_partial_forward(tracker)  # a partial forward ends when something else begins
             inside = tracker.inside
         if inside & OPTIMIZER and not inside & NO_UPKEEP:
             stepping = tracker.stepping
@@ -82,7 +83,7 @@ def _is_free(tracker: Tracker, inside: int) -> bool:
     return not inside & NO_UPKEEP
 
 
-def _of(
+def _attributes_of(
     attributes: Attributes, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
     try:
@@ -102,13 +103,13 @@ def _add(
 
 
 def constant(**attrs: Any) -> Attributes:
-    """The same attributes for every call."""
+    """Return a function that gives every call the same attributes."""
     made = SharedAttributes(**attrs)
     return lambda _args, _kwargs: made
 
 
 def named(key: str) -> Attributes:
-    """The name of the class of a method's object, as the attribute `key`."""
+    """Return a function that puts the class name of a method's object into the attribute `key`."""
     known: dict[type, SharedAttributes] = {}
 
     def attributes(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def named(key: str) -> Attributes:
         found = known.get(kind)
         if found is None:
             if len(known) > _MOST_CLASSES:
-                known.clear()  # classes made one after the other
+                known.clear()  # a program that creates classes without end
             found = known[kind] = SharedAttributes({key: kind.__name__})
         return found
 
@@ -127,36 +128,36 @@ _MOST_CLASSES = 256
 
 
 class Upkeep:
-    """Gradients set to zero, gradients clipped, learning rates scheduled."""
+    """Hooks the functions that zero gradients, clip gradients and schedule learning rates."""
 
-    def __init__(self, scopes: Scopes, patches: Patches) -> None:
-        self._scopes, self._patches = scopes, patches
+    def __init__(self, wrapper: ScopeWrapper, patches: Patches) -> None:
+        self._wrapper, self._patches = wrapper, patches
 
     def zero_grad(self) -> None:
-        """Replace the two methods. Raises AttributeError where torch has changed."""
+        """Replace `zero_grad` in both classes. Raises AttributeError if torch has changed."""
         from torch.nn import Module  # noqa: PLC0415
         from torch.optim import Optimizer  # noqa: PLC0415
 
         for owner, key in ((Optimizer, "optimizer"), (Module, "module")):
-            made = self._scopes.around(owner.zero_grad, ZERO_GRAD, named(key))
+            made = self._wrapper.wrap(owner.zero_grad, ZERO_GRAD, named(key))
             self._patches.replace(owner, "zero_grad", made)
 
     def clip_grad(self) -> None:
-        """Replace the functions. Raises AttributeError where torch has changed."""
+        """Replace the functions. Raises AttributeError if torch has changed."""
         from torch.nn import utils  # noqa: PLC0415
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             original = getattr(utils, name)
-            made = self._scopes.around(original, CLIP_GRAD, constant(function=name))
+            made = self._wrapper.wrap(original, CLIP_GRAD, constant(function=name))
             self._patches.replace_function((utils.clip_grad, utils), name, made)
 
     def scheduler(self) -> None:
-        """Replace `step` where a class of schedulers has its own."""
+        """Replace `step` of each scheduler class that defines it."""
         from torch.optim import lr_scheduler  # noqa: PLC0415
 
         for owner in _classes(lr_scheduler.LRScheduler):
             if "step" in vars(owner):
-                made = self._scopes.around(owner.step, SCHEDULER, _scheduler)
+                made = self._wrapper.wrap(owner.step, SCHEDULER, _scheduler)
                 self._patches.replace(owner, "step", made)
 
 
@@ -171,7 +172,7 @@ _named_scheduler = named("scheduler")
 
 
 def _scheduler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """None for the step with which a scheduler is constructed."""
+    """Return the attributes; None for the step in a scheduler's constructor."""
     scheduler = args[0]
     if getattr(scheduler, "_step_count", 1) == 0 or getattr(scheduler, "_is_initial", False):
         return None

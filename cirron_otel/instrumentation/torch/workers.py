@@ -1,7 +1,7 @@
-"""The processes of a DataLoader: each with a session of its own, `fetch` and `collate` in it.
+"""Traces the workers of a DataLoader: each has a session of its own, with `fetch` and `collate`.
 
-Torch's loop of a worker is replaced by an object that opens the session, and then calls that loop.
-It is what a spawned process is given to run, too: such a process imports nothing of ours by itself.
+Torch's worker loop is replaced by an object that opens the session, then calls the original loop. A
+spawned process is started with this object, too, and so needs no import of its own.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 
 End = Callable[[], object]
 Open = Callable[[int], End]
-"""Opens the session of a worker, by its id, and returns what ends it. It may be pickled."""
+"""Opens the session of a worker, by its id, and returns the function that ends it. May be pickled.
+"""
 
 
 class Workers:
-    """Replaces the loops of torch's and of torchdata's workers."""
+    """Replaces the worker loops of torch and of torchdata."""
 
     def __init__(self, opening: Callable[[], Open], leave: Callable[[], None]) -> None:
-        """`opening` gives what opens a session; `leave` takes the parent's hooks off in a child."""
+        """`opening` returns what opens a session; `leave` removes the parent's hooks in a child."""
         self._opening, self._leave = opening, leave
 
     def install(self, patches: Patches) -> None:
-        """Raises AttributeError or ValueError where torch is not as expected."""
+        """Replace torch's loop. Raises AttributeError or ValueError if torch is not as expected."""
         from torch.utils.data._utils import worker  # noqa: PLC0415
 
         self.replace(patches, worker)
 
     def replace(self, patches: Patches, module: Any) -> None:
-        """Replace the loop that `module` starts its processes with. Raises as `install`."""
+        """Replace the loop with which `module` starts its processes. Raises as `install`."""
         original = getattr(module, NAME)
         at = list(inspect.signature(original).parameters).index("worker_id")
         made = WorkerLoop(module.__name__, at, self._opening, self._leave, original)
@@ -46,7 +47,7 @@ class Workers:
 
 
 class WorkerLoop:
-    """The loop of a worker, in a session."""
+    """The loop of a worker, run in a session."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class WorkerLoop:
         self._original = original
 
     def __reduce__(self) -> Any:
-        """For a spawned process, where the loop has its own name still."""
+        """Pickle for a spawned process, in which the original loop is found by name."""
         return spawned, (self._module, self._at, self._opening())
 
     def __call__(self, *args: Any) -> None:
-        """Torch's loop."""
+        """Run torch's loop in a session."""
         original = self._original or getattr(importlib.import_module(self._module), NAME)
         end = self._begin(args)
         try:
@@ -86,28 +87,28 @@ class WorkerLoop:
 
 
 def spawned(module: str, at: int, opened: Open) -> WorkerLoop:
-    """The loop as a spawned process gets it."""
+    """Return the loop for a spawned process."""
     return WorkerLoop(module, at, lambda: opened, _nothing)
 
 
 def watch_fetches(worker: int) -> None:
-    """From here on every batch that this process fetches is a scope. Raises AttributeError."""
+    """Record every batch that this process fetches from here on. Raises AttributeError."""
     from torch.utils.data._utils import fetch  # noqa: PLC0415
 
     fetches = Fetches(worker)
     for owner in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        owner.fetch = fetches.around(owner.fetch)
+        owner.fetch = fetches.wrap(owner.fetch)
 
 
 class Fetches:
-    """What one worker fetched."""
+    """Records the fetches of one worker."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._count = 0
 
-    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that fetches a batch in a scope."""
+    def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that fetches a batch in a scope."""
 
         def fetch(fetcher: Any, index: Any) -> Any:
             given = fetcher.collate_fn
@@ -119,7 +120,7 @@ class Fetches:
                 batch = original(fetcher, index)
             except StopIteration:
                 self._count -= 1
-                scope.drop()  # there was nothing left
+                scope.drop()  # nothing was left
                 scope.__exit__(None, None, None)
                 raise
             except BaseException as error:

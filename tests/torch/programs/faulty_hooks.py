@@ -38,8 +38,9 @@ GUARDS = {
     "loaders._is_none", "Modules.enter",
     "optimizers.begin_step", "optimizers.begin_plain", "optimizers.end_step",
     "recovery.start_over", "Tracker.enter", "Tracker.enter_plain", "Tracker.exit",
-    "Tracker.exit_plain", "Tracker.drop", "Tracker.trains", "OpenStep.failed", "loaders.exhausted",
-    "upkeep._is_free", "upkeep._of", "upkeep._add",
+    "Tracker.exit_plain", "Tracker.drop", "Tracker.training_begins", "OpenStep.failed",
+    "loaders.exhausted",
+    "upkeep._is_free", "upkeep._attributes_of", "upkeep._add",
     "Tracker.fetched",
 }  # fmt: skip
 """Those that keep errors from the loop: what they call is made to raise."""
