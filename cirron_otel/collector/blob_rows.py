@@ -9,7 +9,7 @@ from .. import exactjson
 from ..errors import TargetError, UsageError
 from ..exporter.errors import MisconfiguredError, RefusedError, UnreachableError
 from ..ids import is_id
-from ..receiver.whose import Headers
+from ..receiver.whose import TenantHeaders
 from ..storage import Storage
 from ..storage.database import quoted
 from ..storage.keys import bounded
@@ -27,7 +27,7 @@ class SnapshotRows:
     """Blob.uploader's `Rows` and `Whose`, in a storage; for one thread. Without one, no rows."""
 
     def __init__(
-        self, url: str | None, context: Context, headers_of: Callable[[str], Headers]
+        self, url: str | None, context: Context, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
         """It connects when there is something to be said. `headers_of` as for OwnedRows."""
         self._url, self._headers_of = url, headers_of

@@ -19,14 +19,18 @@ from ..spool.paths import SpoolPaths, batch_names
 from ..spool.state import make_state
 
 if TYPE_CHECKING:
-    from ..receiver.whose import Headers
+    from ..receiver.whose import TenantHeaders
 
 
 class BlobSender:
     """The store, what is pending, and the thread that uploads."""
 
     def __init__(
-        self, url: str, storage: str | None, context: Any, headers_of: Callable[[str], Headers]
+        self,
+        url: str,
+        storage: str | None,
+        context: Any,
+        headers_of: Callable[[str], TenantHeaders],
     ) -> None:
         """`storage` is the URL of the database whose rows are to say where tensors are.
 

@@ -12,7 +12,7 @@ from ..receiver.journal import DEFAULT_SEGMENT_BYTES
 from ..receiver.journal_files import GROUP_BYTES
 from . import descriptors
 from .exporter_options import CirronExporter, OtlpExporter
-from .options import CollectorOptions, Grpc, Http
+from .options import CollectorOptions, GrpcOptions, HttpOptions
 from .readiness import FRAME_BYTES
 from .targets import api_key, otlp_config
 from .values import FILE
@@ -175,16 +175,16 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
         yield from _unencrypted(f"exporters[{at}]", exporter)
 
 
-def wanted_connections(options: CollectorOptions) -> descriptors.Connections:
+def wanted_connections(options: CollectorOptions) -> descriptors.ConnectionLimits:
     """Return the configured limits of connections; 0 for a receiver that is off."""
     grpc, http = options.receivers.grpc, options.receivers.http
-    return descriptors.Connections(
+    return descriptors.ConnectionLimits(
         grpc=0 if grpc.address is None else grpc.max_connections,
         http=0 if http.address is None else http.max_connections,
     )
 
 
-def _exposure(path: str, receiver: Grpc | Http, is_guarded: bool) -> Iterator[str]:
+def _exposure(path: str, receiver: GrpcOptions | HttpOptions, is_guarded: bool) -> Iterator[str]:
     address = receiver.address
     if address is None or address.is_local:
         return

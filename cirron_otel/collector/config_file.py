@@ -58,7 +58,7 @@ def load_options(
     ConfigError with all that is wrong.
     """
     given = flags or {}
-    source = _Source("the configuration", {}, {}) if file is None else _read(Path(file))
+    source = _ConfigFile("the configuration", {}, {}) if file is None else _read(Path(file))
     expander = Expander(partial(expand, environ=os.environ if environ is None else environ))
     tree = expander.tree(source.tree)
     paths = {FLAGS[flag]: flag for flag in given}
@@ -78,7 +78,7 @@ def load_options(
     return Loaded(options, tuple(warnings_of(options)))
 
 
-class _Source(NamedTuple):
+class _ConfigFile(NamedTuple):
     """A file's values, and the line of each by its path."""
 
     name: str
@@ -105,7 +105,7 @@ def _with(tree: Any, path: list[str], value: str) -> Any:
     return {**tree, name: _with(tree.get(name), rest, value) if rest else value}
 
 
-def _read(path: Path) -> _Source:
+def _read(path: Path) -> _ConfigFile:
     """The values of a file. Raises ConfigError where there are none to be had."""
     name = str(path)
     text = _text(path)
@@ -119,7 +119,7 @@ def _read(path: Path) -> _Source:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         raise ConfigError([f"{name}{line} is no YAML: {_reason(error)}"]) from None
-    source = _Source(name, tree, lines)
+    source = _ConfigFile(name, tree, lines)
     if repeated:
         raise ConfigError([f"{name}:{line}: {path} stands there twice" for path, line in repeated])
     return source
@@ -139,7 +139,7 @@ def _text(path: Path) -> str:
         raise ConfigError([f"{path} {problem}"]) from None
 
 
-class _Level:
+class _OpenCollection:
     """A mapping or a list that is open while a file's events pass."""
 
     def __init__(self, path: str, *, is_mapping: bool) -> None:
@@ -153,7 +153,7 @@ def _places(text: str) -> tuple[dict[str, int], list[tuple[str, int]]]:
     """The line of each key and item, by its path; and the keys that a mapping has twice."""
     lines: dict[str, int] = {}
     repeated: list[tuple[str, int]] = []
-    levels: list[_Level] = []
+    levels: list[_OpenCollection] = []
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.CollectionEndEvent):
             levels.pop()
@@ -174,5 +174,7 @@ def _places(text: str) -> tuple[dict[str, int], list[tuple[str, int]]]:
             path, level.items = f"{level.path}[{level.items}]", level.items + 1
         lines.setdefault(path, line)
         if isinstance(event, yaml.CollectionStartEvent):
-            levels.append(_Level(path, is_mapping=isinstance(event, yaml.MappingStartEvent)))
+            levels.append(
+                _OpenCollection(path, is_mapping=isinstance(event, yaml.MappingStartEvent))
+            )
     return lines, repeated

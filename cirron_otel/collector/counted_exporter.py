@@ -1,27 +1,27 @@
-"""An exporter that counts the requests of one transport."""
+"""A consumer that counts the requests of one transport."""
 
 from __future__ import annotations
 
 import time
 
-from ..receiver.export import Answer, Exporter, Reason, RefusalError, Request
+from ..receiver.export import Consumer, ConsumeResult, Reason, ReceivedRequest, RefusalError
 from . import metrics as m
 from .metrics import Registry
 from .readiness import Readiness
 
 
-class CountedExporter:
-    """Passes requests on to another exporter, and counts them."""
+class CountingConsumer:
+    """Pass requests to another consumer, and count them."""
 
     def __init__(
-        self, inner: Exporter, registry: Registry, transport: str, readiness: Readiness
+        self, inner: Consumer, registry: Registry, transport: str, readiness: Readiness
     ) -> None:
         self._inner, self._registry, self._transport = inner, registry, transport
         self._readiness = readiness
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body that the inner exporter takes, bytes."""
+        """The largest body that the inner consumer accepts, bytes."""
         return self._inner.max_body_bytes
 
     def reserve(self, size: int) -> bool:
@@ -32,12 +32,12 @@ class CountedExporter:
         """Release `size` reserved bytes."""
         self._inner.release(size)
 
-    async def export(self, request: Request) -> Answer:
-        """Export and count a request. Raises RefusalError as the inner exporter does."""
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
+        """Consume and count a request. Raises RefusalError as the inner consumer does."""
         labels = (self._transport, request.signal.value)
         begun = time.monotonic()
         try:
-            answer = await self._inner.export(request)
+            answer = await self._inner.consume(request)
         except RefusalError as error:
             if error.reason is Reason.UNAVAILABLE:
                 self._readiness.note(is_kept=False)

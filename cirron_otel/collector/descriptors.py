@@ -20,7 +20,7 @@ _LARGEST: Final = 1 << 20
 """The largest limit that is set: some systems report an infinite limit and refuse to set it."""
 
 
-class Connections(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """The number of connections that each receiver may have."""
 
     grpc: int
@@ -50,16 +50,16 @@ def raise_limit() -> int:
     return _LARGEST if soft == resource.RLIM_INFINITY else soft
 
 
-def fitting(wanted: Connections, limit: int) -> Connections:
+def fitting(wanted: ConnectionLimits, limit: int) -> ConnectionLimits:
     """Return `wanted`, reduced in proportion if `limit` descriptors are too few for it."""
     room = limit - min(RESERVED, limit // 4)
     needed = wanted.descriptors
     if needed <= room:
         return wanted
-    return Connections(*(max(each * room // needed, 1 if each else 0) for each in wanted))
+    return ConnectionLimits(*(max(each * room // needed, 1 if each else 0) for each in wanted))
 
 
-def problem(wanted: Connections, limit: int) -> str:
+def problem(wanted: ConnectionLimits, limit: int) -> str:
     """Return a warning if `limit` descriptors are too few for `wanted`; else an empty string."""
     fits = fitting(wanted, limit)
     if fits == wanted:

@@ -110,7 +110,7 @@ EXPORTERS: Final[Mapping[str, type[Section]]] = {"otlp": OtlpExporter, "cirron":
 """By their `type`."""
 
 
-class MetricsPush(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MetricsPushOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The collector's own metrics over OTLP."""
 
     endpoint: Annotated[

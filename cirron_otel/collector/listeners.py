@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..receiver.auth import Gate, Tokens
+from ..receiver.auth import TokenGate, Tokens
 from ..receiver.blob_directory import DirectoryBlobs
 from ..receiver.journal_files import PARTS, intake_directory
 from . import descriptors
 from .checks import wanted_connections
-from .counted_exporter import CountedExporter
-from .options import CollectorOptions, ServerTls
+from .counted_exporter import CountingConsumer
+from .options import CollectorOptions, ServerTlsOptions
 from .refusal_counts import RefusalCounts
 
 if TYPE_CHECKING:
-    from ..receiver.export import Exporter
+    from ..receiver.export import Consumer
     from ..spool.paths import SpoolPaths
     from .metrics import Registry
     from .readiness import Readiness
@@ -27,7 +27,7 @@ class Listeners:
     def __init__(
         self,
         options: CollectorOptions,
-        exporter: Exporter,
+        exporter: Consumer,
         registry: Registry,
         readiness: Readiness,
         paths: SpoolPaths,
@@ -35,7 +35,7 @@ class Listeners:
         """Keep the arguments; `start` builds the receivers and makes them listen."""
         self._options, self._exporter = options, exporter
         self._registry, self._readiness, self._paths = registry, readiness, paths
-        self._gate = Gate(None)
+        self._gate = TokenGate(None)
         self._receivers: list[Any] = []
         self._reloads: list[Callable[[], None]] = []
         """Functions that read the certificates of one receiver again. They raise UsageError."""
@@ -84,8 +84,8 @@ class Listeners:
         self._receivers.append(receiver)
         self.addresses[name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _counted(self, transport: str) -> CountedExporter:
-        return CountedExporter(self._exporter, self._registry, transport, self._readiness)
+    def _counted(self, transport: str) -> CountingConsumer:
+        return CountingConsumer(self._exporter, self._registry, transport, self._readiness)
 
     def _grpc(self, connections: int) -> Any:
         from ..receiver.grpc_server import (  # noqa: PLC0415 - brings its library
@@ -123,7 +123,7 @@ class Listeners:
     def _http(self, connections: int, unready: Callable[[], str]) -> Any:
         from ..receiver.http_bodies import HttpLimits  # noqa: PLC0415 - brings its library
         from ..receiver.http_cors import Cors  # noqa: PLC0415
-        from ..receiver.http_server import Health, HttpReceiver  # noqa: PLC0415
+        from ..receiver.http_server import HttpReceiver, OperationEndpoints  # noqa: PLC0415
 
         own, address = self._options.receivers.http, self._options.receivers.http.address
         assert address is not None  # noqa: S101 - see start
@@ -141,7 +141,7 @@ class Listeners:
                 upload_bytes=options.limits.upload_bytes,
                 unfinished_bytes=options.spool.max_bytes // 2,
             ),
-            health=Health(
+            health=OperationEndpoints(
                 live=_alive if options.health.enabled else _disabled,
                 ready=unready if options.health.enabled else _disabled,
                 metrics=self._registry.render if options.metrics.prometheus else None,
@@ -153,7 +153,7 @@ class Listeners:
             staging=intake_directory(self._paths.state) / PARTS,
         )
 
-    def _context(self, tls: ServerTls | None) -> Any:
+    def _context(self, tls: ServerTlsOptions | None) -> Any:
         from ..receiver.tls import add_client_ca, reload_certificate, server_context  # noqa: PLC0415
 
         if tls is None:

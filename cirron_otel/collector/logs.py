@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
-from .options import Logs
+from .options import LogOptions
 from .secret import MASK
 
 FIELDS: Final = "fields"
@@ -197,7 +197,7 @@ class Logging:
 
     def __init__(
         self,
-        options: Logs,
+        options: LogOptions,
         secrets: Iterable[str] = (),
         *,
         stream: TextIO | None = None,
@@ -215,7 +215,7 @@ class Logging:
         logging.captureWarnings(True)
         self.apply(options)
 
-    def apply(self, options: Logs) -> None:
+    def apply(self, options: LogOptions) -> None:
         """Take a new level and format."""
         level = getattr(logging, options.level.upper())
         self._handler.setFormatter(Formatter(self.masking, options.format))

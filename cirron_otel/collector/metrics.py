@@ -31,7 +31,7 @@ BLOBS: Final = "blobs"
 """The name of the store of snapshot files in metrics and logs."""
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How a metric behaves."""
 
     COUNTER = "counter"
@@ -44,19 +44,19 @@ class Metric(NamedTuple):
 
     name: str
     """As Prometheus sees it; a counter has `_total` behind it there."""
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     meaning: str
     unit: str = ""
     """As UCUM writes it."""
 
 
-def _metric(name: str, kind: Kind, labels: str, meaning: str, unit: str = "1") -> Metric:
+def _metric(name: str, kind: MetricKind, labels: str, meaning: str, unit: str = "1") -> Metric:
     return Metric(_PREFIX + name, kind, tuple(labels.split()), meaning, unit)
 
 
-_counter = partial(_metric, kind=Kind.COUNTER)
-_gauge = partial(_metric, kind=Kind.GAUGE)
+_counter = partial(_metric, kind=MetricKind.COUNTER)
+_gauge = partial(_metric, kind=MetricKind.GAUGE)
 
 RECEIVED_REQUESTS = _counter(
     "received_requests", labels="transport signal", meaning="Requests that were acknowledged"
@@ -84,7 +84,7 @@ DUPLICATES = _counter(
 )
 REQUEST_SECONDS = _metric(
     "request_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "transport signal",
     "From the arrival of a request to its acknowledgement",
     "s",
@@ -247,7 +247,7 @@ class Registry:
         if before is None or before[0] == unless:
             return
         del self._others[process]
-        _sum(self._ended, before[1], (Kind.COUNTER, Kind.HISTOGRAM))
+        _sum(self._ended, before[1], (MetricKind.COUNTER, MetricKind.HISTOGRAM))
 
     def totals(self) -> dict[Metric, list[tuple[Labels, list[float]]]]:
         """The sum over all processes, every metric in the order of METRICS."""
@@ -255,7 +255,7 @@ class Registry:
         total: _Values = {}
         with self._lock:
             for values in (self._own, self._ended, *(each for _, each in self._others.values())):
-                _sum(total, values, tuple(Kind))
+                _sum(total, values, tuple(MetricKind))
         found: dict[Metric, list[tuple[Labels, list[float]]]] = {each: [] for each in METRICS}
         for (name, labels), value in sorted(total.items()):
             found[_BY_NAME[name]].append((labels, value))
@@ -267,13 +267,13 @@ class Registry:
 
         for metric, values in self.totals().items():
             about = (metric.name, metric.meaning)
-            if metric.kind is Kind.HISTOGRAM:
+            if metric.kind is MetricKind.HISTOGRAM:
                 histogram = core.HistogramMetricFamily(*about, labels=metric.labels)
                 for labels, (seconds, *counts) in values:
                     histogram.add_metric(labels, list(_cumulated(counts)), seconds)
                 yield histogram
                 continue
-            is_counter = metric.kind is Kind.COUNTER
+            is_counter = metric.kind is MetricKind.COUNTER
             kind = core.CounterMetricFamily if is_counter else core.GaugeMetricFamily
             family = kind(*about, labels=metric.labels)
             for labels, (value,) in values:
@@ -304,7 +304,7 @@ def _read(values: object) -> _Values:
     try:
         for name, labels, numbers in values:  # type: ignore[attr-defined]
             metric = _BY_NAME[name]
-            size = len(BOUNDS) + 2 if metric.kind is Kind.HISTOGRAM else 1
+            size = len(BOUNDS) + 2 if metric.kind is MetricKind.HISTOGRAM else 1
             if len(labels) != len(metric.labels) or len(numbers) != size:
                 raise ValueError(name)
             found[name, tuple(map(str, labels))] = [float(number) for number in numbers]
@@ -313,7 +313,7 @@ def _read(values: object) -> _Values:
     return found
 
 
-def _sum(total: _Values, more: _Values, kinds: Iterable[Kind]) -> None:
+def _sum(total: _Values, more: _Values, kinds: Iterable[MetricKind]) -> None:
     for key, values in more.items():
         if _BY_NAME[key[0]].kind in kinds:
             before = total.get(key)

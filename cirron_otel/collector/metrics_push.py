@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from ..errors import MissingExtraError
-from .exporter_options import MetricsPush
-from .metrics import BOUNDS, Kind, Labels, Metric, Registry
+from .exporter_options import MetricsPushOptions
+from .metrics import BOUNDS, Labels, Metric, MetricKind, Registry
 from .targets import metrics_endpoint
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 class MetricsPusher:
     """A thread that pushes; `stop` ends it with one last push."""
 
-    def __init__(self, registry: Registry, options: MetricsPush) -> None:
+    def __init__(self, registry: Registry, options: MetricsPushOptions) -> None:
         """Raises MissingExtraError where OpenTelemetry's OTLP exporters are not installed."""
         self._registry = registry
         self._interval = options.interval_s
@@ -63,7 +63,7 @@ class MetricsPusher:
                 _logger.warning("metrics were not pushed: %s", type(error).__name__)
 
 
-def _exporter(options: MetricsPush) -> MetricExporter:
+def _exporter(options: MetricsPushOptions) -> MetricExporter:
     headers = {name: value.reveal() for name, value in options.headers.items()}
     endpoint = metrics_endpoint(options)
     try:
@@ -107,7 +107,7 @@ def _data(
     cumulative = sdk.AggregationTemporality.CUMULATIVE
     start = registry.started_ns
     labelled = [(dict(zip(metric.labels, labels, strict=True)), found) for labels, found in values]
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         histograms = [
             sdk.HistogramDataPoint(
                 labels,
@@ -124,6 +124,6 @@ def _data(
         ]
         return sdk.Histogram(histograms, cumulative)
     points = [sdk.NumberDataPoint(labels, start, now, found[0]) for labels, found in labelled]
-    if metric.kind is Kind.COUNTER:
+    if metric.kind is MetricKind.COUNTER:
         return sdk.Sum(points, cumulative, is_monotonic=True)
     return sdk.Gauge(points)

@@ -23,7 +23,7 @@ from ..config.parsing import (
     one_of,
 )
 from ..receiver.headers import KEPT_HEADERS
-from .exporter_options import CirronExporter, MetricsPush, OtlpExporter
+from .exporter_options import CirronExporter, MetricsPushOptions, OtlpExporter
 from .secret import Secret, SecretUrl
 from .section import SECONDS, Section
 from .values import (
@@ -37,7 +37,7 @@ from .values import (
     MOMENT,
     ORIGINS,
     SECRETS,
-    Address,
+    ListenAddress,
     between,
 )
 
@@ -47,7 +47,7 @@ _MESSAGE = between(SIZE, 1024, 2**31 - 1)
 PASSED: Final = KEPT_HEADERS
 
 
-class Spool(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SpoolOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where batches are kept."""
 
     directory: Annotated[
@@ -59,7 +59,7 @@ class Spool(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 100_000_000_000
 
 
-class ServerTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerTlsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The certificate of a server; the files are PEM."""
 
     cert: Annotated[Path, Key(FILE, "the server's certificate, and those that it was issued by")]
@@ -70,7 +70,7 @@ class ServerTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Keepalive(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeepaliveOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How gRPC keeps connections, and ends them."""
 
     time_s: Annotated[
@@ -93,21 +93,21 @@ class Keepalive(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 30.0
 
 
-class Grpc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GrpcOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """OTLP over gRPC."""
 
     address: Annotated[
-        Address | None,
+        ListenAddress | None,
         Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
-    ] = Address("localhost", 4317)
-    tls: ServerTls | None = None
+    ] = ListenAddress("localhost", 4317)
+    tls: ServerTlsOptions | None = None
     max_concurrent_streams: Annotated[
         int, Key(integer(1), "requests that a connection may have open", "requests")
     ] = 256
     max_connections: Annotated[
         int, Key(integer(1), "connections at the same time", "connections")
     ] = 1000
-    keepalive: Keepalive = msgspec.field(default_factory=Keepalive)
+    keepalive: KeepaliveOptions = msgspec.field(default_factory=KeepaliveOptions)
 
 
 class CorsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,14 +135,14 @@ class CorsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = None
 
 
-class Http(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HttpOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """OTLP over HTTP, Cirron's batches and snapshot files, health and metrics."""
 
     address: Annotated[
-        Address | None,
+        ListenAddress | None,
         Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
-    ] = Address("localhost", 4318)
-    tls: ServerTls | None = None
+    ] = ListenAddress("localhost", 4318)
+    tls: ServerTlsOptions | None = None
     max_connections: Annotated[
         int, Key(integer(1), "connections at the same time", "connections")
     ] = 1000
@@ -152,7 +152,7 @@ class Http(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cors: CorsOptions = msgspec.field(default_factory=CorsOptions)
 
 
-class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AuthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may send. With neither key anybody may."""
 
     tokens: Annotated[
@@ -165,7 +165,7 @@ class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Headers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HeaderOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Headers of requests that are kept with them."""
 
     pass_: Annotated[
@@ -174,7 +174,7 @@ class Headers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = msgspec.field(default=PASSED, name="pass")
 
 
-class Signals(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SignalOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What becomes of signals beside traces."""
 
     logs: Annotated[
@@ -196,17 +196,17 @@ class Signals(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "refuse"
 
 
-class Receivers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReceiverOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is received, where, and from whom."""
 
-    grpc: Grpc = msgspec.field(default_factory=Grpc)
-    http: Http = msgspec.field(default_factory=Http)
-    auth: Auth = msgspec.field(default_factory=Auth)
-    headers: Headers = msgspec.field(default_factory=Headers)
-    signals: Signals = msgspec.field(default_factory=Signals)
+    grpc: GrpcOptions = msgspec.field(default_factory=GrpcOptions)
+    http: HttpOptions = msgspec.field(default_factory=HttpOptions)
+    auth: AuthOptions = msgspec.field(default_factory=AuthOptions)
+    headers: HeaderOptions = msgspec.field(default_factory=HeaderOptions)
+    signals: SignalOptions = msgspec.field(default_factory=SignalOptions)
 
 
-class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is taken at most."""
 
     request_bytes: Annotated[
@@ -235,7 +235,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     upload_bytes: Annotated[int, Key(SIZE, "the largest snapshot file", "bytes")] = 64 * 1024**3
 
 
-class Dedup(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DedupOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How duplicates are known."""
 
     hours: Annotated[
@@ -248,7 +248,7 @@ class Dedup(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 24.0
 
 
-class Context(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ContextOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What rows are stored under where neither the resource nor a header says it."""
 
     workspace: Annotated[str, Key(TEXT, "`workspaceId`", at_once=True)] = "default"
@@ -260,7 +260,7 @@ class Context(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str | None, Key(TEXT, "`modelId`", at_once=True)] = None
 
 
-class Storage(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The database with the platform's tables."""
 
     url: Annotated[
@@ -296,10 +296,10 @@ class Storage(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             at_once=True,
         ),
     ] = None
-    context: Context = msgspec.field(default_factory=Context)
+    context: ContextOptions = msgspec.field(default_factory=ContextOptions)
 
 
-class Blobs(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BlobOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where snapshot files go."""
 
     url: Annotated[
@@ -308,20 +308,20 @@ class Blobs(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Health(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HealthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether the collector lives, and takes requests, on the HTTP receiver."""
 
     enabled: Annotated[bool, Key(BOOLEAN, "answer `/health` and `/ready`")] = True
 
 
-class Metrics(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MetricsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The collector's own metrics."""
 
     prometheus: Annotated[bool, Key(BOOLEAN, "answer `/metrics` on the HTTP receiver")] = True
-    otlp: MetricsPush | None = None
+    otlp: MetricsPushOptions | None = None
 
 
-class Logs(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the collector writes on stderr."""
 
     level: Annotated[
@@ -341,16 +341,16 @@ class Logs(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class CollectorOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All options of one collector, each with a value that is right."""
 
-    spool: Spool = msgspec.field(default_factory=Spool)
-    receivers: Receivers = msgspec.field(default_factory=Receivers)
-    limits: Limits = msgspec.field(default_factory=Limits)
-    dedup: Dedup = msgspec.field(default_factory=Dedup)
-    storage: Storage = msgspec.field(default_factory=Storage)
-    blobs: Blobs = msgspec.field(default_factory=Blobs)
+    spool: SpoolOptions = msgspec.field(default_factory=SpoolOptions)
+    receivers: ReceiverOptions = msgspec.field(default_factory=ReceiverOptions)
+    limits: LimitOptions = msgspec.field(default_factory=LimitOptions)
+    dedup: DedupOptions = msgspec.field(default_factory=DedupOptions)
+    storage: StorageOptions = msgspec.field(default_factory=StorageOptions)
+    blobs: BlobOptions = msgspec.field(default_factory=BlobOptions)
     exporters: tuple[OtlpExporter | CirronExporter, ...] = ()
-    health: Health = msgspec.field(default_factory=Health)
-    metrics: Metrics = msgspec.field(default_factory=Metrics)
-    logs: Logs = msgspec.field(default_factory=Logs)
+    health: HealthOptions = msgspec.field(default_factory=HealthOptions)
+    metrics: MetricsOptions = msgspec.field(default_factory=MetricsOptions)
+    logs: LogOptions = msgspec.field(default_factory=LogOptions)
     drain_s: Annotated[
         float,
         Key(

@@ -9,7 +9,7 @@ from itertools import groupby
 from .. import semconv
 from ..exporter.batch_target import Receipt, SealedBatch
 from ..exporter.config import TENANT_HEADER
-from ..receiver.whose import Headers
+from ..receiver.whose import TenantHeaders
 from ..storage import whose
 from ..storage.target import StorageTarget
 
@@ -24,7 +24,7 @@ _ATTRIBUTES = {
 """What headers say; of two that say the same the later one counts."""
 
 
-def context_of(headers: Headers, context: whose.Context) -> whose.Context:
+def context_of(headers: TenantHeaders, context: whose.Context) -> whose.Context:
     """Whose rows are that came with `headers`: these go before what a resource says.
 
     A header comes from who sent it, or from the proxy that let him in; what is in the body anybody
@@ -39,7 +39,7 @@ class OwnedRows(StorageTarget):
     """Stores batches as those of whoever sent them."""
 
     def __init__(
-        self, url: str, context: whose.Context, headers_of: Callable[[str], Headers]
+        self, url: str, context: whose.Context, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
         """`headers_of` gives what came with a batch, by its name. Raises as StorageTarget does."""
         super().__init__(url, context)

@@ -26,14 +26,14 @@ from ..pipeline.export_stats import ExportStats
 from ..pipeline.indexed import IndexedTarget
 from ..pipeline.sessions import SessionIndex
 from ..receiver.headers import FIELD_VALUE
-from ..receiver.whose import Headers, tenant_of
+from ..receiver.whose import TenantHeaders, tenant_of
 from ..spool.blobs import BlobKey, tenant_key, tenant_of_directory
 from ..translator.encode import Options
 
 _MOST_PUSHERS = 32
 """Connections that are kept: one for each set of headers, those used last."""
 
-HeadersOf = Callable[[str], Headers]
+HeadersOf = Callable[[str], TenantHeaders]
 """The headers that came with what is in a batch, by its file's name."""
 
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -46,7 +46,7 @@ class _Lanes:
         """`names` are the headers that are forwarded."""
         self.names, self.headers_of = frozenset(names), headers_of
 
-    def headers(self, name: str) -> Headers:
+    def headers(self, name: str) -> TenantHeaders:
         """Return the headers that are forwarded with a batch.
 
         Raises RefusedError if a request cannot carry them.
@@ -67,7 +67,7 @@ class _Lanes:
         except TargetError:  # reported when the batch is sent
             return ""
 
-    def named(self, headers: Headers) -> Headers:
+    def named(self, headers: TenantHeaders) -> TenantHeaders:
         """Return those of `headers` that are forwarded."""
         return tuple(each for each in headers if each[0] in self.names)
 
@@ -94,7 +94,7 @@ class PassingOtlp(IndexedTarget):
         super().__init__(config, options, index, stats)
         self._config, self._passed = config, _Lanes(names, headers_of)
         self.lane_of = self._passed.lane_of
-        self._pushers: OrderedDict[Headers, Pusher] = OrderedDict({(): self._pusher})
+        self._pushers: OrderedDict[TenantHeaders, Pusher] = OrderedDict({(): self._pusher})
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Send one batch; see BatchTarget."""
@@ -104,7 +104,7 @@ class PassingOtlp(IndexedTarget):
         with _of_one_lane(headers):
             return super().send(batches)
 
-    def _pusher_for(self, headers: Headers) -> Pusher:
+    def _pusher_for(self, headers: TenantHeaders) -> Pusher:
         pusher = self._pushers.get(headers)
         if pusher is None:
             config = replace(self._config, headers={**self._config.headers, **dict(headers)})
@@ -124,7 +124,7 @@ class PassingOtlp(IndexedTarget):
 class PassingCirron(CirronTarget):
     """A Cirron endpoint that gets the headers of the batches that it gets."""
 
-    tenants: Callable[[], Mapping[str, Headers]] = staticmethod(dict)
+    tenants: Callable[[], Mapping[str, TenantHeaders]] = staticmethod(dict)
     """Returns the headers of each known tenant, by its id; see `Whose.tenants`."""
     _lanes = _Lanes((), lambda _: ())
     _passed: Mapping[str, str] = {}
@@ -138,7 +138,7 @@ class PassingCirron(CirronTarget):
         """Forward the headers `names`; `headers_of` returns all headers of a batch, by its name."""
         self._lanes = _Lanes(names, headers_of)
 
-    def headers_of(self, name: str) -> Headers:
+    def headers_of(self, name: str) -> TenantHeaders:
         """Return all headers that were received with a batch."""
         return self._lanes.headers_of(name)
 
@@ -151,7 +151,7 @@ class PassingCirron(CirronTarget):
         """Whether any headers are forwarded."""
         return bool(self._lanes.names)
 
-    def with_headers(self, headers: Headers) -> contextlib.AbstractContextManager[None]:
+    def with_headers(self, headers: TenantHeaders) -> contextlib.AbstractContextManager[None]:
         """Send those of `headers` that are forwarded with each request inside the context."""
         return self._with(dict(self._lanes.named(headers)))
 
@@ -191,7 +191,7 @@ class PassingBlobs:
     def __init__(self, target: PassingCirron, blobs: BlobSink) -> None:
         """`blobs` uploads one file to `target`."""
         self._target, self._blobs = target, blobs
-        self._tenants: Mapping[str, Headers] = {}
+        self._tenants: Mapping[str, TenantHeaders] = {}
 
     def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
         """Return the files that a batch names, as they are stored for its tenant."""
@@ -218,7 +218,7 @@ class PassingBlobs:
 
 
 @contextlib.contextmanager
-def _of_one_lane(headers: Headers) -> Iterator[None]:
+def _of_one_lane(headers: TenantHeaders) -> Iterator[None]:
     """Turn an answer 431 (headers too large) into a refusal of the batch with these headers."""
     try:
         yield

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..receiver.journal import DEFAULT_SEGMENT_BYTES, Journal
+from ..receiver.journal import DEFAULT_SEGMENT_BYTES, IntakeJournal
 from ..receiver.journal_files import MAX_HEAD_BYTES, Position
 
 FRAME_BYTES = MAX_HEAD_BYTES + 1024
@@ -25,7 +25,7 @@ class Readiness:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: IntakeJournal,
         max_bytes: int,
         is_translating: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
@@ -62,7 +62,7 @@ class Readiness:
         return room < max(self._max_bytes * _LITTLE, needed)
 
 
-class _Mark(NamedTuple):
+class _JournalMark(NamedTuple):
     end: Position
     frames: int
     at: float
@@ -73,12 +73,12 @@ class Untranslated:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._marks: deque[_Mark] = deque()
+        self._marks: deque[_JournalMark] = deque()
         self._kept = self._done = 0
 
     def begin(self, end: Position) -> None:
         """The journal reaches `end` at the start: an earlier collector left something there."""
-        self._marks.append(_Mark(end, 0, self._clock()))
+        self._marks.append(_JournalMark(end, 0, self._clock()))
 
     def keep(self, end: Position, frames: int) -> None:
         """The journal reaches `end` now, with so many requests since the start."""
@@ -87,7 +87,7 @@ class Untranslated:
         if len(self._marks) >= _MOST_MARKS:  # every other one tells enough
             self._marks = deque([*self._marks][::2])
         self._kept = frames
-        self._marks.append(_Mark(end, frames, self._clock()))
+        self._marks.append(_JournalMark(end, frames, self._clock()))
 
     def reach(self, position: Position) -> None:
         """All before `position` is in the spool."""

@@ -13,7 +13,7 @@ from ..errors import CirronOtelError
 
 if TYPE_CHECKING:
     from ..storage import Storage
-    from .options import Storage as Options
+    from .options import StorageOptions as Options
 
 logger = logging.getLogger(__name__)
 

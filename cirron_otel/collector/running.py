@@ -12,8 +12,8 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import CirronOtelError
-from ..receiver.intake import Intake, IntakeLimits, Signals
-from ..receiver.journal import Journal
+from ..receiver.intake import Intake, IntakeLimits, SignalPolicy
+from ..receiver.journal import IntakeJournal
 from ..receiver.journal_files import intake_directory
 from ..spool.paths import target_spool
 from ..spool.state import make_state
@@ -39,7 +39,7 @@ _LATE_S = 10.0
 """Translation does not yield the CPU to other processes after requests waited this long."""
 
 
-class Collector:
+class CollectorService:
     """One collector: `start`, then `serve` until it is told to end."""
 
     def __init__(self, options: CollectorOptions) -> None:
@@ -51,7 +51,7 @@ class Collector:
         self._pusher: Any = None
         self._untranslated = Untranslated()
         self._wake: asyncio.Task[None] | None = None
-        self._journal: Journal
+        self._journal: IntakeJournal
         self._translator: Translator
         self._listeners: Listeners | None = None
 
@@ -63,7 +63,7 @@ class Collector:
         self.registry.before = self._measure
         make_state(self._paths.state)
         directory = intake_directory(self._paths.state)
-        self._journal = Journal(directory, max_bytes=options.limits.journal_bytes)
+        self._journal = IntakeJournal(directory, max_bytes=options.limits.journal_bytes)
         self._translator = Translator(options, self.registry, self._untranslated.reach)
         self._translator.on_damage = self._journal.roll
         self._readiness = Readiness(
@@ -199,11 +199,11 @@ class Collector:
         await self._journal.close()
 
 
-def _intake(options: CollectorOptions) -> tuple[IntakeLimits, Signals]:
+def _intake(options: CollectorOptions) -> tuple[IntakeLimits, SignalPolicy]:
     limits, signals = options.limits, options.receivers.signals
     return (
         IntakeLimits(limits.request_bytes, limits.request_elements, limits.in_flight_bytes),
-        Signals(signals.logs, signals.metrics),
+        SignalPolicy(signals.logs, signals.metrics),
     )
 
 
@@ -226,7 +226,7 @@ async def run(
         loop.add_signal_handler(number, told.set)
     hung_up = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-    collector = Collector(options)
+    collector = CollectorService(options)
     if not await _started(collector, told):
         return 1 if collector.has_taken else 0
     announce(collector.addresses)
@@ -244,7 +244,7 @@ async def run(
         return 1
 
 
-async def _started(collector: Collector, told: asyncio.Event) -> bool:
+async def _started(collector: CollectorService, told: asyncio.Event) -> bool:
     """Start it; False where it was told to end before it had."""
     starting = asyncio.create_task(collector.start())
     ending = asyncio.create_task(told.wait())

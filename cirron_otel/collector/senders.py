@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from .. import semconv
 from .._version import SDK_VERSION
 from ..errors import UsageError
-from ..receiver.whose import Whose
+from ..receiver.whose import TenantStore
 from ..spool.paths import SpoolPaths
 from . import metrics as m
 from .counting import DATABASE
@@ -30,7 +30,7 @@ from .walking import leaves
 if TYPE_CHECKING:
     from ..exporter.batch_target import BatchTarget
     from .blob_sender import BlobSender
-    from .options import CollectorOptions, Context
+    from .options import CollectorOptions, ContextOptions
     from .owned_rows import OwnedRows
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 class Senders:
     """All of a collector's; for one thread."""
 
-    def __init__(self, options: CollectorOptions, owners: Whose, registry: Registry) -> None:
+    def __init__(self, options: CollectorOptions, owners: TenantStore, registry: Registry) -> None:
         """`owners` knows what came with a batch; `registry` counts.
 
         Raises UsageError, and MissingExtraError where a library is not there.
@@ -206,7 +206,7 @@ def _end(senders: list[Sender], ended: Callable[[], None]) -> None:
 
 
 def _prepared(
-    options: CollectorOptions, owners: Whose, registry: Registry
+    options: CollectorOptions, owners: TenantStore, registry: Registry
 ) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
     """The exporters, and what starts each."""
     made: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
@@ -221,7 +221,7 @@ def _prepared(
 def _starter(
     exporter: OtlpExporter | CirronExporter,
     path: str,
-    owners: Whose,
+    owners: TenantStore,
     registry: Registry,
     max_bytes: int | None,
 ) -> Callable[[SpoolPaths], Sender]:
@@ -245,7 +245,7 @@ def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def storage_context(context: Context) -> Any:
+def storage_context(context: ContextOptions) -> Any:
     """Whose rows are where the resource does not say it."""
     from ..storage import whose  # noqa: PLC0415 - see above
 
@@ -259,7 +259,7 @@ def storage_context(context: Context) -> Any:
     return whose.Context({key: value for key, value in told.items() if value is not None})
 
 
-def _cirron(exporter: CirronExporter, path: str, owners: Whose) -> Any:
+def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:
     from .passing import PassingCirron  # noqa: PLC0415 - brings its own
 
     target = PassingCirron(

@@ -9,7 +9,7 @@ from ..config.engine import TextFileError, read_text_file
 from ..errors import UsageError
 from ..exporter.cirron_http import CirronSettings
 from ..exporter.config import TENANT_HEADER, Compression, OtlpConfig, Protocol, Settings
-from .exporter_options import CirronExporter, ClientTls, MetricsPush, OtlpExporter
+from .exporter_options import CirronExporter, ClientTls, MetricsPushOptions, OtlpExporter
 from .values import HEADERS
 
 _MAX_FILE_BYTES = 64 * 1024
@@ -81,7 +81,7 @@ def name_of(exporter: OtlpExporter | CirronExporter) -> str:
     return " ".join(filter(None, (exporter.type, exporter.endpoint, tenant)))
 
 
-def metrics_endpoint(push: MetricsPush) -> str:
+def metrics_endpoint(push: MetricsPushOptions) -> str:
     """Where metrics are pushed: the whole URL over HTTP."""
     return push.endpoint if push.protocol == "grpc" else with_path(push.endpoint, "/v1/metrics")
 

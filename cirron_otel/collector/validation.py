@@ -63,13 +63,13 @@ def read_options(
 
     `where` gives the words with which a problem at a path begins.
     """
-    reader = _Reader(where)
+    reader = _TreeReader(where)
     found = reader.section(CollectorOptions, tree, "")
     problems += reader.problems
     return None if reader.problems else found
 
 
-class _Reader:
+class _TreeReader:
     """Reads a tree; a wrong value leaves a problem, and None in its place."""
 
     def __init__(self, where: Callable[[str], str]) -> None:

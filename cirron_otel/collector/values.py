@@ -48,7 +48,7 @@ _CREDENTIALS = frozenset(
 _MAX_ITEMS = 1000
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where a server listens."""
 
     host: str
@@ -67,7 +67,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _address(value: object) -> Address | None:
+def _address(value: object) -> ListenAddress | None:
     if value is False:  # YAML's `off`
         return None
     text = TEXT.parse(value)
@@ -80,7 +80,7 @@ def _address(value: object) -> Address | None:
         raise ValueError
     if not _PORT.fullmatch(port) or int(port) > 65_535:
         raise ValueError
-    return Address(host, int(port))
+    return ListenAddress(host, int(port))
 
 
 ADDRESS = Parser("HOST:PORT", 'HOST:PORT, as in localhost:4317 or "[::1]:4317", or off', _address)

@@ -15,7 +15,7 @@ from .secret import Secret
 from .section import Section
 from .substitution import below
 from .validation import fields_of
-from .values import ADDRESS, Address
+from .values import ADDRESS, ListenAddress
 
 S = TypeVar("S", bound=Section)
 
@@ -60,7 +60,7 @@ def tree_of(section: Section) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return tree_of(value)
-    if isinstance(value, Secret | Path | Address):
+    if isinstance(value, Secret | Path | ListenAddress):
         return str(value)
     if isinstance(value, datetime):
         return value.isoformat()

@@ -29,7 +29,7 @@ from ..errors import CirronOtelError, InputError, TargetError
 from ..receiver.journal_files import GROUP_BYTES, PARTS, Position, intake_directory
 from ..receiver.seen import Seen
 from ..receiver.translation import Done, Translation
-from ..receiver.whose import FILE_NAME, Whose, tenant_of
+from ..receiver.whose import FILE_NAME, TenantStore, tenant_of
 from ..spool.blobs import BlobKey, tenant_key
 from ..spool.dead_letters import dead_letter_names
 from ..spool.eviction import Beside
@@ -88,7 +88,7 @@ class Worker:
         )
         self._evicted = 0
         seen = Seen(directory / "seen.sqlite")
-        self._owners = Whose(self._paths.state / FILE_NAME)
+        self._owners = TenantStore(self._paths.state / FILE_NAME)
         self._translation = Translation(
             directory,
             self._writer,

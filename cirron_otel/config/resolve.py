@@ -12,7 +12,7 @@ from .engine import DEFAULT, Candidate, masked_repr, read_option
 from .options import NOT_GIVEN, OPTIONS, Config, NotGiven, Option
 from .sources import (
     USER_FILE,
-    Source,
+    OptionSource,
     SourceError,
     find_project_file,
     from_environment,
@@ -59,7 +59,7 @@ def resolve(
     home = home or _of_process(Path.home)
     problems: list[str] = []
     # In the order of sources.py.
-    attempts: list[tuple[str, Callable[[], Source | None]]] = [
+    attempts: list[tuple[str, Callable[[], OptionSource | None]]] = [
         ("what was given to profile()", lambda: _given(given, problems)),
         ("config= of profile()", lambda: from_mapping(config, " in config= of profile()")),
         ("what was given to Cirron()", lambda: from_mapping(instance, "= of Cirron()")),
@@ -117,7 +117,7 @@ def _project_name(path: object) -> str:
     return "cirron.yaml" if path is None or path is NOT_GIVEN else "the file of path="
 
 
-def _project(path: object, cwd: Path) -> Source | None:
+def _project(path: object, cwd: Path) -> OptionSource | None:
     if path is None or path is NOT_GIVEN:
         found = find_project_file(cwd)
         return None if found is None else _named(found, from_project_file)
@@ -129,7 +129,7 @@ def _project(path: object, cwd: Path) -> Source | None:
     return _named(cwd / name, from_project_file)
 
 
-def _user(home: Path | None) -> Source | None:
+def _user(home: Path | None) -> OptionSource | None:
     if home is None:
         return None
     path = home / USER_FILE
@@ -137,14 +137,14 @@ def _user(home: Path | None) -> Source | None:
     return from_user_file(path) if os.access(path, os.F_OK) else None
 
 
-def _named(path: Path, read: Callable[[Path], Source]) -> Source:
+def _named(path: Path, read: Callable[[Path], OptionSource]) -> OptionSource:
     try:
         return read(path)
     except SourceError as error:
         raise SourceError(f", {path}, {error}") from None
 
 
-def _given(given: object, problems: list[str]) -> Source:
+def _given(given: object, problems: list[str]) -> OptionSource:
     source = from_mapping(given, _OF_PROFILE)
     known = {option.name for option in OPTIONS}
     unknown = [name for name in source.values if name not in known]
@@ -152,7 +152,9 @@ def _given(given: object, problems: list[str]) -> Source:
     return source
 
 
-def _tried(name: str, read: Callable[[], Source | None], problems: list[str]) -> Source | None:
+def _tried(
+    name: str, read: Callable[[], OptionSource | None], problems: list[str]
+) -> OptionSource | None:
     try:
         return read()
     except SourceError as error:
@@ -164,7 +166,9 @@ def _tried(name: str, read: Callable[[], Source | None], problems: list[str]) ->
     return None
 
 
-def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tuple[Any, str, bool]:
+def _value(
+    option: Option, sources: Sequence[OptionSource], problems: list[str]
+) -> tuple[Any, str, bool]:
     """Return the value of `option`, its place, and whether an invalid one was skipped."""
 
     def candidates() -> Iterator[Candidate]:
@@ -186,7 +190,7 @@ def _value(option: Option, sources: Sequence[Source], problems: list[str]) -> tu
     return value, place, bool(rejected)
 
 
-def _misplaced(option: Option, source: Source) -> str:
+def _misplaced(option: Option, source: OptionSource) -> str:
     where = option.variable
     if option.key.in_user_file:
         where += f" or ~/{USER_FILE}"

@@ -26,7 +26,7 @@ _TABLE = "default"
 _LINE = re.compile(r"\(at line ([0-9]+),")
 
 
-class Source(NamedTuple):
+class OptionSource(NamedTuple):
     """One place, and what stands there by the name of the option."""
 
     values: Mapping[str, object]
@@ -56,23 +56,23 @@ class SourceError(Exception):
     """A place that cannot be used; the text says why, as the end of a sentence about it."""
 
 
-def from_mapping(found: object, what: str) -> Source:
+def from_mapping(found: object, what: str) -> OptionSource:
     """What a call gave. Raises SourceError where `found` is no mapping."""
     if found is None or found is NOT_GIVEN:
-        return Source({}, what)
+        return OptionSource({}, what)
     if not isinstance(found, Mapping):
         raise SourceError(f"is a {type(found).__name__}: expected a dict")
-    return Source(dict(found), what)
+    return OptionSource(dict(found), what)
 
 
-def from_environment(environ: Mapping[str, str]) -> Source:
+def from_environment(environ: Mapping[str, str]) -> OptionSource:
     """The variables; an empty one counts as unset (OpenTelemetry's rule for its own)."""
     values: dict[str, object] = {
         option.name: value
         for option in OPTIONS
         if (value := environ.get(option.variable, "").strip())
     }
-    return Source(values, "", is_environment=True)
+    return OptionSource(values, "", is_environment=True)
 
 
 def find_project_file(cwd: Path) -> Path | None:
@@ -84,16 +84,16 @@ def find_project_file(cwd: Path) -> Path | None:
     return None
 
 
-def from_project_file(path: Path) -> Source:
+def from_project_file(path: Path) -> OptionSource:
     """The `profiling:` block of `path`. Raises SourceError where there is none to be had."""
     is_json = path.suffix.lower() == ".json"
     whole = _parsed(path, _load_json if is_json else _load_yaml)
-    return Source(_table(whole, _BLOCK), f" in {path}", is_project=True)
+    return OptionSource(_table(whole, _BLOCK), f" in {path}", is_project=True)
 
 
-def from_user_file(path: Path) -> Source:
+def from_user_file(path: Path) -> OptionSource:
     """The `[default]` table of `path`. Raises SourceError where there is none to be had."""
-    return Source(_table(_parsed(path, _load_toml), _TABLE), f" in {path}", is_user_file=True)
+    return OptionSource(_table(_parsed(path, _load_toml), _TABLE), f" in {path}", is_user_file=True)
 
 
 def _is_file(path: Path) -> bool:

@@ -94,7 +94,7 @@ class Tokens:
         return f"Tokens({len(self._given) + len(self._of_file)} of them)"
 
 
-class Gate:
+class TokenGate:
     """Lets in whom its tokens let in, and everybody where it has none; they may be replaced."""
 
     def __init__(self, tokens: Tokens | None) -> None:

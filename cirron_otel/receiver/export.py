@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 
-class Signal(Enum):
+class ReceivedSignal(Enum):
     """What a request is about."""
 
     TRACES = "traces"
@@ -22,7 +22,7 @@ class Signal(Enum):
     """A batch of the Cirron wire schema."""
 
 
-class Encoding(Enum):
+class BodyEncoding(Enum):
     """How its body is written."""
 
     PROTOBUF = "protobuf"
@@ -30,11 +30,11 @@ class Encoding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReceivedRequest:
     """A request as it is to be kept: the very bytes, decompressed."""
 
-    signal: Signal
-    encoding: Encoding
+    signal: ReceivedSignal
+    encoding: BodyEncoding
     body: bytes
     received_ns: int
     """When it arrived, Unix ns."""
@@ -43,7 +43,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ConsumeResult:
     """It is kept: what is left to be said to the client."""
 
     rejected: int = 0
@@ -85,10 +85,10 @@ class RefusalError(Exception):
         self.reason, self.message, self.retry_after_s = reason, message, retry_after_s
 
 
-class Exporter(Protocol):
+class Consumer(Protocol):
     """What all servers hand their requests to; it is called in the servers' event loop."""
 
-    async def export(self, request: Request) -> Answer:
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
         """Keep it: when this returns, the request outlives a power cut.
 
         Raises RefusalError where it is not kept; nothing else.

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..errors import InputError
-from .export import Exporter, Reason, RefusalError
-from .grpc_turns import Turns
+from .export import Consumer, Reason, RefusalError
+from .grpc_turns import CallTurns
 from .inflating import finished, inflater, too_large
 from .snappy import STREAM
 
@@ -38,8 +38,8 @@ class Reservation:
     and not: else a call that has all the room to itself might not fit, and be sent for ever.
     """
 
-    def __init__(self, exporter: Exporter) -> None:
-        self._exporter = exporter
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
         self._size = 0
 
     def __enter__(self) -> Self:
@@ -51,20 +51,22 @@ class Reservation:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._exporter.release(self._size)
+        self._consumer.release(self._size)
         self._size = 0
 
     def add(self, size: int) -> None:
         """Raise RefusalError where there is no room."""
-        more = min(self._size + size, self._exporter.max_body_bytes) - self._size
+        more = min(self._size + size, self._consumer.max_body_bytes) - self._size
         if more <= 0:
             return
-        if not self._exporter.reserve(more):
+        if not self._consumer.reserve(more):
             raise RefusalError(Reason.BUSY, "too many requests are in flight: send again later")
         self._size += more
 
 
-async def receive(context: Any, turns: Turns, timeout_s: float, reservation: Reservation) -> bytes:
+async def receive(
+    context: Any, turns: CallTurns, timeout_s: float, reservation: Reservation
+) -> bytes:
     """The message of a call, as it came.
 
     At most as many are being received as `turns` lets, for their size is known only when they are

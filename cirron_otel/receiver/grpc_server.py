@@ -20,13 +20,13 @@ import grpc.aio
 
 from ..errors import TargetError
 from .auth import Auth
-from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
+from .export import BodyEncoding, Consumer, Reason, ReceivedRequest, ReceivedSignal, RefusalError
 from .grpc_bodies import Reservation, coding_of, inflated, receive
 from .grpc_front import Front, target_error
 from .grpc_socket import PrivateSocket
 from .grpc_status import answer_bytes, status_of
 from .grpc_tls import GrpcTls
-from .grpc_turns import Turns
+from .grpc_turns import CallTurns
 from .headers import KEPT_HEADERS, KeptHeaders, only_value
 from .http2_headers import ENCODING
 from .refusals import NO_SIGNAL, Observer, Refused, ignore
@@ -39,9 +39,9 @@ _UNAUTHENTICATED = "expected the header `authorization: Bearer …`, with a toke
 _METHODS = {
     f"/opentelemetry.proto.collector.{package}.v1.{service}/Export": signal
     for package, service, signal in (
-        ("trace", "TraceService", Signal.TRACES),
-        ("metrics", "MetricsService", Signal.METRICS),
-        ("logs", "LogsService", Signal.LOGS),
+        ("trace", "TraceService", ReceivedSignal.TRACES),
+        ("metrics", "MetricsService", ReceivedSignal.METRICS),
+        ("logs", "LogsService", ReceivedSignal.LOGS),
     )
 }
 
@@ -83,7 +83,7 @@ class GrpcReceiver:
 
     def __init__(
         self,
-        exporter: Exporter,
+        consumer: Consumer,
         *,
         host: str = "127.0.0.1",
         port: int = 4317,
@@ -100,12 +100,12 @@ class GrpcReceiver:
         `sockets` is a directory for gRPC's socket if the temporary directory cannot be used.
         """
         self._refused, self._sockets = refused, sockets
-        self._exporter, self._auth, self._tls = exporter, auth, tls
+        self._consumer, self._auth, self._tls = consumer, auth, tls
         self._host, self._port = host, port
         self._limits = limits or GrpcLimits()
         self.pass_on(headers)
-        reads = self._limits.reading_bytes // max(exporter.max_body_bytes, 1)
-        self._turns = Turns(
+        reads = self._limits.reading_bytes // max(consumer.max_body_bytes, 1)
+        self._turns = CallTurns(
             max(reads, _FEWEST_READS), self._limits.quick_s, self._limits.patience_s
         )
         self._server: grpc.aio.Server | None = None
@@ -159,7 +159,7 @@ class GrpcReceiver:
         limits = self._limits
         options = [
             ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", self._exporter.max_body_bytes),
+            ("grpc.max_receive_message_length", self._consumer.max_body_bytes),
             ("grpc.per_message_decompression", 0),
             # What a stream may send before it is read: a fixed size, or gRPC lets it grow to MiB.
             ("grpc.http2.bdp_probe", 0),
@@ -176,14 +176,14 @@ class GrpcReceiver:
             ]
         return options
 
-    async def _export(self, signal: Signal, context: Any) -> bytes:
+    async def _export(self, signal: ReceivedSignal, context: Any) -> bytes:
         metadata = tuple(context.invocation_metadata() or ())
         try:
             self._authenticate(metadata)
             coding = coding_of([value for name, value in metadata if name == ENCODING])
             kept = self._kept.select(metadata)
-            with Reservation(self._exporter) as reservation:
-                answer = await self._exporter.export(
+            with Reservation(self._consumer) as reservation:
+                answer = await self._consumer.consume(
                     await self._request(signal, kept, coding, context, reservation)
                 )
         except RefusalError as error:
@@ -209,17 +209,17 @@ class GrpcReceiver:
 
     async def _request(
         self,
-        signal: Signal,
+        signal: ReceivedSignal,
         kept: dict[str, str],
         coding: str,
         context: Any,
         reservation: Reservation,
-    ) -> Request:
+    ) -> ReceivedRequest:
         timeout_s = self._limits.read_timeout_s
         body = await receive(context, self._turns, timeout_s, reservation)
         received_ns = time.time_ns()
-        body = await inflated(body, coding, self._exporter.max_body_bytes, reservation)
-        return Request(signal, Encoding.PROTOBUF, body, received_ns, kept)
+        body = await inflated(body, coding, self._consumer.max_body_bytes, reservation)
+        return ReceivedRequest(signal, BodyEncoding.PROTOBUF, body, received_ns, kept)
 
     def _unknown(self, method: str) -> None:
         message = f"no method {method[:_LONGEST_SHOWN]!a} is served"
@@ -234,7 +234,7 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __init__(
         self,
-        export: Callable[[Signal, Any], Awaitable[bytes]],
+        export: Callable[[ReceivedSignal, Any], Awaitable[bytes]],
         unknown: Callable[[str], None],
     ) -> None:
         """`unknown` is called with the name of each method that is not served."""
@@ -252,7 +252,9 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return handler
 
 
-def _bound(export: Callable[[Signal, Any], Awaitable[bytes]], signal: Signal) -> Any:
+def _bound(
+    export: Callable[[ReceivedSignal, Any], Awaitable[bytes]], signal: ReceivedSignal
+) -> Any:
     async def handle(_messages: Any, context: Any) -> bytes:
         return await export(signal, context)
 

@@ -9,7 +9,7 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from .export import Answer, Reason, RefusalError
+from .export import ConsumeResult, Reason, RefusalError
 
 _CODES = {
     Reason.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -29,7 +29,7 @@ _LONGEST_MESSAGE = 1000
 """Characters: clients take 8 KiB of trailing metadata, percent-encoded."""
 
 
-def answer_bytes(answer: Answer) -> bytes:
+def answer_bytes(answer: ConsumeResult) -> bytes:
     """The serialised response of any of the services: they are the same on the wire."""
     if not answer.rejected and not answer.message:
         return b""

@@ -25,7 +25,7 @@ class _Read:
     limit: asyncio.Timeout
 
 
-class Turns:
+class CallTurns:
     """So many calls are read at the same time; others wait, those of each connection in turn.
 
     A read that takes longer than `quick_s` is late. While calls wait, half of the reads may be

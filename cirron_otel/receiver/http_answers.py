@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..otlp.wire import LEN, VARINT, encode_varint
-from .export import Answer, Encoding, Reason, RefusalError, Signal
+from .export import BodyEncoding, ConsumeResult, Reason, ReceivedSignal, RefusalError
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 
-_MEDIA_TYPES = {Encoding.PROTOBUF: PROTOBUF, Encoding.JSON: JSON}
+_MEDIA_TYPES = {BodyEncoding.PROTOBUF: PROTOBUF, BodyEncoding.JSON: JSON}
 
 _STATUSES = {
     Reason.INVALID: 400,
@@ -67,9 +67,9 @@ _RETRY_AFTER_S = 1
 """Where the intake does not say when to come again."""
 
 _REJECTED = {
-    Signal.TRACES: "rejectedSpans",
-    Signal.METRICS: "rejectedDataPoints",
-    Signal.LOGS: "rejectedLogRecords",
+    ReceivedSignal.TRACES: "rejectedSpans",
+    ReceivedSignal.METRICS: "rejectedDataPoints",
+    ReceivedSignal.LOGS: "rejectedLogRecords",
 }
 
 _UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
@@ -114,14 +114,14 @@ def of_refusal(error: RefusalError) -> HttpError:
     return HttpError(status, error.message, headers, reason=error.reason.value)
 
 
-def error_reply(error: HttpError, encoding: Encoding) -> Reply:
+def error_reply(error: HttpError, encoding: BodyEncoding) -> Reply:
     """A google.rpc.Status, which in JSON is what Cirron's clients read as well.
 
     With a 400 it has a BadRequest as its detail, as OTLP asks for ("Bad Data").
     """
     code = _CODES.get(error.status, 2)
     is_bad = error.status == 400
-    if encoding is Encoding.PROTOBUF:
+    if encoding is BodyEncoding.PROTOBUF:
         body = _number(1, code) + _text(2, error.message)
         if is_bad:
             violations = _bytes(1, _text(2, error.message))
@@ -135,10 +135,10 @@ def error_reply(error: HttpError, encoding: Encoding) -> Reply:
     return Reply(error.status, body, _MEDIA_TYPES[encoding], error.headers)
 
 
-def otlp_reply(answer: Answer, signal: Signal, encoding: Encoding) -> Reply:
+def otlp_reply(answer: ConsumeResult, signal: ReceivedSignal, encoding: BodyEncoding) -> Reply:
     """An Export…ServiceResponse; `partial_success` only where it says something."""
     is_partial = bool(answer.rejected or answer.message)
-    if encoding is Encoding.PROTOBUF:
+    if encoding is BodyEncoding.PROTOBUF:
         body = b""
         if is_partial:
             partial = _number(1, answer.rejected) + _text(2, answer.message)
@@ -152,7 +152,7 @@ def otlp_reply(answer: Answer, signal: Signal, encoding: Encoding) -> Reply:
     return Reply(200, body, _MEDIA_TYPES[encoding])
 
 
-def cirron_reply(answer: Answer) -> Reply:
+def cirron_reply(answer: ConsumeResult) -> Reply:
     """202 and the batch's id; the same for a batch that was there already."""
     told = {"batch_id": answer.batch_id}
     if answer.message:

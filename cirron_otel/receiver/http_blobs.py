@@ -28,7 +28,7 @@ _EXPIRE_S = 600.0
 _logger = logging.getLogger(__name__)
 
 
-class BlobStore(Protocol):
+class UploadStore(Protocol):
     """Where the files end up; called in the server's event loop.
 
     RefusalError is answered as it says, and an OSError as UNAVAILABLE.
@@ -56,7 +56,7 @@ class _Part(NamedTuple):
 class Uploads:
     """Answers PUT and HEAD for one store."""
 
-    def __init__(self, store: BlobStore, limits: HttpLimits, staging: Path | None = None) -> None:
+    def __init__(self, store: UploadStore, limits: HttpLimits, staging: Path | None = None) -> None:
         """Parts are taken where there is a directory `staging` to keep them until all are there."""
         self._store, self._limits = store, limits
         self._room = UploadRoom(limits.unfinished_bytes)

@@ -12,7 +12,7 @@ from typing import Self
 from aiohttp import web
 
 from ..errors import InputError
-from .export import Exporter, Reason, RefusalError
+from .export import Consumer, Reason, RefusalError
 from .http_answers import HttpError
 from .http_content import content_coding
 from .inflating import CODINGS, Inflater, finished, inflater, too_large
@@ -59,16 +59,16 @@ class HttpLimits:
 class Room:
     """The bytes of one request that count as in flight; a context manager that frees them."""
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         """Nothing is held yet."""
-        self._exporter, self._size = exporter, 0
+        self._consumer, self._size = consumer, 0
 
     def hold(self, size: int) -> None:
         """Hold `size` bytes in all, or more where more are held; RefusalError without room."""
         more = size - self._size
         if more <= 0:
             return
-        if not self._exporter.reserve(more):
+        if not self._consumer.reserve(more):
             raise RefusalError(Reason.BUSY, "too many bytes are in flight: try again later")
         self._size = size
 
@@ -82,15 +82,15 @@ class Room:
         traceback: TracebackType | None,
     ) -> None:
         size, self._size = self._size, 0
-        self._exporter.release(size)
+        self._consumer.release(size)
 
 
 class Bodies:
     """Reads bodies for one server."""
 
-    def __init__(self, exporter: Exporter, limits: HttpLimits) -> None:
+    def __init__(self, consumer: Consumer, limits: HttpLimits) -> None:
         """`exporter` says how large a body may be, and has the room for it."""
-        self._exporter, self._limits = exporter, limits
+        self._consumer, self._limits = consumer, limits
 
     async def read(self, request: web.BaseRequest, room: Room) -> bytes:
         """The whole body, decompressed, held in `room`.
@@ -99,7 +99,7 @@ class Bodies:
         broken off, or a coding that is not known.
         """
         codec = _codec(request)
-        largest = self._exporter.max_body_bytes
+        largest = self._consumer.max_body_bytes
         announced = request.content_length or 0
         if announced > largest + (_SLACK if codec else 0):
             raise too_large(largest)
@@ -141,10 +141,10 @@ class Bodies:
         return rest if not body else bytes(body) + rest
 
     def _is_scarce(self) -> bool:
-        size = min(_SPARE_BYTES, self._exporter.max_body_bytes)
-        if not self._exporter.reserve(size):
+        size = min(_SPARE_BYTES, self._consumer.max_body_bytes)
+        if not self._consumer.reserve(size):
             return True
-        self._exporter.release(size)
+        self._consumer.release(size)
         return False
 
 

@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 
-from .export import Encoding
+from .export import BodyEncoding
 from .http_answers import HttpError, Reply, error_reply
 from .http_bodies import HttpLimits
 from .refusals import NO_SIGNAL, Refused
@@ -44,7 +44,7 @@ def response_of(reply: Reply) -> web.Response:
     return response
 
 
-class _Request(web.BaseRequest):
+class _HttpRequest(web.BaseRequest):
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         response.headers.pop("Server", None)
 
@@ -56,13 +56,13 @@ def _request(
     writer: AbstractStreamWriter,
     task: asyncio.Task[None],
 ) -> web.BaseRequest:
-    return _Request(message, payload, protocol, writer, task, asyncio.get_running_loop())
+    return _HttpRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
 class _Connection(web.RequestHandler):
     __slots__ = ("_owner",)
 
-    def __init__(self, owner: Connections, **options: Any) -> None:
+    def __init__(self, owner: ConnectionFactory, **options: Any) -> None:
         super().__init__(owner, **options)
         self._owner = owner
 
@@ -101,12 +101,12 @@ class _Connection(web.RequestHandler):
                 400, "expected an HTTP/1.1 request, found something else", reason="malformed"
             )
         self._owner.refused(Refused(NO_SIGNAL, error.reason, str(error.status), error.message))
-        response = response_of(error_reply(error, Encoding.JSON))
+        response = response_of(error_reply(error, BodyEncoding.JSON))
         response.force_close()
         return response
 
 
-class Connections(web.Server):
+class ConnectionFactory(web.Server):
     """Makes a connection for each client; `loop.create_server` calls it."""
 
     def __init__(

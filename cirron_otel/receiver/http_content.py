@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from .export import Encoding, Reason, RefusalError, Signal
+from .export import BodyEncoding, Reason, ReceivedSignal, RefusalError
 from .http_answers import JSON, PROTOBUF, HttpError
 
 _OTLP_KEYS = frozenset(("resourceSpans", "resource_spans"))
@@ -24,16 +24,16 @@ _LONGEST_SHOWN = 60
 _OPENING, _CLOSING, _COMMA, _QUOTE = frozenset(b"{["), frozenset(b"}]"), ord(","), ord('"')
 
 
-def encoding_of(content_type: str | None) -> Encoding:
+def encoding_of(content_type: str | None) -> BodyEncoding:
     """How a body is written that comes with this Content-Type; HttpError 415 for any other."""
     media_type, _, parameters = (content_type or "").partition(";")
     media_type = media_type.strip().lower()
     if media_type == PROTOBUF:
-        return Encoding.PROTOBUF
+        return BodyEncoding.PROTOBUF
     if media_type == JSON:
         charset = re.search(r"charset\s*=\s*\"?([^\s\";]*)", parameters, re.IGNORECASE)
         if charset is None or charset[1].lower() in ("utf-8", "utf8", "us-ascii"):
-            return Encoding.JSON
+            return BodyEncoding.JSON
         raise HttpError(415, f"expected JSON in UTF-8, found {_shown(charset[1])}")
     found = _shown(media_type) if media_type else "none"
     raise HttpError(415, f"expected the Content-Type {PROTOBUF} or {JSON}, found {found}")
@@ -52,7 +52,7 @@ def content_coding(values: list[str]) -> str:
     return codings[0] if codings else "identity"
 
 
-def json_signal(body: bytes) -> Signal:
+def json_signal(body: bytes) -> ReceivedSignal:
     """Whether JSON that came to `/v1/traces` is OTLP or a Cirron batch.
 
     The first top-level key that either of them knows decides. An object without any is OTLP: an
@@ -71,18 +71,18 @@ def json_signal(body: bytes) -> Signal:
         elif first in _CLOSING:
             depth -= 1
             if depth <= 0:
-                return Signal.TRACES
+                return ReceivedSignal.TRACES
         elif first == _COMMA:
             is_key = depth == 1
         elif first == _QUOTE and is_key:
             is_key = False
             key = _text(token[0])
             if key in _OTLP_KEYS:
-                return Signal.TRACES
+                return ReceivedSignal.TRACES
             if key in _CIRRON_KEYS:
-                return Signal.CIRRON
+                return ReceivedSignal.CIRRON
     if len(body) - start.end() <= _HEAD:
-        return Signal.TRACES
+        return ReceivedSignal.TRACES
     raise RefusalError(
         Reason.INVALID,
         "neither resourceSpans nor schema_version is among the keys in the first 64 KiB:"

@@ -19,7 +19,7 @@ from aiohttp import web
 from ..errors import UsageError
 from ..spool.blobs import BlobKey, tenant_key
 from .auth import Auth
-from .export import Encoding, Exporter, Reason, RefusalError, Request, Signal
+from .export import BodyEncoding, Consumer, Reason, ReceivedRequest, ReceivedSignal, RefusalError
 from .headers import KEPT_HEADERS, KeptHeaders, only_value
 from .http_answers import (
     HttpError,
@@ -29,16 +29,20 @@ from .http_answers import (
     of_refusal,
     otlp_reply,
 )
-from .http_blobs import BlobStore, Uploads, blob_names
+from .http_blobs import Uploads, UploadStore, blob_names
 from .http_bodies import Bodies, HttpLimits, Room
-from .http_connections import Connections, response_of
+from .http_connections import ConnectionFactory, response_of
 from .http_content import encoding_of, json_signal
 from .http_cors import Cors, is_preflight
 from .listening import Listener
 from .refusals import NO_SIGNAL, Observer, Refused, ignore
 from .whose import tenant_of
 
-_OTLP = {"/v1/traces": Signal.TRACES, "/v1/metrics": Signal.METRICS, "/v1/logs": Signal.LOGS}
+_OTLP = {
+    "/v1/traces": ReceivedSignal.TRACES,
+    "/v1/metrics": ReceivedSignal.METRICS,
+    "/v1/logs": ReceivedSignal.LOGS,
+}
 _CIRRON = "/api/traces"
 _INGESTS = ("/v1/traces", _CIRRON)
 _BLOBS = tuple(f"{ingest}/blobs/" for ingest in _INGESTS)
@@ -46,7 +50,7 @@ _OPERATION = frozenset(("/health", "/ready", "/metrics"))
 _READING, _POST, _BLOB_METHODS = ("GET", "HEAD"), ("POST",), ("PUT", "HEAD")
 _SIGNALS = {
     **{path: signal.value for path, signal in _OTLP.items()},
-    _CIRRON: Signal.CIRRON.value,
+    _CIRRON: ReceivedSignal.CIRRON.value,
     "blobs": "blobs",
 }
 
@@ -57,7 +61,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class OperationEndpoints:
     """What the endpoints of operation say; each is called in the server's event loop."""
 
     live: Callable[[], str] = lambda: ""
@@ -73,15 +77,15 @@ class HttpReceiver:
 
     def __init__(
         self,
-        exporter: Exporter,
+        consumer: Consumer,
         *,
         host: str = "localhost",
         port: int = 4318,
         tls: ssl.SSLContext | None = None,
         auth: Auth | None = None,
         limits: HttpLimits | None = None,
-        health: Health | None = None,
-        blobs: BlobStore | None = None,
+        health: OperationEndpoints | None = None,
+        blobs: UploadStore | None = None,
         staging: Path | None = None,
         passed_headers: Collection[str] = KEPT_HEADERS,
         refused: Observer = ignore,
@@ -91,23 +95,23 @@ class HttpReceiver:
 
         Without `auth` everybody is let in; with it, everybody still reads /health and /ready.
         Snapshot files are taken where there is a store for them, `blobs`; in parts where there is
-        a directory `staging` to keep those in. `passed_headers` go to the exporter, credentials
+        a directory `staging` to keep those in. `passed_headers` go to the consumer, credentials
         never. `refused` is called with each refusal. Without `cors`, cross-origin requests of
         browsers are refused. Raises UsageError if `staging` cannot be made.
         """
-        self._exporter, self._host, self._port = exporter, host, port
+        self._consumer, self._host, self._port = consumer, host, port
         self._tls, self._auth = tls, auth
         self._limits = limits or HttpLimits()
-        self._health = health or Health()
+        self._health = health or OperationEndpoints()
         self._refused, self._cors = refused, cors or Cors()
-        self._bodies = Bodies(exporter, self._limits)
+        self._bodies = Bodies(consumer, self._limits)
         self.pass_on(passed_headers)
         try:
             self._uploads = Uploads(blobs, self._limits, staging) if blobs is not None else None
         except OSError as error:
             why = error.strerror or error
             raise UsageError(f"no parts of files can be kept in {staging}: {why}") from None
-        self._connections: Connections | None = None
+        self._connections: ConnectionFactory | None = None
         self._listener: Listener | None = None
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
@@ -119,7 +123,7 @@ class HttpReceiver:
 
     async def start(self) -> tuple[str, int]:
         """Listen; gives the address. Raises UsageError where that is not possible."""
-        connections = Connections(self._answer, self._limits, self._refused_garbage)
+        connections = ConnectionFactory(self._answer, self._limits, self._refused_garbage)
         listener, limits = Listener(connections, self._refused), self._limits
         try:
             address = await listener.start(
@@ -215,16 +219,18 @@ class HttpReceiver:
     async def _export(self, request: web.BaseRequest, route: str) -> Reply:
         received_ns = time.time_ns()
         encoding = encoding_of(request.headers.get("Content-Type"))
-        signal = _OTLP.get(route, Signal.CIRRON)
-        if signal is Signal.CIRRON and encoding is not Encoding.JSON:
+        signal = _OTLP.get(route, ReceivedSignal.CIRRON)
+        if signal is ReceivedSignal.CIRRON and encoding is not BodyEncoding.JSON:
             raise HttpError(415, "Cirron batches are taken as application/json")
         kept = self._kept.select(request.headers.items())
-        with Room(self._exporter) as room:
+        with Room(self._consumer) as room:
             body = await self._bodies.read(request, room)
-            if encoding is Encoding.JSON and signal is Signal.TRACES:
+            if encoding is BodyEncoding.JSON and signal is ReceivedSignal.TRACES:
                 signal = json_signal(body)
-            answer = await self._exporter.export(Request(signal, encoding, body, received_ns, kept))
-        if signal is Signal.CIRRON:
+            answer = await self._consumer.consume(
+                ReceivedRequest(signal, encoding, body, received_ns, kept)
+            )
+        if signal is ReceivedSignal.CIRRON:
             return cirron_reply(answer)
         return otlp_reply(answer, signal, encoding)
 
@@ -252,12 +258,12 @@ class HttpReceiver:
         self._refused(refused)
 
 
-def _answered_in(request: web.BaseRequest) -> Encoding:
+def _answered_in(request: web.BaseRequest) -> BodyEncoding:
     """How an error is told: as the request is written, and in JSON if that cannot be said."""
     try:
         return encoding_of(request.headers.get("Content-Type"))
     except HttpError:
-        return Encoding.JSON
+        return BodyEncoding.JSON
 
 
 def _route(path: str) -> str:

@@ -13,11 +13,18 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 
 from ..errors import UsageError
 from ..translator.log_marks import keep_marks
-from .export import Answer, Encoding, Reason, RefusalError, Request, Signal
-from .journal import Journal, JournalBusyError, JournalFullError
+from .export import (
+    BodyEncoding,
+    ConsumeResult,
+    Reason,
+    ReceivedRequest,
+    ReceivedSignal,
+    RefusalError,
+)
+from .journal import IntakeJournal, JournalBusyError, JournalFullError
 from .journal_files import Head
-from .measure import MAX_ELEMENTS, Content
-from .reading import LARGE, Turns, batch_of, check_object, from_json, measured
+from .measure import MAX_ELEMENTS, RequestContent
+from .reading import LARGE, ReadTurns, batch_of, check_object, from_json, measured
 
 _BUSY_S, _FULL_S = 1.0, 5.0
 _ACCEPT, _MARKS = "accept", "marks"
@@ -33,7 +40,7 @@ class IntakeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Signals:
+class SignalPolicy:
     """What becomes of signals beside traces: `accept` acknowledges and drops them."""
 
     logs: str = "refuse"
@@ -46,25 +53,25 @@ class Intake:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: IntakeJournal,
         limits: IntakeLimits | None = None,
-        signals: Signals | None = None,
+        signals: SignalPolicy | None = None,
         *,
         kept: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """`kept` is called when something was journalled; `is_over`: whether it is to end."""
         self._journal, self._limits = journal, limits or IntakeLimits()
-        self._signals = signals or Signals()
+        self._signals = signals or SignalPolicy()
         self._kept, self._is_over = kept, is_over
-        self._turns = Turns()
+        self._turns = ReadTurns()
         self._in_flight = 0
         self.spans = 0
         """Taken so far, as measured."""
         self.marks = 0
         """Log records that were taken for marks."""
 
-    def apply(self, limits: IntakeLimits, signals: Signals) -> None:
+    def apply(self, limits: IntakeLimits, signals: SignalPolicy) -> None:
         """Take other limits and signals: for requests that come from now on."""
         self._limits, self._signals = limits, signals
 
@@ -89,65 +96,69 @@ class Intake:
         """See Exporter."""
         self._in_flight -= size
 
-    async def export(self, request: Request) -> Answer:
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
         """See Exporter."""
         if self._is_over():
             raise RefusalError(Reason.UNAVAILABLE, "the collector is going down", _FULL_S)
-        if request.signal is Signal.CIRRON:
+        if request.signal is ReceivedSignal.CIRRON:
             return await self._take_batch(request)
-        if request.signal is Signal.LOGS and self._signals.logs == _MARKS:
+        if request.signal is ReceivedSignal.LOGS and self._signals.logs == _MARKS:
             return await self._take_logs(request)
-        if request.signal is not Signal.TRACES:
+        if request.signal is not ReceivedSignal.TRACES:
             return await self._take_other(request)
         body, found, told = await self._traces(request)
         if not found.is_empty:
-            await self._keep(request, body, Encoding.PROTOBUF)
+            await self._keep(request, body, BodyEncoding.PROTOBUF)
             self.spans += found.spans
-        return Answer(message=told)
+        return ConsumeResult(message=told)
 
-    async def _traces(self, request: Request) -> tuple[bytes, Content, str]:
+    async def _traces(self, request: ReceivedRequest) -> tuple[bytes, RequestContent, str]:
         """The request in protobuf, what it holds, and a warning."""
         body, most = request.body, self._limits.elements
-        if request.encoding is Encoding.JSON:
+        if request.encoding is BodyEncoding.JSON:
             return await self._turns.read(body, lambda: _from_json(body, most))
-        found = await self._turns.read(body, lambda: measured(body, Signal.TRACES, most), LARGE)
+        found = await self._turns.read(
+            body, lambda: measured(body, ReceivedSignal.TRACES, most), LARGE
+        )
         return body, found, ""
 
-    async def _take_other(self, request: Request) -> Answer:
+    async def _take_other(self, request: ReceivedRequest) -> ConsumeResult:
         """Look whether it is what it says it is, and drop it."""
         name = request.signal.value
-        wanted = self._signals.logs if request.signal is Signal.LOGS else self._signals.metrics
+        wanted = (
+            self._signals.logs if request.signal is ReceivedSignal.LOGS else self._signals.metrics
+        )
         if wanted != _ACCEPT:
             raise RefusalError(Reason.UNSUPPORTED, f"{name} are not taken here: send traces")
         body, most = request.body, self._limits.elements
-        if request.encoding is Encoding.PROTOBUF:
+        if request.encoding is BodyEncoding.PROTOBUF:
             await self._turns.read(body, lambda: measured(body, request.signal, most), LARGE)
         else:
             await self._turns.read(body, lambda: check_object(body, most))
-        return Answer(message=f"{name} are not kept here")
+        return ConsumeResult(message=f"{name} are not kept here")
 
-    async def _take_logs(self, request: Request) -> Answer:
+    async def _take_logs(self, request: ReceivedRequest) -> ConsumeResult:
         """Keep the records that are marks; the others are told to be rejected."""
         most = self._limits.elements
         body, marks, others, told = await self._turns.read(
             request.body, lambda: _marks(request, most)
         )
         if marks:
-            await self._keep(request, body, Encoding.PROTOBUF)
+            await self._keep(request, body, BodyEncoding.PROTOBUF)
             self.marks += marks
         if others:
             why = f"{others} log records are no marks (an event name, and a span): not kept here"
             told = f"{why}; {told}" if told else why
-        return Answer(others, told)
+        return ConsumeResult(others, told)
 
-    async def _take_batch(self, request: Request) -> Answer:
+    async def _take_batch(self, request: ReceivedRequest) -> ConsumeResult:
         body, most = request.body, self._limits.elements
         batch = await self._turns.read(body, lambda: batch_of(body, most))
-        await self._keep(request, body, Encoding.JSON)
+        await self._keep(request, body, BodyEncoding.JSON)
         self.spans += batch.spans
-        return Answer(batch_id=batch.batch_id)
+        return ConsumeResult(batch_id=batch.batch_id)
 
-    async def _keep(self, request: Request, body: bytes, encoding: Encoding) -> None:
+    async def _keep(self, request: ReceivedRequest, body: bytes, encoding: BodyEncoding) -> None:
         head = Head(
             request.signal,
             encoding,
@@ -169,25 +180,25 @@ class Intake:
         self._kept()
 
 
-def _from_json(body: bytes, most: int) -> tuple[bytes, Content, str]:
+def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
     """OTLP/JSON in protobuf, what it holds, and a warning."""
-    message, told = from_json(body, Signal.TRACES, most)
+    message, told = from_json(body, ReceivedSignal.TRACES, most)
     body = message.SerializeToString()
     del message
-    return body, measured(body, Signal.TRACES, most), told
+    return body, measured(body, ReceivedSignal.TRACES, most), told
 
 
-def _marks(request: Request, most: int) -> tuple[bytes, int, int, str]:
+def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
     """Those of the log records that are marks, how many are and how many not, and a warning."""
     body, told = request.body, ""
-    is_json = request.encoding is Encoding.JSON
+    is_json = request.encoding is BodyEncoding.JSON
     if is_json:
-        message, told = from_json(body, Signal.LOGS, most)
+        message, told = from_json(body, ReceivedSignal.LOGS, most)
     else:
-        measured(body, Signal.LOGS, most)
+        measured(body, ReceivedSignal.LOGS, most)
         message = LogsData.FromString(body)
     marks, others = keep_marks(message)
     if marks and (others or is_json):
         body = message.SerializeToString()
-        measured(body, Signal.LOGS, most)
+        measured(body, ReceivedSignal.LOGS, most)
     return body, marks, others, told

@@ -55,7 +55,7 @@ class JournalBusyError(JournalFullError):
     """More waits to be written than may: the disk is slower than what comes in."""
 
 
-class Journal:
+class IntakeJournal:
     """The one writer of the intake journal in `directory`, for the tasks of one event loop."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Journal:
         self._segment_bytes, self._max_bytes = segment_bytes, max_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._work = threading.Condition(threading.Lock())
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_PendingFrame] = deque()
         self._waiting = self._waiting_bytes = 0
         self._is_closing = False
         self._left_up_to = 0
@@ -158,7 +158,7 @@ class Journal:
         crc = checksum(text, body)
         with self._work:
             self._admit(size)
-            self._queue.append(_Waiting(text, body, size, crc, future))
+            self._queue.append(_PendingFrame(text, body, size, crc, future))
             self._waiting += 1
             self._waiting_bytes += size
             self._work.notify()
@@ -241,19 +241,19 @@ class Journal:
         if self._segment is not None:
             self._segment.close()
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_PendingFrame]:
         """Everything that waits, as far as it fits a segment; nothing once it is closed."""
         with self._work:
             while not self._queue and not self._is_closing:
                 self._work.wait()
-            group: list[_Waiting] = []
+            group: list[_PendingFrame] = []
             room = self._segment_bytes - HEADER_BYTES
             while self._queue and (not group or self._queue[0].size <= room):
                 group.append(self._queue.popleft())
                 room -= group[-1].size
             return group
 
-    def _commit(self, group: list[_Waiting]) -> list[Position]:
+    def _commit(self, group: list[_PendingFrame]) -> list[Position]:
         size = sum(waiting.size for waiting in group)
         segment = self._segment
         if segment is not None and (
@@ -299,7 +299,7 @@ class Journal:
         segment.close()
 
     def _answer(
-        self, group: list[_Waiting], ends: Sequence[Position], refusal: JournalFullError | None
+        self, group: list[_PendingFrame], ends: Sequence[Position], refusal: JournalFullError | None
     ) -> None:
         with self._work:
             self._waiting -= len(group)
@@ -316,7 +316,7 @@ class Journal:
             group[0].future.get_loop().call_soon_threadsafe(_resolve, group, ends, refusal)
 
 
-class _Waiting(NamedTuple):
+class _PendingFrame(NamedTuple):
     """A frame that is to be written."""
 
     head: bytes
@@ -327,7 +327,7 @@ class _Waiting(NamedTuple):
 
 
 def _resolve(
-    group: list[_Waiting], ends: Sequence[Position], refusal: JournalFullError | None
+    group: list[_PendingFrame], ends: Sequence[Position], refusal: JournalFullError | None
 ) -> None:
     for index, waiting in enumerate(group):
         if waiting.future.done():  # cancelled

@@ -46,7 +46,7 @@ from .. import exactjson
 from ..atomic_files import sync_directory
 from ..errors import InputError, UsageError
 from ..spool.state import unwritable
-from .export import Encoding, Signal
+from .export import BodyEncoding, ReceivedSignal
 
 VERSION = 1
 MAX_HEAD_BYTES = 2**16
@@ -83,8 +83,8 @@ class Position(NamedTuple):
 class Head(msgspec.Struct, frozen=True):
     """What is kept of a request beside its body."""
 
-    signal: Signal
-    encoding: Encoding
+    signal: ReceivedSignal
+    encoding: BodyEncoding
     received_ns: int
     """When it arrived, Unix ns."""
     headers: dict[str, str]

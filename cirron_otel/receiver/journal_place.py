@@ -17,7 +17,7 @@ _NAME = "consumer.json"
 _MAX_BYTES = 2**24
 
 
-class Place(NamedTuple):
+class ConsumerPosition(NamedTuple):
     """The durable state of the consumer."""
 
     position: Position | None = None
@@ -27,12 +27,12 @@ class Place(NamedTuple):
     that JSON can say, or None."""
 
 
-class _Told(msgspec.Struct, forbid_unknown_fields=True):
+class _StoredPosition(msgspec.Struct, forbid_unknown_fields=True):
     position: Position | None
     intent: dict[str, Any] | None
 
 
-def read_place(directory: Path, on_damage: Callable[[str], None]) -> Place:
+def read_place(directory: Path, on_damage: Callable[[str], None]) -> ConsumerPosition:
     """The place that was written last; an empty one where there is none.
 
     One that is damaged is set aside as `consumer.json.damaged`, told to `on_damage`, and counts as
@@ -42,7 +42,7 @@ def read_place(directory: Path, on_damage: Callable[[str], None]) -> Place:
     path = directory / _NAME
     data = _read(path)
     if data is None:
-        return Place()
+        return ConsumerPosition()
     try:
         return _parse(data)
     except InputError as error:
@@ -50,14 +50,14 @@ def read_place(directory: Path, on_damage: Callable[[str], None]) -> Place:
         with contextlib.suppress(OSError):
             path.replace(aside)
         on_damage(f"{path} is damaged ({error}): kept as {aside}; the journal is read again")
-        return Place()
+        return ConsumerPosition()
 
 
 def reached_segment(directory: Path) -> int:
     """The segment in which the consumer stood last; 0 where that cannot be told."""
     try:
         data = _read(directory / _NAME)
-        place = _parse(data) if data is not None else Place()
+        place = _parse(data) if data is not None else ConsumerPosition()
     except InputError:
         return 0
     return place.position.segment if place.position is not None else 0
@@ -73,21 +73,21 @@ def _read(path: Path) -> bytes | None:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _parse(data: bytes) -> Place:
+def _parse(data: bytes) -> ConsumerPosition:
     """Raises InputError where it is no place."""
     if len(data) > _MAX_BYTES:
         raise InputError(f"over {_MAX_BYTES} bytes")
     exact = exactjson.loads(data)
     try:
-        told = msgspec.convert(exact, _Told, strict=True)
+        told = msgspec.convert(exact, _StoredPosition, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InputError(str(error)) from None
     if told.position is not None and min(told.position) < 0:
         raise InputError("a position below 0")
-    return Place(told.position, exact["intent"])
+    return ConsumerPosition(told.position, exact["intent"])
 
 
-def write_place(directory: Path, place: Place) -> None:
+def write_place(directory: Path, place: ConsumerPosition) -> None:
     """Replace the place by this one: when this returns it is on disk, and never half of it.
 
     Raises TargetError where it cannot be written; then the one before holds.

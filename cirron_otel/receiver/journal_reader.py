@@ -47,9 +47,9 @@ def frames(
 ) -> Iterator[Frame]:
     """All frames that lie after a position, up to where the journal ends now, one in memory.
 
-    As `Reader`, whose rules on damage hold.
+    As `JournalReader`, whose rules on damage hold.
     """
-    reader = Reader(directory, after, on_damage)
+    reader = JournalReader(directory, after, on_damage)
     try:
         while found := reader.poll(max_bytes=1):
             yield from found
@@ -57,7 +57,7 @@ def frames(
         reader.close()
 
 
-class Reader:
+class JournalReader:
     """Reads a journal from a position on, as far as it is written, and on from there.
 
     `on_damage` is told of what cannot be read (else it is logged as a warning):

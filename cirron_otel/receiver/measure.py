@@ -21,14 +21,14 @@ from google.protobuf.descriptor import Descriptor
 
 from ..errors import InputError
 from ..otlp.wire import FIXED32, FIXED64, LEN, VARINT, decode_varint
-from .export import Signal
-from .shapes import ALL, ROOTS, TEXT, VALUES, MalformedError, Shape, is_element, shape_for
+from .export import ReceivedSignal
+from .shapes import ALL, ROOTS, TEXT, VALUES, MalformedError, MessageShape, is_element, shape_for
 
 __all__ = [
     "MAX_ELEMENTS",
-    "Content",
     "MalformedError",
     "Measure",
+    "RequestContent",
     "TooManyElementsError",
     "content",
     "measure",
@@ -71,7 +71,7 @@ class Measure:
         return self.elements == 0
 
 
-class Content(NamedTuple):
+class RequestContent(NamedTuple):
     """What an answer to a request depends on."""
 
     spans: int
@@ -80,33 +80,33 @@ class Content(NamedTuple):
 
 
 def content(
-    body: bytes, signal: Signal = Signal.TRACES, max_elements: int = MAX_ELEMENTS
-) -> Content:
+    body: bytes, signal: ReceivedSignal = ReceivedSignal.TRACES, max_elements: int = MAX_ELEMENTS
+) -> RequestContent:
     """What `measure` finds, and raises; with half its work where `body` is a common one.
 
     That is too short to hold more than `max_elements`, so they need not all be counted.
     """
     if len(body) > min(max_elements * _FEWEST_BYTES, _WHOLE):
         found = measure(body, signal, max_elements)
-        return Content(found.spans, found.is_empty)
-    root, tally = ROOTS[signal], _Tally(max_elements)
+        return RequestContent(found.spans, found.is_empty)
+    root, tally = ROOTS[signal], _ElementCounts(max_elements)
     shape_for(root, ALL).read(body)
     for depth in (_SPANS_DEPTH, 1):
         _count_leaves(*shape_for(root, depth).read(body), tally)
         if tally.elements:
             break
-    return Content(tally.by_kind["Span"], not tally.elements)
+    return RequestContent(tally.by_kind["Span"], not tally.elements)
 
 
 def measure(
-    body: bytes, signal: Signal = Signal.TRACES, max_elements: int = MAX_ELEMENTS
+    body: bytes, signal: ReceivedSignal = ReceivedSignal.TRACES, max_elements: int = MAX_ELEMENTS
 ) -> Measure:
     """What the serialised request `body` holds.
 
     Raises MalformedError for what a protobuf parser refuses, and TooManyElementsError. Unknown
     fields, and known ones of another wire type, are skipped as protobuf has it.
     """
-    tally = _Tally(max_elements)
+    tally = _ElementCounts(max_elements)
     try:
         _count_request(body, ROOTS[signal], tally)
     except (MalformedError, TooManyElementsError) as error:
@@ -120,7 +120,7 @@ def measure(
         del refusal  # else this frame and the error would hold on to each other, and to the body
 
 
-class _Tally:
+class _ElementCounts:
     """What has been counted so far, by the name of its message type."""
 
     def __init__(self, most: int) -> None:
@@ -148,7 +148,7 @@ class _Tally:
             )
 
 
-def _count_request(body: bytes, root: Descriptor, tally: _Tally) -> None:
+def _count_request(body: bytes, root: Descriptor, tally: _ElementCounts) -> None:
     if len(body) <= _WHOLE:
         _count(body, root, tally)
     else:
@@ -156,7 +156,7 @@ def _count_request(body: bytes, root: Descriptor, tally: _Tally) -> None:
         _cut(body, root, 0, len(body), tally)
 
 
-def _count(data: bytes, kind: Descriptor, tally: _Tally) -> None:
+def _count(data: bytes, kind: Descriptor, tally: _ElementCounts) -> None:
     """Count what is in a message of at most `_WHOLE` bytes."""
     depth = 1
     while _count_leaves(*shape_for(kind, depth).read(data), tally):
@@ -172,7 +172,7 @@ def _count(data: bytes, kind: Descriptor, tally: _Tally) -> None:
         leaves = _count_values(leaves, tally)
 
 
-def _count_values(values: _Leaves, tally: _Tally) -> _Leaves:
+def _count_values(values: _Leaves, tally: _ElementCounts) -> _Leaves:
     """Count what is in values, which are valid; what is in that in turn is returned."""
     deeper: _Leaves = defaultdict(list)
     for kind, elements in values.items():
@@ -183,7 +183,7 @@ def _count_values(values: _Leaves, tally: _Tally) -> _Leaves:
     return deeper
 
 
-def _count_leaves(message: Any, shape: Shape, tally: _Tally) -> bool:
+def _count_leaves(message: Any, shape: MessageShape, tally: _ElementCounts) -> bool:
     """Count the elements of the one depth; whether some are of a kind that holds elements."""
     is_deeper = False
     for name, counted, kind in shape.counted:
@@ -196,7 +196,7 @@ def _count_leaves(message: Any, shape: Shape, tally: _Tally) -> bool:
     return is_deeper
 
 
-def _gather_leaves(message: Any, shape: Shape, leaves: _Leaves) -> None:
+def _gather_leaves(message: Any, shape: MessageShape, leaves: _Leaves) -> None:
     for name, _, kind in shape.counted:
         if kind is not None and (elements := getattr(message, name)):
             leaves[kind] += elements
@@ -205,7 +205,7 @@ def _gather_leaves(message: Any, shape: Shape, leaves: _Leaves) -> None:
             _gather_leaves(getattr(message, name), inner, leaves)
 
 
-def _cut(data: bytes, kind: Descriptor, start: int, end: int, tally: _Tally) -> None:
+def _cut(data: bytes, kind: Descriptor, start: int, end: int, tally: _ElementCounts) -> None:
     """Count what is in the message `data[start:end]`, which is valid, in runs of whole fields."""
     run = start
     walked = 0

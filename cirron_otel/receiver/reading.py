@@ -18,8 +18,8 @@ from ..errors import InputError
 from ..otlp.json_decode import traces_from_json
 from ..otlp.json_logs import logs_from_json
 from ..spool.check import LISTS, check_batch
-from .export import Reason, RefusalError, Signal
-from .measure import Content, TooManyElementsError, content
+from .export import Reason, ReceivedSignal, RefusalError
+from .measure import RequestContent, TooManyElementsError, content
 from .measure_json import check_json
 
 T = TypeVar("T")
@@ -30,9 +30,9 @@ LARGE = 1024 * 1024
 """Bytes from which on a body waits for those of its own size alone."""
 
 _SHOWN = 3
-_FROM_JSON: dict[Signal, Callable[[bytes], tuple[Any, list[str]]]] = {
-    Signal.TRACES: traces_from_json,
-    Signal.LOGS: logs_from_json,
+_FROM_JSON: dict[ReceivedSignal, Callable[[bytes], tuple[Any, list[str]]]] = {
+    ReceivedSignal.TRACES: traces_from_json,
+    ReceivedSignal.LOGS: logs_from_json,
 }
 
 _pieces = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -41,7 +41,7 @@ _SPACE = re.compile(rb"[ \t\r\n]*+")
 _KEY = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-class Batch(NamedTuple):
+class BatchContent(NamedTuple):
     """What a Cirron batch holds."""
 
     batch_id: str
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
     """Spans, marks and snapshots."""
 
 
-class Turns:
+class ReadTurns:
     """Lets bodies be read, few at a time; for the tasks of one event loop."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def _tried(work: Callable[[], T]) -> T | RefusalError:
         return error.with_traceback(None)  # that would hold on to what was read
 
 
-def measured(body: bytes, signal: Signal, most: int) -> Content:
+def measured(body: bytes, signal: ReceivedSignal, most: int) -> RequestContent:
     """What a request in protobuf holds; RefusalError for more than `most` elements, and others."""
     try:
         return content(body, signal, most)
@@ -90,7 +90,7 @@ def measured(body: bytes, signal: Signal, most: int) -> Content:
     raise RefusalError(reason, told)
 
 
-def from_json(body: bytes, signal: Signal, most: int) -> tuple[Any, str]:
+def from_json(body: bytes, signal: ReceivedSignal, most: int) -> tuple[Any, str]:
     """The message of a request in OTLP/JSON, and a word on the keys that are not known.
 
     Those are ignored, as the specification has it. RefusalError for what is malformed, or holds
@@ -126,7 +126,7 @@ def check_object(body: bytes, most: int) -> None:
     raise RefusalError(Reason.INVALID, f"no JSON object: {told}")
 
 
-def batch_of(body: bytes, most: int) -> Batch:
+def batch_of(body: bytes, most: int) -> BatchContent:
     """What is in a Cirron batch. RefusalError for what is none, or has over `most` records."""
     counted(body, most)
     try:
@@ -142,7 +142,7 @@ def batch_of(body: bytes, most: int) -> Batch:
         return _batch_slowly(body)
     counts = [len(_items.decode(pieces[key])) if key in pieces else 0 for key in LISTS]
     _check_records(sum(counts), most)
-    return Batch(_text(pieces.get("batch_id")), counts[0], sum(counts))
+    return BatchContent(_text(pieces.get("batch_id")), counts[0], sum(counts))
 
 
 def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
@@ -172,12 +172,12 @@ def _space(body: bytes, at: int) -> int:
     return found.end() if found else at
 
 
-def _batch_slowly(body: bytes) -> Batch:
+def _batch_slowly(body: bytes) -> BatchContent:
     """For what only a reader that is exact takes, as `NaN`."""
     batch: Any = exactjson.loads(body)
     counts = [len(batch.get(key, ())) for key in LISTS]
     found = batch.get("batch_id")
-    return Batch(found if isinstance(found, str) else "", counts[0], sum(counts))
+    return BatchContent(found if isinstance(found, str) else "", counts[0], sum(counts))
 
 
 def _check_records(records: int, most: int) -> None:

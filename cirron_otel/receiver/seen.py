@@ -28,7 +28,7 @@ CREATE INDEX IF NOT EXISTS part_at ON part (at_ns);
 """
 
 
-class Part(NamedTuple):
+class SeenPart(NamedTuple):
     """What a frame brought of a batch that was born in Cirron."""
 
     batch: bytes
@@ -74,7 +74,7 @@ class Seen:
         )
         return [row[0] for row in rows]
 
-    def add_parts(self, parts: Iterable[Part]) -> None:
+    def add_parts(self, parts: Iterable[SeenPart]) -> None:
         """Remember parts of batches."""
         rows = [(p.batch, *p.position, p.at_ns, p.records) for p in parts]
         self._file.write(("INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?, ?)", rows))

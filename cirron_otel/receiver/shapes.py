@@ -25,12 +25,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ..errors import InputError
-from .export import Signal
+from .export import ReceivedSignal
 
-ROOTS: dict[Signal, Descriptor] = {
-    Signal.TRACES: TracesData.DESCRIPTOR,
-    Signal.LOGS: LogsData.DESCRIPTOR,
-    Signal.METRICS: MetricsData.DESCRIPTOR,
+ROOTS: dict[ReceivedSignal, Descriptor] = {
+    ReceivedSignal.TRACES: TracesData.DESCRIPTOR,
+    ReceivedSignal.LOGS: LogsData.DESCRIPTOR,
+    ReceivedSignal.METRICS: MetricsData.DESCRIPTOR,
 }
 """On the wire a request for each of them is the same as its data."""
 
@@ -51,7 +51,7 @@ class MalformedError(InputError):
     """The bytes are no message of that kind."""
 
 
-class Shape(NamedTuple):
+class MessageShape(NamedTuple):
     """How upb is to read a message so that the elements of one depth are counted."""
 
     message: Any
@@ -59,10 +59,10 @@ class Shape(NamedTuple):
     kind: Descriptor
     counted: list[tuple[str, str, Descriptor | None]]
     """Its fields that hold elements as bytes: (name, kind, type where that may hold more)."""
-    inner: list[tuple[str, Shape]]
+    inner: list[tuple[str, MessageShape]]
     """Its fields that hold messages with such fields."""
 
-    def read(self, data: bytes) -> tuple[Any, Shape]:
+    def read(self, data: bytes) -> tuple[Any, MessageShape]:
         """`data` parsed, and this. Raises MalformedError."""
         try:
             return self.message.FromString(data), self
@@ -74,13 +74,13 @@ class Shape(NamedTuple):
 
 
 @cache
-def shape_for(kind: Descriptor, depth: int) -> Shape:
+def shape_for(kind: Descriptor, depth: int) -> MessageShape:
     """The shape that counts the elements `depth` levels of repeated fields below a `kind`.
 
     At a depth of 1 or more, values and texts are not looked into: that is for VALUES and ALL.
     """
     message = GetMessageClass(_pool(depth).FindMessageTypeByName(_name(kind, depth)))
-    shape = Shape(message, kind, [], [])
+    shape = MessageShape(message, kind, [], [])
     for field in kind.fields if depth != ALL else ():
         inner, below = field.message_type, _depth_within(field, depth)
         if _is_counted(field, depth):

@@ -1,8 +1,9 @@
-"""Requests become batches: those of a group of frames, written into the spool.
+"""Translate journalled requests into batches and write them into the spool.
 
-What is of different owners (see `whose`) never shares a batch. Of OTLP that was born in Cirron each
-record is stored once, however a collector on the way has split and joined what it was sent twice:
-of a part of a batch, what came before is left out.
+Requests of different tenants (`tenant_headers`) never share a batch. OTLP that Cirron produced is
+converted back: each of its records is stored once, even if a collector on the way has split and
+merged requests that it received twice. Records of a partial batch that were stored earlier are
+left out.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from ..translator.header import LISTS
 from ..translator.log_marks import LogMarks
 from ..translator.translate import FromOtlp
 from ..translator.values import sayable
-from .export import Signal
+from .export import ReceivedSignal
 from .journal_files import REFUSED_PREFIX, Frame, write_synced
-from .seen import Part, Seen
-from .whose import Headers, Whose, whose
+from .seen import Seen, SeenPart
+from .whose import TenantHeaders, TenantStore, tenant_headers
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +47,12 @@ _NAMES = 100
 """So many names are tried for a batch whose own is taken."""
 
 
-class Storing:
+class FrameStorage:
     """Makes batches of frames, and writes them."""
 
-    def __init__(self, directory: Path, writer: SpoolWriter, owners: Whose, seen: Seen) -> None:
+    def __init__(
+        self, directory: Path, writer: SpoolWriter, owners: TenantStore, seen: Seen
+    ) -> None:
         """`directory` is where requests are kept that cannot be translated."""
         self._directory, self._writer, self._owners = directory, writer, owners
         self._seen = seen
@@ -59,7 +62,7 @@ class Storing:
         self._names: list[str] = []
         self._is_found = False
         """Whether a batch was there already, and may not be on disk under its name."""
-        self._parts: dict[bytes, list[Part]] = {}
+        self._parts: dict[bytes, list[SeenPart]] = {}
         """By batch: what frames of this group brought of it."""
 
     def store(self, frames: Sequence[Frame]) -> list[str]:
@@ -69,17 +72,17 @@ class Storing:
         """
         self._names, self._parts, self._is_found = [], {}, False
         self.counts.clear()
-        foreign: dict[Headers, list[Frame]] = {}
-        logs: dict[Headers, list[Frame]] = {}
+        foreign: dict[TenantHeaders, list[Frame]] = {}
+        logs: dict[TenantHeaders, list[Frame]] = {}
         for frame in frames:
-            if frame.head.signal is Signal.CIRRON:
+            if frame.head.signal is ReceivedSignal.CIRRON:
                 self._attempt(frame, self._store_batch)
-            elif frame.head.signal is Signal.LOGS:
-                logs.setdefault(whose(frame.head.headers), []).append(frame)
+            elif frame.head.signal is ReceivedSignal.LOGS:
+                logs.setdefault(tenant_headers(frame.head.headers), []).append(frame)
             elif _BORN_IN_CIRRON in frame.body:
                 self._attempt(frame, self._store_own)
             else:
-                foreign.setdefault(whose(frame.head.headers), []).append(frame)
+                foreign.setdefault(tenant_headers(frame.head.headers), []).append(frame)
         for headers, of_one in foreign.items():
             self._store_together(of_one, headers, self._store_foreign)
         for headers, of_one in logs.items():
@@ -92,7 +95,10 @@ class Storing:
     # --- kinds of requests ----------------------------------------------------------------------
 
     def _store_together(
-        self, frames: list[Frame], headers: Headers, what: Callable[[list[Frame], Headers], None]
+        self,
+        frames: list[Frame],
+        headers: TenantHeaders,
+        what: Callable[[list[Frame], TenantHeaders], None],
     ) -> None:
         """Make one batch of several frames, or of a few where it would never fit the spool."""
         try:
@@ -107,7 +113,7 @@ class Storing:
 
     def _store_batch(self, frame: Frame) -> None:
         """A Cirron batch stays what it is, byte for byte."""
-        headers = whose(frame.head.headers)
+        headers = tenant_headers(frame.head.headers)
         told = digest("batch", frame.sha256, *_words(headers))
         other = file_name(frame.head.received_ns, uuid4_shaped(told))
         try:
@@ -119,7 +125,7 @@ class Storing:
 
     def _store_own(self, frame: Frame) -> None:
         """OTLP that was born in Cirron becomes the batches that it was."""
-        headers = whose(frame.head.headers)
+        headers = tenant_headers(frame.head.headers)
         whole = FromOtlp().feed_whole(frame.body)
         if whole is not None and not self._known(self._batch(headers, whole.key), frame):
             self._write(whole.data, whole.name, headers)
@@ -131,7 +137,7 @@ class Storing:
         for decoded in [*reader.feed(message.resource_spans), *reader.finish()]:
             self._store_decoded(decoded, headers, frame)
 
-    def _store_decoded(self, decoded: Decoded, headers: Headers, frame: Frame) -> None:
+    def _store_decoded(self, decoded: Decoded, headers: TenantHeaders, frame: Frame) -> None:
         """A batch that was born in Cirron, or a part of one, or what stood beside it."""
         batch = self._batch(headers, decoded.key) if decoded.key else b""
         is_new = decoded.complete or bool(decoded.records)
@@ -164,7 +170,7 @@ class Storing:
             return False
         return decoded.complete and not exactjson.equal(stored, decoded.batch)
 
-    def _store_foreign(self, frames: list[Frame], headers: Headers) -> None:
+    def _store_foreign(self, frames: list[Frame], headers: TenantHeaders) -> None:
         text = ForeignText(self._known_texts)
         added = [f for f in frames if self._attempt(f, lambda f: text.add(f.body))]
         if not added:
@@ -174,7 +180,7 @@ class Storing:
         self._write(text.text(batch_id, created_ns), file_name(created_ns, batch_id), headers)
         self._count(text.spans)
 
-    def _store_logs(self, frames: list[Frame], headers: Headers) -> None:
+    def _store_logs(self, frames: list[Frame], headers: TenantHeaders) -> None:
         marks = LogMarks()
         added = [f for f in frames if self._attempt(f, lambda f: marks.add(f.body))]
         if not added:
@@ -188,7 +194,7 @@ class Storing:
     # --- what came of a batch before ------------------------------------------------------------
 
     @staticmethod
-    def _batch(headers: Headers, key: bytes) -> bytes:
+    def _batch(headers: TenantHeaders, key: bytes) -> bytes:
         return digest(key, *_words(headers))[:16]
 
     def _known(self, batch: bytes, frame: Frame) -> list[bytes]:
@@ -204,12 +210,14 @@ class Storing:
         )
 
     def _note(self, batch: bytes, frame: Frame, records: bytes) -> None:
-        part = Part(batch, frame.head.received_ns, frame.start, records)
+        part = SeenPart(batch, frame.head.received_ns, frame.start, records)
         self._parts.setdefault(batch, []).append(part)
 
     # --- the spool ------------------------------------------------------------------------------
 
-    def _write(self, data: bytes, name: str, headers: Headers, other: str | None = None) -> None:
+    def _write(
+        self, data: bytes, name: str, headers: TenantHeaders, other: str | None = None
+    ) -> None:
         """Write a batch under its name; where that is another's or taken, by what is in it.
 
         `other` is the name to be tried then. What is there is never touched: it may be another
@@ -224,7 +232,7 @@ class Storing:
         self._names.append(written)
         self.counts["batches"] += 1
 
-    def _beside(self, data: bytes, name: str, headers: Headers, other: str | None) -> str:
+    def _beside(self, data: bytes, name: str, headers: TenantHeaders, other: str | None) -> str:
         at_ns = int(name.partition("-")[0]) if name[:20].isdigit() else 0
         content = hashlib.sha256(data).digest()
         for number in range(_NAMES):
@@ -236,7 +244,7 @@ class Storing:
                 continue
         raise TargetError(f"{self._writer.paths.spool} has other content under all names of {name}")
 
-    def _claimed(self, data: bytes, name: str, headers: Headers) -> str:
+    def _claimed(self, data: bytes, name: str, headers: TenantHeaders) -> str:
         _checked(name)
         is_there = (self._writer.paths.spool / name).exists()
         if not self._owners.claim(name, headers, is_there=is_there):
@@ -281,7 +289,7 @@ class Storing:
         logger.warning("a request cannot be stored (%s): kept as %s", known, path)
 
 
-def _words(headers: Headers) -> list[str]:
+def _words(headers: TenantHeaders) -> list[str]:
     return [word for pair in headers for word in pair]
 
 

@@ -27,11 +27,11 @@ from .journal_files import (
     remove_before,
     segment_numbers,
 )
-from .journal_place import Place, read_place, write_place
-from .journal_reader import Reader
+from .journal_place import ConsumerPosition, read_place, write_place
+from .journal_reader import JournalReader
 from .seen import Seen
-from .storing import Storing
-from .whose import Whose, whose
+from .storing import FrameStorage
+from .whose import TenantStore, tenant_headers
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Translation:
         directory: Path,
         writer: SpoolWriter,
         seen: Seen,
-        owners: Whose,
+        owners: TenantStore,
         most_damaged_bytes: int | None = None,
     ) -> None:
         """`owners` is told whose the batches are. Nothing is read yet.
@@ -82,7 +82,7 @@ class Translation:
         self._directory, self._seen = directory, seen
         self._most_damaged_bytes = most_damaged_bytes
         self.counts: Counter[str] = Counter()
-        self._storing = Storing(directory, writer, owners, seen)
+        self._storing = FrameStorage(directory, writer, owners, seen)
         self._damaged_segment: int | None = None
         self._is_broken_off = False
         """Whether frames were read and are not done."""
@@ -132,7 +132,7 @@ class Translation:
         if not frames:
             return None
         intent = _Intent(frames[-1].end, self._duplicates(frames))
-        self._move(Place(self._place.position, msgspec.to_builtins(intent)), intent)
+        self._move(ConsumerPosition(self._place.position, msgspec.to_builtins(intent)), intent)
         return self._finish(frames, intent)
 
     def take_counts(self) -> dict[str, int]:
@@ -163,7 +163,7 @@ class Translation:
         kept = [frame for frame in frames if frame.start not in skip]
         names = self._storing.store(kept)
         self._seen.add((_key(f), f.head.received_ns, f.start) for f in kept)
-        self._move(Place(intent.until), None)
+        self._move(ConsumerPosition(intent.until), None)
         if remove_before(self._directory, intent.until):
             self._remove_damaged()
         self.counts.update(self._storing.counts)
@@ -186,7 +186,7 @@ class Translation:
 
     # --- the place ------------------------------------------------------------------------------
 
-    def _read_place(self) -> tuple[Place, _Intent | None]:
+    def _read_place(self) -> tuple[ConsumerPosition, _Intent | None]:
         place = read_place(self._directory, self._report)
         if place.intent is None:
             return place, None
@@ -194,14 +194,14 @@ class Translation:
             return place, msgspec.convert(place.intent, _Intent)
         except msgspec.ValidationError as error:
             self._report(f"what was to be done in {self._directory} cannot be read ({error})")
-            return Place(place.position), None
+            return ConsumerPosition(place.position), None
 
-    def _move(self, place: Place, intent: _Intent | None) -> None:
+    def _move(self, place: ConsumerPosition, intent: _Intent | None) -> None:
         write_place(self._directory, place)
         self._place, self._intent = place, intent
 
-    def _read_from(self, position: Position | None) -> Reader:
-        return Reader(self._directory, position, self._damaged)
+    def _read_from(self, position: Position | None) -> JournalReader:
+        return JournalReader(self._directory, position, self._damaged)
 
     def _damaged(self, damage: Damage) -> None:
         self._damaged_segment = damage.number
@@ -250,5 +250,5 @@ def _key(frame: Frame) -> bytes:
 
     The id of a Cirron batch would not do: forked processes give theirs to different batches.
     """
-    tenant = "".join(f"{name}={value}\n" for name, value in whose(frame.head.headers))
+    tenant = "".join(f"{name}={value}\n" for name, value in tenant_headers(frame.head.headers))
     return digest(frame.head.signal.value, tenant, frame.sha256)[:16]

@@ -28,24 +28,24 @@ _OF_TENANTS: Final = frozenset(("x-scope-orgid", "x-cirron-workspace-id"))
 """Headers that name a tenant. Tenants that differ in one of them have separate snapshot files."""
 _TENANT_BYTES = 8
 
-Headers = tuple[tuple[str, str], ...]
+TenantHeaders = tuple[tuple[str, str], ...]
 """(lower-case name, value), sorted."""
 
 
-def tenant_of(headers: Headers) -> str:
+def tenant_of(headers: TenantHeaders) -> str:
     """Return an id of the tenant in `headers`, 16 hexadecimal digits; "" if they name no tenant."""
     words = [word for name, value in headers if name in _OF_TENANTS for word in (name, value)]
     return digest("tenant", *words)[:_TENANT_BYTES].hex() if words else ""
 
 
-def whose(headers: Mapping[str, str]) -> Headers:
+def tenant_headers(headers: Mapping[str, str]) -> TenantHeaders:
     """What the headers that were kept with a request say of whose it is."""
     if not headers:
         return ()
     return tuple(sorted((k, v) for k, v in headers.items() if k not in _OF_ONE_BATCH))
 
 
-class Whose:
+class TenantStore:
     """The headers of batches, in a file; for the threads of one process."""
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class Whose:
         self._file = StateFile(path, _SCHEMA, "the batches in the spool go on as nobody's")
         self._is_empty = not self._file.read("SELECT 1 FROM whose LIMIT 1")
 
-    def claim(self, name: str, headers: Headers, *, is_there: bool) -> bool:
+    def claim(self, name: str, headers: TenantHeaders, *, is_there: bool) -> bool:
         """Say whose the batch is that is to be written under `name`, for good.
 
         False where a batch of that name `is_there` and is somebody else's. Raises TargetError.
@@ -73,14 +73,14 @@ class Whose:
             self._file.write(("DELETE FROM whose WHERE name = ?", [(name,)]))
         return True
 
-    def of(self, name: str) -> Headers:
+    def of(self, name: str) -> TenantHeaders:
         """The headers of a batch. Raises TargetError where that cannot be read."""
         if self._is_empty:
             return ()
         rows = self._file.read("SELECT headers FROM whose WHERE name = ?", (name,))
         return tuple((key, value) for row in rows for key, value in json.loads(row[0]))
 
-    def tenants(self) -> dict[str, Headers]:
+    def tenants(self) -> dict[str, TenantHeaders]:
         """Return the headers of each known tenant, by its id (`tenant_of`). Raises TargetError."""
         rows = [] if self._is_empty else self._file.read("SELECT DISTINCT headers FROM whose")
         found = (tuple((key, value) for key, value in json.loads(row[0])) for row in rows)

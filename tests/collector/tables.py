@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from cirron_otel.collector.metrics import METRICS, Kind, Metric
+from cirron_otel.collector.metrics import METRICS, Metric, MetricKind
 from cirron_otel.collector.validation import Field, table
 from cirron_otel.config.parsing import SIZE
 
@@ -58,7 +58,7 @@ def options() -> str:
 
 
 def metric_row(metric: Metric) -> str:
-    name = metric.name + ("_total" if metric.kind is Kind.COUNTER else "")
+    name = metric.name + ("_total" if metric.kind is MetricKind.COUNTER else "")
     unit = f" ({_UNITS[metric.unit]})" if _UNITS[metric.unit] else ""
     labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
     return f"| `{name}` | {metric.kind} | {labels} | {metric.meaning}{unit} |"

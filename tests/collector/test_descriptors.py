@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.descriptors import Connections, fitting, problem
+from cirron_otel.collector.descriptors import ConnectionLimits, fitting, problem
 
 from .away import until
 from .serving import PROGRAM, Serving, serving
@@ -24,15 +24,17 @@ LIMIT = 320
 @pytest.mark.parametrize(
     ("wanted", "limit", "found"),
     [
-        (Connections(1000, 1000), 1 << 20, Connections(1000, 1000)),
-        (Connections(1000, 1000), 4256, Connections(1000, 1000)),
-        (Connections(1000, 1000), 4255, Connections(999, 999)),
-        (Connections(1000, 100), 512, Connections(123, 12)),
-        (Connections(0, 1000), 256, Connections(0, 192)),
-        (Connections(1000, 1), 64, Connections(15, 1)),
+        (ConnectionLimits(1000, 1000), 1 << 20, ConnectionLimits(1000, 1000)),
+        (ConnectionLimits(1000, 1000), 4256, ConnectionLimits(1000, 1000)),
+        (ConnectionLimits(1000, 1000), 4255, ConnectionLimits(999, 999)),
+        (ConnectionLimits(1000, 100), 512, ConnectionLimits(123, 12)),
+        (ConnectionLimits(0, 1000), 256, ConnectionLimits(0, 192)),
+        (ConnectionLimits(1000, 1), 64, ConnectionLimits(15, 1)),
     ],
 )
-def test_connections_that_fit(wanted: Connections, limit: int, found: Connections) -> None:
+def test_connections_that_fit(
+    wanted: ConnectionLimits, limit: int, found: ConnectionLimits
+) -> None:
     assert fitting(wanted, limit) == found
     assert bool(problem(wanted, limit)) == (found != wanted)
     assert found.descriptors < limit

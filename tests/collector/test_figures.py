@@ -107,7 +107,9 @@ def test_every_metric_has_a_value_and_the_right_one(tmp_path: Path) -> None:
             names = {name for name, *_ in found}
             for metric in m.METRICS:
                 shown = metric.name.removeprefix("cirron_collector_")
-                suffix = {m.Kind.COUNTER: "_total", m.Kind.HISTOGRAM: "_count"}.get(metric.kind, "")
+                suffix = {m.MetricKind.COUNTER: "_total", m.MetricKind.HISTOGRAM: "_count"}.get(
+                    metric.kind, ""
+                )
                 assert shown + suffix in names
 
 

@@ -14,7 +14,7 @@ from cirron_otel.collector.exporter_options import OtlpExporter
 from cirron_otel.collector.following import Following
 from cirron_otel.collector.metrics import EXPORTED_BATCHES, Registry
 from cirron_otel.collector.targets import otlp_config
-from cirron_otel.receiver.whose import Headers
+from cirron_otel.receiver.whose import TenantHeaders
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.spool.paths import SpoolPaths, file_name
 from tests.collector.endpoints import Decide, Endpoint, grpc_endpoint, http_endpoint
@@ -64,7 +64,7 @@ class Spool:
             self._following.stored([name])
         return name
 
-    def headers_of(self, name: str) -> Headers:
+    def headers_of(self, name: str) -> TenantHeaders:
         tenant = self.tenants[name]
         return (("x-scope-orgid", tenant),) if tenant else ()
 

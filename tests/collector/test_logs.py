@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cirron_otel.collector.logs import Formatter, Logging, Masking
-from cirron_otel.collector.options import Logs
+from cirron_otel.collector.options import LogOptions
 from tests.collector.tables import DOCUMENT
 
 logger = logging.getLogger("cirron_otel.collector.tests")
@@ -36,7 +36,7 @@ class Written:
 
     def __init__(self, *secrets: str, **options: str) -> None:
         self.stream, self.clock = io.StringIO(), Clock()
-        self.logging = Logging(Logs(**options), secrets, stream=self.stream, clock=self.clock)
+        self.logging = Logging(LogOptions(**options), secrets, stream=self.stream, clock=self.clock)
 
     @property
     def lines(self) -> list[str]:
@@ -134,9 +134,9 @@ class TestLines:
         logger.debug("no")
         logging.getLogger("another.library").info("no")
         logging.getLogger("another.library").warning("yes")
-        written.logging.apply(Logs(level="debug", format="text"))
+        written.logging.apply(LogOptions(level="debug", format="text"))
         logger.debug("yes")
-        written.logging.apply(Logs(level="error"))
+        written.logging.apply(LogOptions(level="error"))
         logger.warning("no")
         logging.getLogger("another.library").warning("no, either")
         assert len(written.lines) == 2

@@ -24,7 +24,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from cirron_otel.collector import metrics as m
-from cirron_otel.collector.exporter_options import MetricsPush
+from cirron_otel.collector.exporter_options import MetricsPushOptions
 from cirron_otel.collector.metrics_push import MetricsPusher
 from cirron_otel.collector.secret import SecretHeader
 from cirron_otel.errors import MissingExtraError
@@ -268,7 +268,7 @@ class TestPush:
         headers = {"x-key": SecretHeader("sesame")}
         pusher = MetricsPusher(
             registry,
-            MetricsPush(
+            MetricsPushOptions(
                 endpoint=received.endpoint, protocol=protocol, headers=headers, interval_s=0.05
             ),
         )
@@ -304,7 +304,7 @@ class TestPush:
         assert not histogram.HasField("min")
 
     def test_an_endpoint_that_is_away_does_not_matter(self) -> None:
-        options = MetricsPush(endpoint="http://localhost:1", protocol="http/protobuf")
+        options = MetricsPushOptions(endpoint="http://localhost:1", protocol="http/protobuf")
         pusher = MetricsPusher(counted(), options)
         pusher.start()
         pusher.stop(0.1)

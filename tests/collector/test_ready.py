@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.collector.readiness import FRAME_BYTES, Readiness, Untranslated
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_files import Position, intake_directory
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.state import lock_named
@@ -111,7 +111,7 @@ class TestReadiness:
     def test_behind_a_request_that_could_not_be_kept(self, tmp_path: Path) -> None:
         now = [0.0]
         (tmp_path / "state").mkdir()
-        journal = Journal(intake_directory(tmp_path / "state"))
+        journal = IntakeJournal(intake_directory(tmp_path / "state"))
         found = Readiness(journal, 2**30, lambda: True, lambda: now[0])
         assert found.problem(MIB) == ""
         found.note(is_kept=False)
@@ -125,7 +125,7 @@ class TestReadiness:
     def test_when_there_is_little_room(self, tmp_path: Path) -> None:
         """A quarter of all, or what a request of the largest size and a segment take."""
         (tmp_path / "state").mkdir()
-        journal = Journal(intake_directory(tmp_path / "state"))
+        journal = IntakeJournal(intake_directory(tmp_path / "state"))
 
         async def fill(size: int) -> None:
             await journal.append(head(), bytes(size))

@@ -23,7 +23,7 @@ import yaml
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 from cirron_otel.errors import InputError
-from cirron_otel.receiver.whose import FILE_NAME, Whose
+from cirron_otel.receiver.whose import FILE_NAME, TenantStore
 from cirron_otel.storage import Storage
 from tests.backends.process import free_endpoints
 from tests.exporter.servers import Certificates, make_certificates
@@ -318,7 +318,7 @@ def test_other_headers_are_kept(config: Reloaded, tmp_path: Path) -> None:
             if not number:
                 config.hang_up(here, {"receivers": {"headers": {"pass": ["x-team"]}}})
         assert here.end() == 0
-    owners = Whose(tmp_path / "data" / "state" / FILE_NAME)
+    owners = TenantStore(tmp_path / "data" / "state" / FILE_NAME)
     found = {owners.of(path.name) for path in (tmp_path / "data" / "spool").glob("*.json")}
     owners.close()
     assert found == {((name, t),) for name in ("x-scope-orgid", "x-team") for t in ("a", "b")}

@@ -22,11 +22,11 @@ from cirron_otel.collector.logs import Logging
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.collector.options import CollectorOptions
 from cirron_otel.collector.readiness import Readiness, Untranslated
-from cirron_otel.collector.running import Collector
+from cirron_otel.collector.running import CollectorService
 from cirron_otel.collector.second_process import Translator
 from cirron_otel.collector.worker import Worker
 from cirron_otel.collector.yielding import Yielding
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_files import Position, intake_directory
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.state import lock_named, make_state
@@ -124,7 +124,7 @@ def test_what_an_earlier_collector_left_is_urgent_at_once_and_is_told_when_it_is
             super()._say(message)
 
     async def test() -> None:
-        journal = Journal(directory)
+        journal = IntakeJournal(directory)
         waiting = Untranslated()
         waiting.begin(journal.end)
         translator = Heard(wanted, Registry(), waiting.reach)
@@ -148,7 +148,7 @@ def test_a_collector_that_starts_counts_how_long_waits_what_was_there(tmp_path: 
     put(directory, [[request("one"), request("two")]])
 
     async def test() -> None:
-        collector = Collector(wanted)
+        collector = CollectorService(wanted)
         with predecessor(tmp_path / "data"):
             starting = asyncio.create_task(collector.start())
             async with asyncio.timeout(60):
@@ -176,8 +176,8 @@ def test_what_hurries_the_translation(tmp_path: Path) -> None:
     make_state(target_spool(directory).state)
 
     async def test() -> None:
-        collector = Collector(wanted)
-        journal = Journal(intake_directory(target_spool(directory).state))
+        collector = CollectorService(wanted)
+        journal = IntakeJournal(intake_directory(target_spool(directory).state))
         collector._readiness = Readiness(journal, wanted.limits.journal_bytes, lambda: True)
         collector._untranslated = Untranslated(lambda: now[0])
         collector._untranslated.keep(Position(1, 9), 1)

@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from cirron_otel.receiver.whose import FILE_NAME, Whose
+from cirron_otel.receiver.whose import FILE_NAME, TenantStore
 from cirron_otel.storage import Storage
 from tests.backends.process import free_endpoints
 from tests.integration.otlp_sink import otlp_sink
@@ -54,7 +54,7 @@ def expected(tenant: str) -> list[str]:
 
 def owned(folder: Path) -> dict[tuple[tuple[str, str], ...], list[str]]:
     """The names of the spans of a spool, by the headers that came with them."""
-    owners = Whose(folder / "state" / FILE_NAME)
+    owners = TenantStore(folder / "state" / FILE_NAME)
     found: dict[Any, list[str]] = defaultdict(list)
     for path in (folder / "spool").glob("*.json"):
         found[owners.of(path.name)] += [s["name"] for s in json.loads(path.read_bytes())["spans"]]
@@ -129,14 +129,14 @@ def test_a_header_that_cannot_be_sent_on_is_refused(tmp_path: Path) -> None:
 
 def test_whose_is_kept_and_forgotten(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
-    owners = Whose(path)
+    owners = TenantStore(path)
     mine, other = (("x-scope-orgid", "a"),), (("x-scope-orgid", "b"),)
     assert owners.claim("1.json", (), is_there=False)
     assert owners.claim("2.json", mine, is_there=False)
     assert not owners.claim("2.json", other, is_there=True)
     assert owners.claim("2.json", mine, is_there=True)
     owners.close()
-    owners = Whose(path)
+    owners = TenantStore(path)
     assert (owners.of("1.json"), owners.of("2.json")) == ((), mine)
     owners.retain(["1.json"])
     assert owners.of("2.json") == ()
@@ -148,7 +148,7 @@ def test_whose_is_kept_and_forgotten(tmp_path: Path) -> None:
 def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_bytes(b"no database" * 100)
-    owners = Whose(path)
+    owners = TenantStore(path)
     assert owners.claim("1.json", (("x-scope-orgid", "a"),), is_there=False)
     owners.close()
     assert path.with_name(FILE_NAME + ".damaged").read_bytes().startswith(b"no database")

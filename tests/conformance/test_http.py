@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.collector.options import CollectorOptions
-from cirron_otel.collector.values import Address
+from cirron_otel.collector.values import ListenAddress
 from tests.collector.serving import Serving
 
 from .clients import JSON, PROTOBUF, ask, connection, full, post, spans, storing, unfinished
@@ -37,8 +37,8 @@ kinds = pytest.mark.parametrize("kind", [PROTOBUF, JSON])
 
 def test_default_ports() -> None:
     receivers = CollectorOptions().receivers
-    assert receivers.grpc.address == Address("localhost", 4317)
-    assert receivers.http.address == Address("localhost", 4318)
+    assert receivers.grpc.address == ListenAddress("localhost", 4317)
+    assert receivers.http.address == ListenAddress("localhost", 4318)
 
 
 @kinds

@@ -15,7 +15,7 @@ from cirron_otel import exactjson
 from cirron_otel.errors import InputError
 from cirron_otel.ids import uuid4_shaped
 from cirron_otel.otlp.json_codec import json_losses, traces_from_json, traces_to_json
-from cirron_otel.receiver.export import RefusalError, Signal
+from cirron_otel.receiver.export import ReceivedSignal, RefusalError
 from cirron_otel.receiver.http_content import json_signal
 from cirron_otel.receiver.inflating import CODINGS, inflater
 from cirron_otel.receiver.measure import measure
@@ -43,13 +43,13 @@ def told(error: Exception) -> None:
 
 def binary(data: bytes) -> None:
     """OTLP in protobuf, as gRPC and HTTP bring it, up to the batch; and back."""
-    signal = (Signal.TRACES, Signal.LOGS, Signal.METRICS)[len(data) % 3]
+    signal = (ReceivedSignal.TRACES, ReceivedSignal.LOGS, ReceivedSignal.METRICS)[len(data) % 3]
     try:
         found = measure(data, signal, MOST_ELEMENTS)
     except InputError as error:
         told(error)
         return
-    if signal is Signal.TRACES:
+    if signal is ReceivedSignal.TRACES:
         message = TracesData.FromString(data)  # what is measured as valid must parse
         assert found.spans == sum(
             len(scope.spans) for each in message.resource_spans for scope in each.scope_spans
@@ -81,7 +81,7 @@ def _translated(data: bytes, message: TracesData) -> None:
 def born_in_cirron(data: bytes) -> None:
     """OTLP that may have been made from Cirron's batches."""
     try:
-        measure(data, Signal.TRACES, MOST_ELEMENTS)
+        measure(data, ReceivedSignal.TRACES, MOST_ELEMENTS)
         reader = FromOtlp()
         if reader.feed_whole(data) is None:
             list(reader.feed(TracesData.FromString(data).resource_spans))
@@ -127,7 +127,7 @@ def text(data: bytes) -> None:
         return
     assert all("\n" not in line for line in lines)
     written = message.SerializeToString(deterministic=True)
-    measure(written, Signal.TRACES, MOST_ELEMENTS * 100)
+    measure(written, ReceivedSignal.TRACES, MOST_ELEMENTS * 100)
     assert TracesData.FromString(written).SerializeToString(deterministic=True) == written
     if not json_losses(message):
         again, _ = traces_from_json(traces_to_json(message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from cirron_otel.receiver.export import Answer, Request, Signal
+from cirron_otel.receiver.export import ConsumeResult, ReceivedRequest, ReceivedSignal
 
 
 class FakeIntake:
@@ -13,10 +13,10 @@ class FakeIntake:
 
     def __init__(self, *, max_body_bytes: int = 1 << 20, room: int = 8 << 20) -> None:
         """`room` is how many bytes may be in flight at once."""
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         self.refusal: Exception | None = None
         """Raised instead of keeping a request."""
-        self.answer = Answer()
+        self.answer = ConsumeResult()
         self.hold: asyncio.Event | None = None
         """Waited for before a request is kept."""
         self.waiting = 0
@@ -26,7 +26,7 @@ class FakeIntake:
         self.most_in_flight = 0
         self._max_body_bytes = max_body_bytes
 
-    async def export(self, request: Request) -> Answer:
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
         if self.hold is not None:
             self.waiting += 1
             try:
@@ -36,9 +36,9 @@ class FakeIntake:
         if self.refusal is not None:
             raise self.refusal
         self.requests.append(request)
-        if request.signal is not Signal.CIRRON:
+        if request.signal is not ReceivedSignal.CIRRON:
             return self.answer
-        return Answer(message=self.answer.message, batch_id=_batch_id(request.body))
+        return ConsumeResult(message=self.answer.message, batch_id=_batch_id(request.body))
 
     @property
     def max_body_bytes(self) -> int:

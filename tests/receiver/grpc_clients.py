@@ -13,7 +13,7 @@ import grpc.aio
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from cirron_otel.receiver.export import Exporter
+from cirron_otel.receiver.export import Consumer
 from cirron_otel.receiver.grpc_server import GrpcReceiver
 
 from .fake_intake import FakeIntake
@@ -75,7 +75,7 @@ class Refusal:
 
 
 @asynccontextmanager
-async def serving(exporter: Exporter, **options: Any) -> AsyncIterator[Server]:
+async def serving(exporter: Consumer, **options: Any) -> AsyncIterator[Server]:
     receiver = GrpcReceiver(exporter, port=0, **options)
     host, port = await receiver.start()
     assert host == "127.0.0.1"

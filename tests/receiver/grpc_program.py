@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from cirron_otel.collector.event_loop import new_event_loop
-from cirron_otel.receiver.export import Answer, Reason, RefusalError, Request
+from cirron_otel.receiver.export import ConsumeResult, Reason, ReceivedRequest, RefusalError
 from cirron_otel.receiver.grpc_server import GrpcReceiver
 from cirron_otel.receiver.measure import MalformedError, TooManyElementsError, measure
 
@@ -21,7 +21,7 @@ class Measured:
     def __init__(self) -> None:
         self._room = ROOM
 
-    async def export(self, request: Request) -> Answer:
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
         try:
             measure(request.body, request.signal)
         except MalformedError as error:
@@ -29,7 +29,7 @@ class Measured:
         except TooManyElementsError as error:
             raise RefusalError(Reason.TOO_LARGE, str(error)) from None
         await asyncio.sleep(0.01)  # what a write may take: bodies are in flight meanwhile
-        return Answer()
+        return ConsumeResult()
 
     def reserve(self, size: int) -> bool:
         if size > self._room:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cirron_otel.receiver.export import Encoding, Signal
+from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
 from cirron_otel.receiver.journal_files import (
     HEADER_BYTES,
     Damage,
@@ -24,7 +24,7 @@ from cirron_otel.receiver.journal_reader import frames
 
 
 def head(**headers: str) -> Head:
-    return Head(Signal.TRACES, Encoding.PROTOBUF, 1_700_000_000_000_000_123, headers)
+    return Head(ReceivedSignal.TRACES, BodyEncoding.PROTOBUF, 1_700_000_000_000_000_123, headers)
 
 
 def segment(number: int, bodies: Sequence[bytes]) -> tuple[bytes, list[int]]:

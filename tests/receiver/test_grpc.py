@@ -29,7 +29,13 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.export import Answer, Encoding, Reason, RefusalError, Signal
+from cirron_otel.receiver.export import (
+    BodyEncoding,
+    ConsumeResult,
+    Reason,
+    ReceivedSignal,
+    RefusalError,
+)
 from cirron_otel.receiver.http2_headers import ENCODING
 
 from ..exporter.servers import traces
@@ -64,7 +70,7 @@ def test_the_stock_exporter_of_spans(compression: grpc.Compression) -> None:
 
     (request,) = against_server(test).requests
     assert request.body == encode_spans(spans).SerializeToString()
-    assert (request.signal, request.encoding) == (Signal.TRACES, Encoding.PROTOBUF)
+    assert (request.signal, request.encoding) == (ReceivedSignal.TRACES, BodyEncoding.PROTOBUF)
     assert request.received_ns > (spans[-1].end_time or 0)
 
 
@@ -80,7 +86,7 @@ def test_the_stock_exporters_of_metrics_and_logs() -> None:
         logs.shutdown()
 
     metrics, logs = against_server(test).requests
-    assert (metrics.signal, logs.signal) == (Signal.METRICS, Signal.LOGS)
+    assert (metrics.signal, logs.signal) == (ReceivedSignal.METRICS, ReceivedSignal.LOGS)
     message = ExportMetricsServiceRequest.FromString(metrics.body)
     assert message.resource_metrics[0].scope_metrics[0].metrics[0].name == "steps"
     assert logs.body == b""
@@ -202,12 +208,15 @@ def test_an_error_of_our_own_is_told_to_the_log_alone(caplog: pytest.LogCaptureF
         (LOGS, ExportLogsServiceResponse, "rejected_log_records"),
     ],
 )
-@pytest.mark.parametrize("answer", [Answer(), Answer(3, "bad ids"), Answer(0, "old"), Answer(2)])
-def test_partial_success(method: str, response: Any, name: str, answer: Answer) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [ConsumeResult(), ConsumeResult(3, "bad ids"), ConsumeResult(0, "old"), ConsumeResult(2)],
+)
+def test_partial_success(method: str, response: Any, name: str, answer: ConsumeResult) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.answer = answer
         message = response.FromString(await server.send(b"", method))
-        assert message.HasField("partial_success") == (answer != Answer())
+        assert message.HasField("partial_success") == (answer != ConsumeResult())
         assert getattr(message.partial_success, name) == answer.rejected
         assert message.partial_success.error_message == answer.message
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cirron_otel.receiver.grpc_turns import Turns
+from cirron_otel.receiver.grpc_turns import CallTurns
 
 from .grpc_clients import until
 
@@ -17,7 +17,7 @@ class Reads:
     """Calls, by name, that are read until they are told to end."""
 
     def __init__(self, most: int = 4, quick_s: float = QUICK_S, patience_s: float = 3600) -> None:
-        self.turns = Turns(most, quick_s, patience_s)
+        self.turns = CallTurns(most, quick_s, patience_s)
         self.begun: list[str] = []
         self.done: list[str] = []
         self.given_up: list[str] = []

@@ -35,7 +35,13 @@ from cirron_otel.exporter.errors import MisconfiguredError, RefusedError, Unreac
 from cirron_otel.exporter.otlp import Pusher
 from cirron_otel.exporter.pace import Backoff
 from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.export import Answer, Encoding, Reason, RefusalError, Signal
+from cirron_otel.receiver.export import (
+    BodyEncoding,
+    ConsumeResult,
+    Reason,
+    ReceivedSignal,
+    RefusalError,
+)
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.exporter.deliveries import KEY, Process, batch_of, cirron_target
@@ -77,7 +83,7 @@ def test_opentelemetry_spans(server: Served, compression: Compression) -> None:
         "s1",
         "s2",
     ]
-    assert {each.signal for each in server.intake.requests} == {Signal.TRACES}
+    assert {each.signal for each in server.intake.requests} == {ReceivedSignal.TRACES}
 
 
 def test_opentelemetry_metrics_and_logs(server: Served) -> None:
@@ -95,7 +101,7 @@ def test_opentelemetry_metrics_and_logs(server: Served) -> None:
     logs.shutdown()
 
     first, second = server.intake.requests
-    assert (first.signal, second.signal) == (Signal.METRICS, Signal.LOGS)
+    assert (first.signal, second.signal) == (ReceivedSignal.METRICS, ReceivedSignal.LOGS)
     points = ExportMetricsServiceRequest.FromString(first.body).resource_metrics
     assert points[0].scope_metrics[0].metrics[0].name == "c"
     records = ExportLogsServiceRequest.FromString(second.body).resource_logs
@@ -143,7 +149,7 @@ def test_our_exporter(server: Served, protocol: Protocol, compression: OurCompre
     with Pusher(config, retry=False) as pusher:
         result = pusher.push(traces(20))
         assert (result.accepted_spans, result.warnings) == (20, ())
-        server.intake.answer = Answer(3, "three are too old")
+        server.intake.answer = ConsumeResult(3, "three are too old")
         result = pusher.push(traces(20))
         assert (result.accepted_spans, result.rejected_spans) == (17, 3)
         assert result.error_message == "three are too old"
@@ -159,7 +165,7 @@ def test_our_exporter(server: Served, protocol: Protocol, compression: OurCompre
     if protocol is Protocol.HTTP_PROTOBUF:
         assert first.body == traces(20)
     else:
-        assert first.encoding is Encoding.JSON
+        assert first.encoding is BodyEncoding.JSON
         assert len(json.loads(first.body)["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 20
 
 
@@ -187,7 +193,7 @@ def test_our_delivery_to_cirron(tmp_path: Path) -> None:
         process.owner.release()
 
         assert server.intake.bodies == [(process.paths.spool / name).read_bytes() for name in names]
-        assert [each.signal for each in server.intake.requests] == [Signal.CIRRON] * 2
+        assert [each.signal for each in server.intake.requests] == [ReceivedSignal.CIRRON] * 2
         assert server.intake.requests[0].headers == {
             "x-cirron-sdk-version": "test",
             "x-cirron-batch-id": process.sealed[0],
@@ -269,7 +275,7 @@ def test_the_real_cirron_sdk(tmp_path: Path, ingest: str | None) -> None:
         spooled = tmp_path.glob(".cirron/spool/*.json")
         on_disk = {path.stem.partition("-")[2]: path.read_bytes() for path in spooled}
         for each in server.intake.requests:
-            assert each.signal is Signal.CIRRON
+            assert each.signal is ReceivedSignal.CIRRON
             assert each.headers["x-cirron-sdk-version"] == "0.3.0"
             assert each.body == on_disk[each.headers["x-cirron-batch-id"]]
 

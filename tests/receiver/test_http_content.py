@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.receiver.export import Signal
+from cirron_otel.receiver.export import ReceivedSignal
 from cirron_otel.receiver.http_content import json_signal
 
 from .http_serving import BATCH, JSON, Served, serving
@@ -74,4 +74,4 @@ def test_unknown_keys_change_nothing(
     key = "batch_id" if is_cirron else "resourceSpans"
     text = json.dumps({**unknown, key: []}, ensure_ascii=is_ascii)
     body = text.encode("utf-8", "surrogatepass")
-    assert json_signal(body) is (Signal.CIRRON if is_cirron else Signal.TRACES)
+    assert json_signal(body) is (ReceivedSignal.CIRRON if is_cirron else ReceivedSignal.TRACES)

@@ -16,8 +16,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.export import Answer, Encoding, Reason, RefusalError, Signal
-from cirron_otel.receiver.http_server import Health
+from cirron_otel.receiver.export import (
+    BodyEncoding,
+    ConsumeResult,
+    Reason,
+    ReceivedSignal,
+    RefusalError,
+)
+from cirron_otel.receiver.http_server import OperationEndpoints
 
 from .fake_intake import FakeIntake
 from .http_serving import BATCH, JSON, PROTOBUF, Blobs, Served, said, serving, traces
@@ -30,7 +36,7 @@ SPAN = "d2ce78ef00209c97e9740147daea358d"
 
 @pytest.fixture(scope="module")
 def everything() -> Iterator[Served]:
-    health = Health(metrics=lambda: (b"up 1\n", "text/plain; version=0.0.4"))
+    health = OperationEndpoints(metrics=lambda: (b"up 1\n", "text/plain; version=0.0.4"))
     with serving(blobs=Blobs(), health=health) as served:
         yield served
 
@@ -39,27 +45,41 @@ def everything() -> Iterator[Served]:
 def server(everything: Served) -> Served:
     intake = everything.intake
     intake.requests.clear()
-    intake.refusal, intake.answer, intake.hold = None, Answer(), None
+    intake.refusal, intake.answer, intake.hold = None, ConsumeResult(), None
     return everything
 
 
 # what is sent: path, Content-Type, body; what the intake gets, and what is answered
 KEPT = [
-    ("/v1/traces", PROTOBUF, traces(), Signal.TRACES, Encoding.PROTOBUF, 200),
-    ("/v1/traces", PROTOBUF, b"", Signal.TRACES, Encoding.PROTOBUF, 200),
-    ("/v1/traces", "Application/X-Protobuf ; a=b", traces(), Signal.TRACES, Encoding.PROTOBUF, 200),
+    ("/v1/traces", PROTOBUF, traces(), ReceivedSignal.TRACES, BodyEncoding.PROTOBUF, 200),
+    ("/v1/traces", PROTOBUF, b"", ReceivedSignal.TRACES, BodyEncoding.PROTOBUF, 200),
+    (
+        "/v1/traces",
+        "Application/X-Protobuf ; a=b",
+        traces(),
+        ReceivedSignal.TRACES,
+        BodyEncoding.PROTOBUF,
+        200,
+    ),
     # Whether bytes are protobuf is not looked at here: what is behind does.
-    ("/v1/traces", PROTOBUF, CIRRON, Signal.TRACES, Encoding.PROTOBUF, 200),
-    ("/v1/traces?x=1", PROTOBUF, traces(), Signal.TRACES, Encoding.PROTOBUF, 200),
-    ("/v1/metrics", PROTOBUF, b"\x0a\x00", Signal.METRICS, Encoding.PROTOBUF, 200),
-    ("/v1/logs", PROTOBUF, b"\x0a\x00", Signal.LOGS, Encoding.PROTOBUF, 200),
-    ("/v1/traces", JSON, OTLP, Signal.TRACES, Encoding.JSON, 200),
-    ("/v1/traces", JSON, b"{}", Signal.TRACES, Encoding.JSON, 200),
-    ("/v1/traces", f"{JSON}; charset=UTF-8", OTLP, Signal.TRACES, Encoding.JSON, 200),
-    ("/v1/metrics", JSON, b'{"resourceMetrics": []}', Signal.METRICS, Encoding.JSON, 200),
-    ("/v1/logs", JSON, b'{"resourceLogs": []}', Signal.LOGS, Encoding.JSON, 200),
-    ("/v1/traces", JSON, CIRRON, Signal.CIRRON, Encoding.JSON, 202),
-    ("/api/traces", JSON, CIRRON, Signal.CIRRON, Encoding.JSON, 202),
+    ("/v1/traces", PROTOBUF, CIRRON, ReceivedSignal.TRACES, BodyEncoding.PROTOBUF, 200),
+    ("/v1/traces?x=1", PROTOBUF, traces(), ReceivedSignal.TRACES, BodyEncoding.PROTOBUF, 200),
+    ("/v1/metrics", PROTOBUF, b"\x0a\x00", ReceivedSignal.METRICS, BodyEncoding.PROTOBUF, 200),
+    ("/v1/logs", PROTOBUF, b"\x0a\x00", ReceivedSignal.LOGS, BodyEncoding.PROTOBUF, 200),
+    ("/v1/traces", JSON, OTLP, ReceivedSignal.TRACES, BodyEncoding.JSON, 200),
+    ("/v1/traces", JSON, b"{}", ReceivedSignal.TRACES, BodyEncoding.JSON, 200),
+    ("/v1/traces", f"{JSON}; charset=UTF-8", OTLP, ReceivedSignal.TRACES, BodyEncoding.JSON, 200),
+    (
+        "/v1/metrics",
+        JSON,
+        b'{"resourceMetrics": []}',
+        ReceivedSignal.METRICS,
+        BodyEncoding.JSON,
+        200,
+    ),
+    ("/v1/logs", JSON, b'{"resourceLogs": []}', ReceivedSignal.LOGS, BodyEncoding.JSON, 200),
+    ("/v1/traces", JSON, CIRRON, ReceivedSignal.CIRRON, BodyEncoding.JSON, 202),
+    ("/api/traces", JSON, CIRRON, ReceivedSignal.CIRRON, BodyEncoding.JSON, 202),
 ]
 
 
@@ -74,11 +94,11 @@ def test_what_is_taken(
     assert (request.signal, request.encoding, request.body) == (signal, encoding, body)
     assert request.received_ns > 1_700_000_000 * 10**9
     assert "server" not in answer.headers
-    if signal is Signal.CIRRON:
+    if signal is ReceivedSignal.CIRRON:
         assert json.loads(answer.body) == {"batch_id": BATCH["batch_id"]}
     else:
-        assert answer.body == (b"" if encoding is Encoding.PROTOBUF else b"{}")
-    expected = PROTOBUF if encoding is Encoding.PROTOBUF else JSON
+        assert answer.body == (b"" if encoding is BodyEncoding.PROTOBUF else b"{}")
+    expected = PROTOBUF if encoding is BodyEncoding.PROTOBUF else JSON
     assert answer.headers["content-type"] == expected
 
 
@@ -215,7 +235,7 @@ SIGNALS: list[tuple[str, Any, str, str]] = [
 def test_partial_success(
     server: Served, path: str, message: Any, name: str, json_name: str, rejected: int, why: str
 ) -> None:
-    server.intake.answer = Answer(rejected=rejected, message=why)
+    server.intake.answer = ConsumeResult(rejected=rejected, message=why)
 
     found = message.FromString(server.post(b"", path).body)
     told = json.loads(server.post(b"{}", path, JSON).body)
@@ -293,7 +313,7 @@ LET_IN = [
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Served]:
-    health = Health(metrics=lambda: (b"up 1\n", "text/plain"))
+    health = OperationEndpoints(metrics=lambda: (b"up 1\n", "text/plain"))
     with serving(auth=Tokens(TOKENS), blobs=Blobs(), health=health) as served:
         yield served
 
@@ -339,7 +359,7 @@ def test_probes_need_no_token(locked: Served, path: str) -> None:
 
 def test_operation() -> None:
     state = {"live": "", "ready": "the journal is full"}
-    health = Health(
+    health = OperationEndpoints(
         lambda: state["live"], lambda: state["ready"], lambda: (b"up 1\n", "text/plain; x=y")
     )
     with serving(health=health) as server:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import TargetError, UsageError
-from cirron_otel.receiver.journal import Journal, JournalBusyError, JournalFullError
+from cirron_otel.receiver.journal import IntakeJournal, JournalBusyError, JournalFullError
 from cirron_otel.receiver.journal_files import (
     HEADER_BYTES,
     Frame,
@@ -24,25 +24,25 @@ from cirron_otel.receiver.journal_files import (
     segment_numbers,
     segment_path,
 )
-from cirron_otel.receiver.journal_place import Place, write_place
-from cirron_otel.receiver.journal_reader import Reader, frames
+from cirron_otel.receiver.journal_place import ConsumerPosition, write_place
+from cirron_otel.receiver.journal_reader import JournalReader, frames
 from cirron_otel.spool.direct import BLOCK
 
 from .journalled import head, put, read
 
 
-async def append(journal: Journal, body: bytes, **headers: str) -> Position:
+async def append(journal: IntakeJournal, body: bytes, **headers: str) -> Position:
     return await journal.append(head(**headers), body)
 
 
-async def append_all(journal: Journal, *bodies: bytes) -> list[Position]:
+async def append_all(journal: IntakeJournal, *bodies: bytes) -> list[Position]:
     return await asyncio.gather(*(append(journal, body) for body in bodies))
 
 
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
     async def main() -> None:
         directory = intake_directory(tmp_path / "spool-root" / "state")
-        journal = Journal(directory)
+        journal = IntakeJournal(directory)
         ends = []
         bodies = [b"", b"a", bytes(range(256)) * 1000]
         for body in bodies:
@@ -68,7 +68,7 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
 
 def test_those_that_wait_share_a_sync_and_keep_their_order(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         # More than a writev takes at once.
         bodies = [b"%d" % number for number in range(2000)]
         ends = await append_all(journal, *bodies)
@@ -82,7 +82,7 @@ def test_those_that_wait_share_a_sync_and_keep_their_order(tmp_path: Path) -> No
 
 def test_segments_are_left_when_they_are_full_and_on_demand(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path, segment_bytes=1700, max_bytes=100_000)
+        journal = IntakeJournal(tmp_path, segment_bytes=1700, max_bytes=100_000)
         for number in range(3):
             assert (await append(journal, bytes(500))).segment == 1 + number // 2
         journal.roll()
@@ -112,7 +112,7 @@ def test_segments_are_left_when_they_are_full_and_on_demand(tmp_path: Path) -> N
 
 def test_a_full_journal_refuses_until_segments_are_removed(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path, segment_bytes=5000, max_bytes=20_000)
+        journal = IntakeJournal(tmp_path, segment_bytes=5000, max_bytes=20_000)
         results = await asyncio.gather(
             *(append(journal, bytes(1000)) for _ in range(100)), return_exceptions=True
         )
@@ -135,7 +135,7 @@ def test_a_full_journal_refuses_until_segments_are_removed(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-async def until_taken(journal: Journal, body: bytes) -> None:
+async def until_taken(journal: IntakeJournal, body: bytes) -> None:
     """Try again as a client would."""
     for _ in range(1000):
         try:
@@ -162,7 +162,7 @@ class Gate:
 def test_no_more_waits_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         gate = Gate(monkeypatch)
-        journal = Journal(tmp_path, max_waiting_bytes=10_000)
+        journal = IntakeJournal(tmp_path, max_waiting_bytes=10_000)
         # One is always taken, however large.
         first = asyncio.create_task(append(journal, bytes(20_000)))
         await asyncio.sleep(0)
@@ -184,7 +184,7 @@ def test_a_task_that_is_cancelled_harms_no_other(
 ) -> None:
     async def main() -> None:
         gate = Gate(monkeypatch)
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         tasks = [asyncio.create_task(append(journal, b"%d" % number)) for number in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -204,7 +204,7 @@ def test_closing_answers_all_and_then_refuses(
 ) -> None:
     async def main() -> None:
         gate = Gate(monkeypatch)
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         tasks = [asyncio.create_task(append(journal, b"%d" % number)) for number in range(50)]
         await asyncio.sleep(0)
         closing = asyncio.create_task(journal.close())
@@ -212,12 +212,12 @@ def test_closing_answers_all_and_then_refuses(
         with pytest.raises(JournalFullError, match="is closed"):
             await append(journal, b"late")
         with pytest.raises(TargetError, match="another collector"):
-            Journal(tmp_path)
+            IntakeJournal(tmp_path)
         gate.open.set()
         await closing
         assert [end.segment for end in await asyncio.gather(*tasks)] == [1] * 50
         assert read(tmp_path)[0] == [b"%d" % number for number in range(50)]
-        await Journal(tmp_path).close()
+        await IntakeJournal(tmp_path).close()
 
     asyncio.run(main())
 
@@ -235,7 +235,7 @@ def test_a_sync_that_fails_refuses_its_group_and_leaves_the_segment(
             raise OSError(failures[0], os.strerror(failures.pop()))
 
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         # Without a frame, the segment goes.
         monkeypatch.setattr(os, "fdatasync", sync)
         with pytest.raises(JournalFullError, match="Input/output error"):
@@ -258,7 +258,7 @@ def test_a_sync_that_fails_refuses_its_group_and_leaves_the_segment(
 
 def test_what_was_set_aside_takes_room(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path, segment_bytes=5000, max_bytes=20_000)
+        journal = IntakeJournal(tmp_path, segment_bytes=5000, max_bytes=20_000)
         await append(journal, b"a")
         aside = tmp_path / "refused-1.bin"
         aside.write_bytes(bytes(19_950))
@@ -274,7 +274,7 @@ def test_what_was_set_aside_takes_room(tmp_path: Path) -> None:
 
 def test_a_damaged_segment_is_left(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         assert (await append(journal, b"a")).segment == 1
         journal.roll(1)
         assert (await append(journal, b"b")).segment == 2
@@ -292,7 +292,7 @@ def test_a_new_start_goes_on_in_a_new_segment(tmp_path: Path) -> None:
         with segment_path(tmp_path, 1).open("ab") as file:
             file.write(half)
         for number in range(2, 5):
-            journal = Journal(tmp_path)
+            journal = IntakeJournal(tmp_path)
             assert journal.trimmed_bytes == (len(half) if number == 2 else 0)
             assert journal.end == Position(number, 0)
             assert (await append(journal, b"%d" % number)).segment == number
@@ -305,12 +305,12 @@ def test_a_new_start_goes_on_in_a_new_segment(tmp_path: Path) -> None:
 
 def test_positions_grow_also_where_all_segments_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
-        write_place(tmp_path, Place(Position(7, 100)))
-        journal = Journal(tmp_path)
+        write_place(tmp_path, ConsumerPosition(Position(7, 100)))
+        journal = IntakeJournal(tmp_path)
         assert (await append(journal, b"")).segment == 8
         await journal.close()
         segment_path(tmp_path, 8).rename(tmp_path / (segment_path(tmp_path, 11).name + ".damaged"))
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         assert (await append(journal, b"")).segment == 12
         await journal.close()
 
@@ -319,7 +319,7 @@ def test_positions_grow_also_where_all_segments_are_gone(tmp_path: Path) -> None
 
 def test_a_file_that_is_there_already_is_never_written(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = IntakeJournal(tmp_path)
         segment_path(tmp_path, 1).write_bytes(b"another's")
         with pytest.raises(JournalFullError, match="File exists"):
             await append(journal, b"a")
@@ -333,21 +333,21 @@ def test_a_file_that_is_there_already_is_never_written(tmp_path: Path) -> None:
 def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for segment_bytes in (0, 51):
         with pytest.raises(UsageError, match="at most half"):
-            Journal(tmp_path, segment_bytes=segment_bytes, max_bytes=100)
+            IntakeJournal(tmp_path, segment_bytes=segment_bytes, max_bytes=100)
     (tmp_path / "file").touch()
     with pytest.raises(TargetError, match="cannot be written"):
-        Journal(tmp_path / "file" / "intake")
+        IntakeJournal(tmp_path / "file" / "intake")
 
 
 def test_a_reader_follows_a_writer_and_removes_behind_itself(tmp_path: Path) -> None:
     count, tasks = 400, 8
 
-    async def write(journal: Journal, task: int) -> None:
+    async def write(journal: IntakeJournal, task: int) -> None:
         for number in range(count):
             await until_taken(journal, b"%d %d " % (task, number) + bytes(number % 900))
 
-    async def follow(journal: Journal) -> list[Frame]:
-        reader = Reader(tmp_path, None, pytest.fail)
+    async def follow(journal: IntakeJournal) -> list[Frame]:
+        reader = JournalReader(tmp_path, None, pytest.fail)
         found: list[Frame] = []
         while len(found) < count * tasks:
             batch = await asyncio.to_thread(reader.poll, 10_000, journal.end)
@@ -360,7 +360,7 @@ def test_a_reader_follows_a_writer_and_removes_behind_itself(tmp_path: Path) -> 
 
     async def main() -> None:
         # What is written is many times what may lie there.
-        journal = Journal(tmp_path, segment_bytes=10_000, max_bytes=50_000)
+        journal = IntakeJournal(tmp_path, segment_bytes=10_000, max_bytes=50_000)
         found, *_ = await asyncio.gather(
             follow(journal), *(write(journal, task) for task in range(tasks))
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_files import Position, segment_numbers
 from cirron_otel.receiver.journal_reader import frames
 
@@ -72,7 +72,7 @@ def test_only_one_process_has_the_journal(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(TargetError, match="another collector takes requests"):
-            Journal(tmp_path)
+            IntakeJournal(tmp_path)
     finally:
         holder.kill()
         holder.wait()

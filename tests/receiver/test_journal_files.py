@@ -25,8 +25,13 @@ from cirron_otel.receiver.journal_files import (
     segment_path,
     trim,
 )
-from cirron_otel.receiver.journal_place import Place, reached_segment, read_place, write_place
-from cirron_otel.receiver.journal_reader import Reader
+from cirron_otel.receiver.journal_place import (
+    ConsumerPosition,
+    reached_segment,
+    read_place,
+    write_place,
+)
+from cirron_otel.receiver.journal_reader import JournalReader
 from cirron_otel.spool.direct import BLOCK
 
 from .journalled import head, put, read, segment
@@ -154,7 +159,7 @@ def test_a_reader_goes_on_from_any_frame(
 ) -> None:
     bodies = joined(unique([bodies]))
     with journal([bodies[: len(bodies) // 2], [], bodies[len(bodies) // 2 :]]) as (directory, _):
-        reader = Reader(directory)
+        reader = JournalReader(directory)
         found = []
         while batch := reader.poll(max_bytes):
             assert sum(len(frame.body) for frame in batch[:-1]) < max_bytes
@@ -173,7 +178,7 @@ def test_a_reader_follows_and_takes_no_more_than_is_acknowledged(tmp_path: Path)
     later = segment_path(tmp_path, 2)
     hidden = later.rename(tmp_path / "hidden")
     damages: list[Damage] = []
-    reader = Reader(tmp_path, None, damages.append)
+    reader = JournalReader(tmp_path, None, damages.append)
     assert reader.poll(until=Position(1, 0)) == []
     assert [frame.body for frame in reader.poll(until=Position(1, ends[0]))] == [b"a"]
     assert [frame.body for frame in reader.poll(until=Position(1, ends[1]))] == [b"b"]
@@ -198,7 +203,7 @@ def test_behind_damage_it_goes_on_as_it_is_written(at: int, tmp_path: Path) -> N
     damaged = bytearray(data)
     damaged[at] ^= 1
     damages: list[Damage] = []
-    reader = Reader(tmp_path, None, damages.append)
+    reader = JournalReader(tmp_path, None, damages.append)
     path = segment_path(tmp_path, 1)
     path.write_bytes(damaged[: ends[0]])
     found = [frame.body for frame in reader.poll()]
@@ -218,7 +223,7 @@ def test_padding_that_was_read_ahead_is_read_again(tmp_path: Path) -> None:
     data, ends = segment(1, [b"a", b"b", b"c"])
     path = segment_path(tmp_path, 1)
     path.write_bytes(data[: ends[0]].ljust(BLOCK, b"\0"))
-    reader = Reader(tmp_path, None, pytest.fail)
+    reader = JournalReader(tmp_path, None, pytest.fail)
     assert [frame.body for frame in reader.poll(max_bytes=1)] == [b"a"]
     path.write_bytes(data[: ends[1]].ljust(BLOCK, b"\0"))
     assert [frame.body for frame in reader.poll(max_bytes=1)] == [b"b"]
@@ -231,7 +236,7 @@ def test_acknowledged_bytes_that_are_zero_are_damage(tmp_path: Path) -> None:
     data, ends = segment(1, [b"a", b"b"])
     segment_path(tmp_path, 1).write_bytes(data[: ends[0]].ljust(BLOCK, b"\0"))
     damages: list[Damage] = []
-    reader = Reader(tmp_path, None, damages.append)
+    reader = JournalReader(tmp_path, None, damages.append)
     assert [frame.body for frame in reader.poll(until=Position(1, ends[1]))] == [b"a"]
     assert [damage.offset for damage in damages] == [ends[0]]
     reader.close()
@@ -240,7 +245,7 @@ def test_acknowledged_bytes_that_are_zero_are_damage(tmp_path: Path) -> None:
 def test_a_frame_comes_when_it_is_whole(tmp_path: Path) -> None:
     data, _ = segment(1, [b"x" * 50_000])
     path = segment_path(tmp_path, 1)
-    reader = Reader(tmp_path, None, pytest.fail)
+    reader = JournalReader(tmp_path, None, pytest.fail)
     for size in (0, 10, HEADER_BYTES, HEADER_BYTES + 5, HEADER_BYTES + 100, len(data) - 1):
         path.write_bytes(data[:size])
         assert reader.poll() == []
@@ -328,10 +333,12 @@ def test_a_head_has_a_limit_and_a_form() -> None:
 
 
 def test_a_place_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_place(tmp_path, pytest.fail) == Place(None, None)
+    assert read_place(tmp_path, pytest.fail) == ConsumerPosition(None, None)
     for place in (
-        Place(Position(3, 77), None),
-        Place(None, {"batch": "a\ud800", "big": 10**30, "list": [1.0, None, {"x": "é"}]}),
+        ConsumerPosition(Position(3, 77), None),
+        ConsumerPosition(
+            None, {"batch": "a\ud800", "big": 10**30, "list": [1.0, None, {"x": "é"}]}
+        ),
     ):
         write_place(tmp_path, place)
         assert read_place(tmp_path, pytest.fail) == place
@@ -359,18 +366,18 @@ def test_a_damaged_place_is_set_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "consumer.json").write_bytes(content)
     told: list[str] = []
     assert reached_segment(tmp_path) == 0
-    assert read_place(tmp_path, told.append) == Place()
+    assert read_place(tmp_path, told.append) == ConsumerPosition()
     assert len(told) == 1
     assert (tmp_path / "consumer.json.damaged").read_bytes() == content
-    assert read_place(tmp_path, pytest.fail) == Place()
+    assert read_place(tmp_path, pytest.fail) == ConsumerPosition()
 
 
 def test_a_place_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
-    write_place(tmp_path, Place(Position(1, 2)))
+    write_place(tmp_path, ConsumerPosition(Position(1, 2)))
     (tmp_path / "consumer.json.tmp").mkdir()
     with pytest.raises(TargetError, match="cannot be written"):
-        write_place(tmp_path, Place(Position(1, 3)))
-    assert read_place(tmp_path, pytest.fail) == Place(Position(1, 2))
+        write_place(tmp_path, ConsumerPosition(Position(1, 3)))
+    assert read_place(tmp_path, pytest.fail) == ConsumerPosition(Position(1, 2))
     (tmp_path / "consumer.json").unlink()
     (tmp_path / "consumer.json").mkdir()
     with pytest.raises(InputError, match="cannot be read"):

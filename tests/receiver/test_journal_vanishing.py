@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver.journal import Journal, JournalFullError
+from cirron_otel.receiver.journal import IntakeJournal, JournalFullError
 from cirron_otel.receiver.journal_files import segment_path
 
 from .journalled import read
@@ -22,7 +22,7 @@ def test_a_segment_without_a_name_is_not_acknowledged(how: str, tmp_path: Path) 
 
     async def main() -> None:
         directory = tmp_path / "spool" / "intake"
-        journal = Journal(directory)
+        journal = IntakeJournal(directory)
         await append(journal, b"a")
         if how == "removed":
             shutil.rmtree(tmp_path / "spool")
@@ -36,7 +36,7 @@ def test_a_segment_without_a_name_is_not_acknowledged(how: str, tmp_path: Path) 
         assert (await append(journal, b"c")).segment == 2
         assert read(directory) == ([b"b", b"c"], [])
         with pytest.raises(TargetError, match="another collector"):
-            Journal(directory)
+            IntakeJournal(directory)
         await journal.close()
         if how == "moved":
             assert read(tmp_path / "away" / "intake") == ([b"a"], [])
@@ -47,12 +47,12 @@ def test_a_segment_without_a_name_is_not_acknowledged(how: str, tmp_path: Path) 
 def test_a_directory_that_vanishes_before_the_first_frame_is_made_again(tmp_path: Path) -> None:
     async def main() -> None:
         directory = tmp_path / "intake"
-        journal = Journal(directory)
+        journal = IntakeJournal(directory)
         directory.rename(tmp_path / "away")
         await append(journal, b"a")
         directory.rename(tmp_path / "elsewhere")
         # Somebody else has a journal there meanwhile.
-        other = Journal(directory)
+        other = IntakeJournal(directory)
         for _ in range(2):
             with pytest.raises(JournalFullError, match=r"another collector|moved away"):
                 await append(journal, b"b")

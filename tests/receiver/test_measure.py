@@ -18,11 +18,11 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from cirron_otel.receiver.export import Signal
+from cirron_otel.receiver.export import ReceivedSignal
 from cirron_otel.receiver.measure import (
-    Content,
     MalformedError,
     Measure,
+    RequestContent,
     TooManyElementsError,
     content,
     measure,
@@ -32,10 +32,10 @@ from ..otlp.generated import descendants, traces
 from .measure_hostile import IN_SCOPE, IN_SPAN, REQUESTS, VALUE, field, nested
 from .wire_messages import Maker, held, held_on_the_wire
 
-DATA: dict[Signal, type[Message]] = {
-    Signal.TRACES: TracesData,
-    Signal.LOGS: LogsData,
-    Signal.METRICS: MetricsData,
+DATA: dict[ReceivedSignal, type[Message]] = {
+    ReceivedSignal.TRACES: TracesData,
+    ReceivedSignal.LOGS: LogsData,
+    ReceivedSignal.METRICS: MetricsData,
 }
 signals = pytest.mark.parametrize("signal", DATA)
 seeds = st.integers(0, 2**40)
@@ -47,7 +47,7 @@ def as_measure(found: Counter[str]) -> Measure:
     return Measure(*(found[kind] for kind in kinds), found.total())
 
 
-def is_taken(body: bytes, signal: Signal) -> bool:
+def is_taken(body: bytes, signal: ReceivedSignal) -> bool:
     try:
         DATA[signal].FromString(body)
     except DecodeError:
@@ -69,7 +69,7 @@ def test_what_a_request_holds(message: TracesData) -> None:
 @signals
 @often
 @given(seeds)
-def test_what_stands_on_the_wire(signal: Signal, seed: int) -> None:
+def test_what_stands_on_the_wire(signal: ReceivedSignal, seed: int) -> None:
     body = Maker(Random(seed)).message(DATA[signal].DESCRIPTOR)
     found = measure(body, signal)
     assert found == as_measure(held_on_the_wire(body, DATA[signal].DESCRIPTOR))
@@ -84,7 +84,7 @@ def test_what_stands_on_the_wire(signal: Signal, seed: int) -> None:
 @signals
 @often
 @given(seeds, st.integers(1, 60))
-def test_what_is_cut_first_counts_the_same(signal: Signal, seed: int, whole: int) -> None:
+def test_what_is_cut_first_counts_the_same(signal: ReceivedSignal, seed: int, whole: int) -> None:
     body = Maker(Random(seed), groups=False).message(DATA[signal].DESCRIPTOR)
     with patch("cirron_otel.receiver.measure._WHOLE", whole):
         cut = measure(body, signal)
@@ -94,7 +94,7 @@ def test_what_is_cut_first_counts_the_same(signal: Signal, seed: int, whole: int
 @signals
 @often
 @given(seeds)
-def test_what_is_refused(signal: Signal, seed: int) -> None:
+def test_what_is_refused(signal: ReceivedSignal, seed: int) -> None:
     random = Random(seed)
     mutable = bytearray(Maker(random, valid=False).message(DATA[signal].DESCRIPTOR))
     for _ in range(random.randint(0, 2) if mutable else 0):
@@ -135,9 +135,9 @@ def test_what_is_refused(signal: Signal, seed: int) -> None:
 )
 @pytest.mark.parametrize("how", [measure, content])
 def test_the_rules_of_protobuf(
-    how: Callable[[bytes], Measure | Content], body: bytes, taken: bool
+    how: Callable[[bytes], Measure | RequestContent], body: bytes, taken: bool
 ) -> None:
-    assert is_taken(body, Signal.TRACES) == taken
+    assert is_taken(body, ReceivedSignal.TRACES) == taken
     if taken:
         assert not how(body).is_empty or body == b"\x08\x01"
     else:

@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.receiver import measure_json, reading
-from cirron_otel.receiver.export import Encoding, Reason, RefusalError, Request, Signal
-from cirron_otel.receiver.intake import Intake, IntakeLimits, Signals
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.export import (
+    BodyEncoding,
+    Reason,
+    ReceivedRequest,
+    ReceivedSignal,
+    RefusalError,
+)
+from cirron_otel.receiver.intake import Intake, IntakeLimits, SignalPolicy
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_reader import frames
 from cirron_otel.spool import check
 
@@ -36,8 +42,8 @@ def batch(**more: Any) -> bytes:
     return json.dumps({**BATCH, **more}).encode()
 
 
-def request(body: bytes, signal: Signal = Signal.TRACES) -> Request:
-    return Request(signal, Encoding.JSON, body, 1)
+def request(body: bytes, signal: ReceivedSignal = ReceivedSignal.TRACES) -> ReceivedRequest:
+    return ReceivedRequest(signal, BodyEncoding.JSON, body, 1)
 
 
 def with_intake(
@@ -46,9 +52,9 @@ def with_intake(
     """Run a test with an intake; the bodies that are in its journal then."""
 
     async def run() -> None:
-        journal = Journal(folder, max_bytes=1 << 30)
+        journal = IntakeJournal(folder, max_bytes=1 << 30)
         try:
-            await test(Intake(journal, limits, Signals("marks", "refuse")))
+            await test(Intake(journal, limits, SignalPolicy("marks", "refuse")))
         finally:
             await journal.close()
 
@@ -78,7 +84,7 @@ def test_texts_are_left_out_wherever_a_step_ends(body: bytes, step: int) -> None
 def test_what_is_too_much_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FROM_JSON", {})  # it would be a KeyError
     body = document(*[{}] * 31)
-    for signal in (Signal.TRACES, Signal.LOGS):
+    for signal in (ReceivedSignal.TRACES, ReceivedSignal.LOGS):
         found = refusal(lambda signal=signal: reading.from_json(body, signal, 10))  # type: ignore[misc]
         assert found.reason is Reason.TOO_LARGE
     assert refusal(lambda: reading.batch_of(body, 10)).reason is Reason.TOO_LARGE
@@ -172,12 +178,12 @@ def test_keys_that_stand_once_are_taken_and_others_never(
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"a"', b"", b"\xff"])
 def test_what_is_dropped_is_looked_at_all_the_same(tmp_path: Path, body: bytes) -> None:
     async def test(intake: Intake) -> None:
-        intake.apply(IntakeLimits(), Signals("accept", "accept"))
-        for signal in (Signal.LOGS, Signal.METRICS):
+        intake.apply(IntakeLimits(), SignalPolicy("accept", "accept"))
+        for signal in (ReceivedSignal.LOGS, ReceivedSignal.METRICS):
             with pytest.raises(RefusalError) as caught:
-                await intake.export(request(body, signal))
+                await intake.consume(request(body, signal))
             assert caught.value.reason is Reason.INVALID
-            assert (await intake.export(request(b'{"a":[]}', signal))).rejected == 0
+            assert (await intake.consume(request(b'{"a":[]}', signal))).rejected == 0
 
     assert with_intake(tmp_path, test) == []
 
@@ -190,13 +196,13 @@ def test_unknown_keys_are_ignored_and_named(tmp_path: Path) -> None:
 
     async def test(intake: Intake) -> None:
         span = {"name": "a", "newer": {"x": [1]}, "status": {"code": 1, "colour": "red"}}
-        said.append(await intake.export(request(document(span, newest=1))))
-        said.append(await intake.export(request(document({"name": "a"}))))
+        said.append(await intake.consume(request(document(span, newest=1))))
+        said.append(await intake.consume(request(document({"name": "a"}))))
         record = {"eventName": "a", "spanId": "eee19b7ec3c1b174", "traceId": "0" * 31 + "1", "z": 1}
         logs = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}).encode()
-        said.append(await intake.export(request(logs, Signal.LOGS)))
+        said.append(await intake.consume(request(logs, ReceivedSignal.LOGS)))
         many = {f"key{number}": number for number in range(9)}
-        said.append(await intake.export(request(document(many))))
+        said.append(await intake.consume(request(document(many))))
 
     bodies = with_intake(tmp_path, test)
     assert [answer.rejected for answer in said] == [0] * 4
@@ -221,11 +227,11 @@ LARGE_BATCH = b'{"schema_version":1,"x":NaN,' + batch(spans=[{"id": "a"}] * 100_
 
 @pytest.mark.parametrize(
     ("body", "signal"),
-    [(LARGE, Signal.TRACES), (LARGE_BATCH, Signal.CIRRON)],
+    [(LARGE, ReceivedSignal.TRACES), (LARGE_BATCH, ReceivedSignal.CIRRON)],
     ids=["otlp", "cirron"],
 )
 def test_a_large_body_keeps_none_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, signal: Signal
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, signal: ReceivedSignal
 ) -> None:
     assert len(body) > 1 << 20
     order: list[str] = []
@@ -239,15 +245,15 @@ def test_a_large_body_keeps_none_waiting(
     monkeypatch.setattr(reading, "_tried", slowly)
 
     async def test(intake: Intake) -> None:
-        async def send(name: str, body: bytes, signal: Signal) -> None:
-            await intake.export(request(body, signal))
+        async def send(name: str, body: bytes, signal: ReceivedSignal) -> None:
+            await intake.consume(request(body, signal))
             order.append(name)
 
         large = asyncio.create_task(send("large", body, signal))
         await asyncio.sleep(0)
         for _ in range(3):
-            await send("small", document({}), Signal.TRACES)
-            await send("small", batch(), Signal.CIRRON)
+            await send("small", document({}), ReceivedSignal.TRACES)
+            await send("small", batch(), ReceivedSignal.CIRRON)
         gate.set()
         await large
 
@@ -270,7 +276,7 @@ def test_large_bodies_are_read_one_at_a_time() -> None:
         return 1
 
     async def run() -> list[int]:
-        turns = reading.Turns()
+        turns = reading.ReadTurns()
         body = bytes(reading.LARGE + 1)
         return await asyncio.gather(*(turns.read(body, work) for _ in range(5)))
 
@@ -283,7 +289,7 @@ def test_a_refusal_from_another_thread_holds_on_to_nothing() -> None:
         raise RefusalError(Reason.INVALID, "no")
 
     async def run() -> None:
-        turns = reading.Turns()
+        turns = reading.ReadTurns()
         for size in (1, 1 << 17, 1 << 21):
             with pytest.raises(RefusalError, match="no") as caught:
                 await turns.read(bytes(size), work)

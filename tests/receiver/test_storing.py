@@ -14,17 +14,17 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Encoding as Form
+from cirron_otel.otlp.formats import BodyEncoding as Form
 from cirron_otel.otlp.formats import Format
 from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.receiver.export import Encoding, Signal
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_files import Head, intake_directory
-from cirron_otel.receiver.journal_place import Place, write_place
+from cirron_otel.receiver.journal_place import ConsumerPosition, write_place
 from cirron_otel.receiver.journal_reader import frames
 from cirron_otel.receiver.seen import Seen
 from cirron_otel.receiver.translation import Translation
-from cirron_otel.receiver.whose import FILE_NAME, Whose
+from cirron_otel.receiver.whose import FILE_NAME, TenantStore
 from cirron_otel.spool.writer import SpoolWriter
 from cirron_otel.translator.translate import to_otlp
 from tests.integration.spools import recorded
@@ -33,7 +33,7 @@ from tests.translator.test_namesakes import PAIRS, data_of
 
 from .test_translation import request
 
-Sent = tuple[Signal, bytes, dict[str, str]]
+Sent = tuple[ReceivedSignal, bytes, dict[str, str]]
 TENANTS = ({"x-scope-orgid": "a"}, {"x-scope-orgid": "b"}, {})
 SPOOL = next(path for path in recorded() if not list(path.rglob("*.json.tmp")))
 
@@ -59,15 +59,19 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> list[Sent]:
     batch = min(SPOOL.rglob("spool/*.json"), key=lambda path: path.stat().st_size).read_bytes()
     found: list[Sent] = []
     for headers in TENANTS:
-        found += [(Signal.TRACES, request(name), headers) for name in ("x", "y")]
-        found += [(Signal.CIRRON, batch, headers), (Signal.LOGS, logs(), headers)]
+        found += [(ReceivedSignal.TRACES, request(name), headers) for name in ("x", "y")]
+        found += [(ReceivedSignal.CIRRON, batch, headers), (ReceivedSignal.LOGS, logs(), headers)]
         for size in (3, 5):
             pieces = split(messages[:1], size, random.Random(size))
             found += [
-                (Signal.TRACES, TracesData(resource_spans=[piece]).SerializeToString(), headers)
+                (
+                    ReceivedSignal.TRACES,
+                    TracesData(resource_spans=[piece]).SerializeToString(),
+                    headers,
+                )
                 for piece in pieces
             ]
-        found.append((Signal.TRACES, data[0], headers))
+        found.append((ReceivedSignal.TRACES, data[0], headers))
     return found
 
 
@@ -75,9 +79,11 @@ def journal(folder: Path, sent: list[Sent]) -> Path:
     directory = intake_directory(folder / "state")
 
     async def write() -> None:
-        kept = Journal(directory)
+        kept = IntakeJournal(directory)
         for number, (signal, body, headers) in enumerate(sent):
-            encoding = Encoding.JSON if signal is Signal.CIRRON else Encoding.PROTOBUF
+            encoding = (
+                BodyEncoding.JSON if signal is ReceivedSignal.CIRRON else BodyEncoding.PROTOBUF
+            )
             await kept.append(Head(signal, encoding, number, headers), body)
         await kept.close()
 
@@ -86,7 +92,7 @@ def journal(folder: Path, sent: list[Sent]) -> Path:
 
 
 def translate(folder: Path, directory: Path) -> None:
-    seen, owners = Seen(directory / "seen.sqlite"), Whose(folder / "state" / FILE_NAME)
+    seen, owners = Seen(directory / "seen.sqlite"), TenantStore(folder / "state" / FILE_NAME)
     translation = Translation(directory, SpoolWriter(folder), seen, owners)
     translation.recover()
     while translation.work(None) is not None:
@@ -98,7 +104,7 @@ def translate(folder: Path, directory: Path) -> None:
 
 def stored(folder: Path) -> dict[str, tuple[bytes, object]]:
     """What is in the spool, and whose."""
-    owners = Whose(folder / "state" / FILE_NAME)
+    owners = TenantStore(folder / "state" / FILE_NAME)
     found = {
         path.name: (path.read_bytes(), owners.of(path.name))
         for path in (folder / "spool").iterdir()
@@ -117,7 +123,9 @@ def test_a_group_is_made_again_the_same(is_left: str, sent: list[Sent], tmp_path
     truth = stored(tmp_path)
     for path in before.glob("intake-*.log"):
         shutil.copy(path, directory)
-    write_place(directory, Place(None, {"until": list(ends[-1]), "skip": duplicates(sent)}))
+    write_place(
+        directory, ConsumerPosition(None, {"until": list(ends[-1]), "skip": duplicates(sent)})
+    )
     files = sorted((tmp_path / "spool").iterdir())
     for path in {"no spool": files, "half of the spool": files[::2]}.get(is_left, []):
         path.unlink()
@@ -159,7 +167,7 @@ def test_another_batch_of_the_same_header_is_no_duplicate(tmp_path: Path) -> Non
     bodies = [data_of(to_otlp(each, PLAN)) for each in pair]
     both = b"".join(bodies)  # one message with both
     directory = journal(
-        tmp_path, [(Signal.TRACES, body, {}) for body in (*bodies, *bodies, both, both)]
+        tmp_path, [(ReceivedSignal.TRACES, body, {}) for body in (*bodies, *bodies, both, both)]
     )
     translate(tmp_path, directory)
     found = [json.loads(data) for data, _ in stored(tmp_path).values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.receiver.export import Signal
+from cirron_otel.receiver.export import ReceivedSignal
 from cirron_otel.semconv import BATCH_FILE
 from cirron_otel.translator.encode import encode_batch
 from cirron_otel.translator.placement import Plan
@@ -31,7 +31,7 @@ def test_they_are_stored_under_other_names(tenant: dict[str, str], tmp_path: Pat
                     attribute.value.string_value = name.decode()
                 else:
                     attribute.value.bytes_value = name
-        sent.append((Signal.TRACES, data.SerializeToString(), tenant))
+        sent.append((ReceivedSignal.TRACES, data.SerializeToString(), tenant))
     translate(tmp_path, journal(tmp_path, sent))
     found = [json.loads(data)["batch_id"] for data, _ in stored(tmp_path).values()]
     assert sorted(found) == [f"{number:032x}" for number in range(1, len(NAMES) + 1)]
@@ -45,7 +45,7 @@ def test_no_file_outside_the_spool_is_read(tmp_path: Path) -> None:
         batch = json.loads(batch_with(str(number)))
         messages = encode_batch(batch, Plan(SESSION), str(outside))
         data = TracesData(resource_spans=messages).SerializeToString()
-        sent.append((Signal.TRACES, data, {}))
+        sent.append((ReceivedSignal.TRACES, data, {}))
         outside.write_text(json.dumps(batch))
     translate(tmp_path, journal(tmp_path, sent))
     found = [json.loads(data) for data, _ in stored(tmp_path).values()]

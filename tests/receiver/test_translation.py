@@ -10,12 +10,12 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver.export import Encoding, Signal
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_files import Head, intake_directory
 from cirron_otel.receiver.seen import Seen
 from cirron_otel.receiver.translation import Translation
-from cirron_otel.receiver.whose import Whose
+from cirron_otel.receiver.whose import TenantStore
 from cirron_otel.spool.writer import SpoolWriter
 
 
@@ -30,10 +30,10 @@ def journal(folder: Path, names: list[str]) -> Path:
     directory = intake_directory(folder / "state")
 
     async def write() -> None:
-        kept = Journal(directory)
+        kept = IntakeJournal(directory)
         for name in names:
             body = request(name)
-            await kept.append(Head(Signal.TRACES, Encoding.PROTOBUF, 5, {}), body)
+            await kept.append(Head(ReceivedSignal.TRACES, BodyEncoding.PROTOBUF, 5, {}), body)
         await kept.close()
 
     asyncio.run(write())
@@ -41,7 +41,7 @@ def journal(folder: Path, names: list[str]) -> Path:
 
 
 def opened(folder: Path, directory: Path) -> Translation:
-    seen, owners = Seen(directory / "seen.sqlite"), Whose(directory / "whose.sqlite")
+    seen, owners = Seen(directory / "seen.sqlite"), TenantStore(directory / "whose.sqlite")
     return Translation(directory, SpoolWriter(folder), seen, owners)
 
 

@@ -16,8 +16,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel.receiver import state_file
 from cirron_otel.receiver.damaged_copies import remove_damaged
-from cirron_otel.receiver.export import Encoding, Signal
-from cirron_otel.receiver.journal import Journal
+from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
+from cirron_otel.receiver.journal import IntakeJournal
 from cirron_otel.receiver.journal_files import (
     Head,
     Position,
@@ -28,7 +28,7 @@ from cirron_otel.receiver.journal_files import (
 )
 from cirron_otel.receiver.seen import Seen
 from cirron_otel.receiver.translation import Translation
-from cirron_otel.receiver.whose import Whose
+from cirron_otel.receiver.whose import TenantStore
 from cirron_otel.spool.writer import SpoolWriter
 
 DYING = """
@@ -56,14 +56,14 @@ def batch(name: str, created_ns: int = 5) -> bytes:
 
 
 def journal(
-    folder: Path, bodies: Sequence[bytes], signal: Signal = Signal.TRACES
+    folder: Path, bodies: Sequence[bytes], signal: ReceivedSignal = ReceivedSignal.TRACES
 ) -> tuple[Path, list[Position]]:
     """A journal of these requests, and where they end."""
     directory = intake_directory(folder / "state")
-    encoding = Encoding.JSON if signal is Signal.CIRRON else Encoding.PROTOBUF
+    encoding = BodyEncoding.JSON if signal is ReceivedSignal.CIRRON else BodyEncoding.PROTOBUF
 
     async def write() -> list[Position]:
-        kept = Journal(directory)
+        kept = IntakeJournal(directory)
         ends = []
         for body in bodies:
             ends.append(await kept.append(Head(signal, encoding, 5, {}), body))
@@ -77,7 +77,7 @@ def opened(
     folder: Path, max_bytes: int | None = None, damaged_bytes: int | None = None
 ) -> Translation:
     directory = intake_directory(folder / "state")
-    seen, owners = Seen(directory / "seen.sqlite"), Whose(directory / "whose.sqlite")
+    seen, owners = Seen(directory / "seen.sqlite"), TenantStore(directory / "whose.sqlite")
     return Translation(directory, SpoolWriter(folder, max_bytes), seen, owners, damaged_bytes)
 
 
@@ -153,7 +153,7 @@ def test_another_content_under_its_name_does_not_stop_it(
 def test_an_id_that_comes_with_other_content(is_bad_twice: bool, tmp_path: Path) -> None:
     """Forked processes give their batches the same ids."""
     bodies = [batch("a"), batch("b"), batch("a"), batch("c", 6), batch("b")]
-    journal(tmp_path, bodies[:2], Signal.CIRRON)
+    journal(tmp_path, bodies[:2], ReceivedSignal.CIRRON)
     before = finish(tmp_path)
     assert before.counts["conflicts"] == 1
     if is_bad_twice:
@@ -162,7 +162,7 @@ def test_an_id_that_comes_with_other_content(is_bad_twice: bool, tmp_path: Path)
         with Seen(intake_directory(tmp_path / "state") / "seen.sqlite") as seen:
             seen.forget(2**62)
         bodies = [batch("b")]
-    journal(tmp_path, bodies, Signal.CIRRON)
+    journal(tmp_path, bodies, ReceivedSignal.CIRRON)
     translation = finish(tmp_path)
     if is_bad_twice:
         assert {batch("a"), batch("b")} <= {f.read_bytes() for f in (tmp_path / "spool").iterdir()}
