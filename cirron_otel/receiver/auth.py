@@ -15,7 +15,7 @@ from ..errors import UsageError
 
 _LARGEST_FILE = 1024 * 1024
 _CHECK_EVERY_S = 1.0
-"""How long a file that was withdrawn may go on counting, seconds."""
+"""The time for which tokens of a removed file may stay valid, seconds."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _HEADER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
@@ -26,19 +26,19 @@ _Stamp = tuple[int, int, int]
 
 
 class Auth(Protocol):
-    """Who may hand anything in."""
+    """Decides which clients may send."""
 
     def allows(self, header: str | None) -> bool:
-        """Whether a request with this `Authorization` is let in; None where it has none."""
+        """Return whether to accept a request with this `Authorization`, None if it has none."""
 
 
 class Tokens:
-    """The accepted bearer tokens: those that are given, and those of a file.
+    """The accepted bearer tokens: those of the configuration, and those of a file.
 
-    The file has one token a line; empty lines and lines that begin with `#` do not count. It is
-    read again when it has changed. A file that cannot be read then, or that holds no token, is
-    reported and changes nothing: the tokens before it stay. Tokens are kept as digests, so that
-    none can turn up in a log, and every comparison takes the same time.
+    The file has one token per line; empty lines and lines that begin with `#` are ignored. It is
+    read again when it has changed. If it then cannot be read, or contains no token, that is
+    reported and the previous tokens stay valid. Only digests of tokens are held in memory, so that
+    no log can contain a token, and comparisons take constant time.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Tokens:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise UsageError where there is no token at all, or one that no header can carry.
+        """Raise UsageError if there is no token, or one that is not allowed in a header.
 
-        `clock`, seconds, says when the file is looked at again: once a second at most.
+        The file is checked at most once per second of `clock`, which returns seconds.
         """
         self._given = tuple(_digest(_checked(token, "the tokens")) for token in tokens)
         self._file, self._clock = file, clock
@@ -64,7 +64,7 @@ class Tokens:
             raise UsageError("no bearer token is given: name one, or a file of them")
 
     def allows(self, header: str | None) -> bool:
-        """Whether `header`, an `Authorization`, carries an accepted token."""
+        """Return whether `header`, an `Authorization`, contains an accepted token."""
         found = _HEADER.fullmatch(header or "")
         if found is None:
             return False
@@ -95,7 +95,7 @@ class Tokens:
 
 
 class TokenGate:
-    """Lets in whom its tokens let in, and everybody where it has none; they may be replaced."""
+    """Accepts clients by its tokens, or every client if it has none; tokens can be replaced."""
 
     def __init__(self, tokens: Tokens | None) -> None:
         self.tokens = tokens

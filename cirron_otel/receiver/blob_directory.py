@@ -1,4 +1,4 @@
-"""Uploaded snapshot files where the spool has its own: `snapshots/<span_id>/<file>`."""
+"""Uploaded snapshot files, stored like those of the spool: `snapshots/<span_id>/<file>`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..atomic_files import publish, sync_file, write_all
 from ..spool.directories import make_private
 
 _INCOMING = ".incoming"
-"""Where files are until all of them is there: no span's id begins with a dot (http_blobs)."""
+"""The directory of incomplete files: no span's id begins with a dot (http_blobs)."""
 
 _PRUNED_S = 3600.0
 
 
 class DirectoryBlobs:
-    """A `BlobStore` below a directory. Files are whole and on disk, or not there.
+    """An `UploadStore` in a directory. A file is complete and on disk, or does not exist.
 
-    It must be the only one of its directory: what another has not finished is removed.
+    A directory must have only one: it removes the unfinished files of any other.
     """
 
     def __init__(self, directory: Path) -> None:
-        """The directory is made when the first file comes. What a crash left of others goes."""
+        """Remove what a crash left behind. The first upload creates the directory."""
         self._directory, self._incoming = directory, directory / _INCOMING
         self._making = asyncio.Lock()
         self._open: set[str] = set()
@@ -36,10 +36,10 @@ class DirectoryBlobs:
     async def put(
         self, span_id: str, file: str, stream: AsyncIterator[bytes], size: int | None
     ) -> None:
-        """See BlobStore. Raises OSError where the file cannot be written, or is cut short."""
+        """Store a file. Raises OSError if it cannot be written, or is truncated."""
         await self._prune_hourly()
         folder = self._directory / span_id
-        async with self._making:  # who finds a directory must not be ahead of its sync
+        async with self._making:  # another task must not use a directory that is not synced yet
             await asyncio.to_thread(make_private, self._incoming)
             await asyncio.to_thread(make_private, folder)
         with self._new() as (tmp, descriptor):
@@ -53,16 +53,16 @@ class DirectoryBlobs:
             await asyncio.to_thread(publish, tmp, folder / file)
 
     async def head(self, span_id: str, file: str) -> int | None:
-        """See BlobStore."""
+        """Return the size of a file, bytes; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             return (self._directory / span_id / file).stat().st_size
         return None
 
     @contextlib.contextmanager
     def _new(self) -> Iterator[tuple[Path, int]]:
-        """A file to be written, which is gone afterwards unless it has another name by then."""
+        """Yield a new file, which is removed afterwards unless it has been renamed."""
         tmp = self._incoming / secrets.token_hex(8)
-        self._open.add(tmp.name)  # before it is there: see _prune
+        self._open.add(tmp.name)  # before it exists, so that _prune does not remove it
         try:
             descriptor = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -75,7 +75,7 @@ class DirectoryBlobs:
             self._open.discard(tmp.name)
 
     async def _prune_hourly(self) -> None:
-        """What could not be removed when its upload failed is tried again."""
+        """Retry the removal of files that could not be removed when their upload failed."""
         now = time.monotonic()
         if now - self._pruned_s >= _PRUNED_S:
             self._pruned_s = now

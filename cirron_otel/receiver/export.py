@@ -1,4 +1,4 @@
-"""The seam between the servers and what takes their requests: one `export` path behind them all.
+"""The interface between the gRPC and HTTP servers and the consumer of their requests.
 
 The rules for statuses are those of the OTLP specification ("OTLP/gRPC Response", "OTLP/HTTP
 Response", opentelemetry.io/docs/specs/otlp/).
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class ReceivedSignal(Enum):
-    """What a request is about."""
+    """The kind of data in a request."""
 
     TRACES = "traces"
     METRICS = "metrics"
@@ -23,7 +23,7 @@ class ReceivedSignal(Enum):
 
 
 class BodyEncoding(Enum):
-    """How its body is written."""
+    """The encoding of a request's body."""
 
     PROTOBUF = "protobuf"
     JSON = "json"
@@ -31,45 +31,45 @@ class BodyEncoding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request as it is to be kept: the very bytes, decompressed."""
+    """A request as it is stored: the exact bytes of its body, decompressed."""
 
     signal: ReceivedSignal
     encoding: BodyEncoding
     body: bytes
     received_ns: int
-    """When it arrived, Unix ns."""
+    """Time of arrival, Unix ns."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Those that say whose it is (tenant, run), by lower-case name; never credentials."""
+    """The retained headers, which name its tenant and run, by lower-case name; no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeResult:
-    """It is kept: what is left to be said to the client."""
+    """The result of a stored request, for the response to the client."""
 
     rejected: int = 0
-    """Elements (spans, records, points) that were not taken; the rest was."""
+    """Number of elements (spans, records, points) that were rejected; the others were stored."""
     message: str = ""
-    """Why, or a warning."""
+    """The reason of the rejection, or a warning."""
     batch_id: str = ""
-    """Of a Cirron batch: its own."""
+    """The id of the batch, if the request is a Cirron batch."""
     is_duplicate: bool = False
 
 
 class Reason(Enum):
-    """Why a request is not taken; each transport has its own status for it."""
+    """The reason for refusing a request; each transport has its own status for it."""
 
     INVALID = "invalid"
-    """Bad data: 400, INVALID_ARGUMENT. Never to be sent again."""
+    """Bad data: 400, INVALID_ARGUMENT. The client must not retry."""
     TOO_LARGE = "too_large"
-    """More bytes or elements than are taken at once: 413, RESOURCE_EXHAUSTED without RetryInfo."""
+    """Too many bytes or elements: 413, RESOURCE_EXHAUSTED without RetryInfo."""
     BUSY = "busy"
-    """Not now: 429, UNAVAILABLE with RetryInfo."""
+    """Temporary overload: 429, UNAVAILABLE with RetryInfo."""
     UNAVAILABLE = "unavailable"
-    """Nothing can be kept now (disk full, going down): 503, UNAVAILABLE with RetryInfo."""
+    """Nothing can be stored now (disk full, shutdown): 503, UNAVAILABLE with RetryInfo."""
     UNSUPPORTED = "unsupported"
-    """A signal that is not taken here: 404, UNIMPLEMENTED."""
+    """A signal that this collector does not accept: 404, UNIMPLEMENTED."""
     HEADERS = "headers"
-    """A kept header is repeated, or its value is invalid: 400, INVALID_ARGUMENT."""
+    """A retained header is repeated, or its value is invalid: 400, INVALID_ARGUMENT."""
     UNAUTHENTICATED = "unauthenticated"
     """The token is missing or not accepted, or there are several: 401, UNAUTHENTICATED."""
     ENCODING = "encoding"
@@ -77,29 +77,29 @@ class Reason(Enum):
 
 
 class RefusalError(Exception):
-    """A request is not taken, and nothing of it is kept."""
+    """The request is refused, and no part of it is stored."""
 
     def __init__(self, reason: Reason, message: str, retry_after_s: float | None = None) -> None:
-        """`message` is for the client; `retry_after_s` is when it may try again, seconds."""
+        """`message` is for the client, which may retry after `retry_after_s` seconds."""
         super().__init__(message)
         self.reason, self.message, self.retry_after_s = reason, message, retry_after_s
 
 
 class Consumer(Protocol):
-    """What all servers hand their requests to; it is called in the servers' event loop."""
+    """Receives the requests of all servers; called in the servers' event loop."""
 
     async def consume(self, request: ReceivedRequest) -> ConsumeResult:
-        """Keep it: when this returns, the request outlives a power cut.
+        """Store a request: when this returns, the request survives a power cut.
 
-        Raises RefusalError where it is not kept; nothing else.
+        Raises RefusalError if the request is not stored, and no other exception.
         """
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest decompressed body that is taken."""
+        """The size of the largest accepted body after decompression, bytes."""
 
     def reserve(self, size: int) -> bool:
-        """Whether there is room for `size` more bytes in flight: they count until `release`."""
+        """Reserve `size` bytes for a body in flight until `release`; False if there is no room."""
 
     def release(self, size: int) -> None:
-        """Bytes that were reserved are in flight no more."""
+        """Release reserved bytes."""

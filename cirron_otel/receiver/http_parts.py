@@ -1,4 +1,4 @@
-"""Snapshot files that come in parts, on disk until all of them are there."""
+"""Snapshot files that are uploaded in parts, which stay on disk until the file is complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Key = tuple[str, str]
 
 
 class Staged:
-    """The parts of one file; it must be nobody else's meanwhile (`Staging.only`)."""
+    """The parts of one file, for exclusive use inside `Staging.only`."""
 
     def __init__(self, directory: Path, file: str, totals: set[int]) -> None:
         """The parts are in one file, whose name ends with the length of the complete file, bytes.
@@ -37,7 +37,7 @@ class Staged:
         self._directory, self._file, self._totals = directory, file, totals
 
     def total(self) -> int | None:
-        """How long the file is to be, bytes; None where nothing of it is there."""
+        """Return the length of the complete file, bytes; None if there are no parts."""
         path = next(iter(self._paths()), None)
         return None if path is None else _total(path)
 
@@ -47,7 +47,7 @@ class Staged:
         return sum(found) if found else None
 
     def offset(self, total: int) -> int:
-        """How much is there of a file of `total` bytes; what came of another length goes."""
+        """Return how many bytes of a file of `total` bytes exist; remove parts of other lengths."""
         for path in self._paths():
             if _total(path) == total:
                 return path.stat().st_size
@@ -56,9 +56,10 @@ class Staged:
         return 0
 
     async def append(self, stream: AsyncIterator[bytes], total: int) -> int:
-        """Add what `stream` gives, and say how much is there then.
+        """Append the bytes of `stream`, and return the resulting number of bytes.
 
-        Where `stream` raises, what came before stays. OSError where it cannot be written.
+        If `stream` raises, the bytes before the error are retained. Raises OSError if they cannot
+        be written.
         """
         path = self._directory / f"{self._file}.{total}"
         self._totals.add(total)
@@ -71,19 +72,19 @@ class Staged:
         return path.stat().st_size
 
     async def read(self) -> AsyncIterator[bytes]:
-        """All that is there, in pieces."""
+        """Yield all bytes, in pieces."""
         for path in self._paths():
             with path.open("rb") as stream:
                 while piece := await asyncio.to_thread(stream.read, _CHUNK):
                     yield piece
 
     def remove(self) -> None:
-        """Forget the parts."""
+        """Remove the parts."""
         for path in self._paths():
             path.unlink()
             self._totals.discard(_total(path))
         with suppress(OSError):
-            self._directory.rmdir()  # not where other files of the span have parts
+            self._directory.rmdir()  # fails if other files of the span have parts
 
     def _paths(self) -> list[Path]:
         paths = (self._directory / f"{self._file}.{total}" for total in sorted(self._totals))
@@ -97,7 +98,7 @@ class _Unfinished:
     size: int
     """Bytes."""
     touched_s: float
-    """The time of their latest use, by a clock that is never set, seconds."""
+    """The time of their latest use by the monotonic clock, seconds."""
 
 
 class Staging:
@@ -202,7 +203,7 @@ class Staging:
 
 
 def _now_s() -> float:
-    """Seconds by a clock that is never set."""
+    """Return the time of the monotonic clock, seconds."""
     return time.monotonic()
 
 

@@ -1,7 +1,7 @@
-"""What stands behind all servers: a request is looked at, kept in the journal, and answered.
+"""The consumer of all servers: it checks a request, appends it to the journal, and answers.
 
-What is looked at is what the answer depends on: that the body is what it says it is, and how much
-is in it. What it says is the translation's business, behind the journal.
+The checks cover what the response depends on: whether the body has the declared type, and how many
+elements it contains. The content is translated later, from the journal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ACCEPT, _MARKS = "accept", "marks"
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """What is taken at most."""
+    """The limits of requests."""
 
     body_bytes: int = 64 * 1024 * 1024
     elements: int = MAX_ELEMENTS
@@ -41,15 +41,15 @@ class IntakeLimits:
 
 @dataclass(frozen=True, slots=True)
 class SignalPolicy:
-    """What becomes of signals beside traces: `accept` acknowledges and drops them."""
+    """The treatment of signals other than traces; `accept` acknowledges and drops them."""
 
     logs: str = "refuse"
-    """`marks` keeps the log records that are marks, and drops the others."""
+    """`marks` stores the log records that are marks, and drops the others."""
     metrics: str = "refuse"
 
 
 class Intake:
-    """The `Exporter` of a collector; for the tasks of one event loop."""
+    """The `Consumer` of a collector; for the tasks of one event loop."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class Intake:
         kept: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`kept` is called when something was journalled; `is_over`: whether it is to end."""
+        """`kept` is called after each append to the journal; `is_over` reports a shutdown."""
         self._journal, self._limits = journal, limits or IntakeLimits()
         self._signals = signals or SignalPolicy()
         self._kept, self._is_over = kept, is_over
         self._turns = ReadTurns()
         self._in_flight = 0
         self.spans = 0
-        """Taken so far, as measured."""
+        """Number of accepted spans."""
         self.marks = 0
-        """Log records that were taken for marks."""
+        """Number of accepted log records that are marks."""
 
     def apply(self, limits: IntakeLimits, signals: SignalPolicy) -> None:
-        """Take other limits and signals: for requests that come from now on."""
+        """Use other limits and signals for all later requests."""
         self._limits, self._signals = limits, signals
 
     @property
@@ -82,7 +82,7 @@ class Intake:
 
     @property
     def in_flight(self) -> int:
-        """Bytes of bodies that are reserved."""
+        """Reserved bytes of bodies."""
         return self._in_flight
 
     def reserve(self, size: int) -> bool:
@@ -113,7 +113,7 @@ class Intake:
         return ConsumeResult(message=told)
 
     async def _traces(self, request: ReceivedRequest) -> tuple[bytes, RequestContent, str]:
-        """The request in protobuf, what it holds, and a warning."""
+        """Return the request as protobuf, its content, and a warning."""
         body, most = request.body, self._limits.elements
         if request.encoding is BodyEncoding.JSON:
             return await self._turns.read(body, lambda: _from_json(body, most))
@@ -123,7 +123,7 @@ class Intake:
         return body, found, ""
 
     async def _take_other(self, request: ReceivedRequest) -> ConsumeResult:
-        """Look whether it is what it says it is, and drop it."""
+        """Check a request for metrics or logs, and drop it."""
         name = request.signal.value
         wanted = (
             self._signals.logs if request.signal is ReceivedSignal.LOGS else self._signals.metrics
@@ -138,7 +138,7 @@ class Intake:
         return ConsumeResult(message=f"{name} are not kept here")
 
     async def _take_logs(self, request: ReceivedRequest) -> ConsumeResult:
-        """Keep the records that are marks; the others are told to be rejected."""
+        """Store the log records that are marks; report the others as rejected."""
         most = self._limits.elements
         body, marks, others, told = await self._turns.read(
             request.body, lambda: _marks(request, most)
@@ -181,7 +181,7 @@ class Intake:
 
 
 def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
-    """OTLP/JSON in protobuf, what it holds, and a warning."""
+    """Convert OTLP/JSON to protobuf; also return its content and a warning."""
     message, told = from_json(body, ReceivedSignal.TRACES, most)
     body = message.SerializeToString()
     del message
@@ -189,7 +189,7 @@ def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
 
 
 def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
-    """Those of the log records that are marks, how many are and how many not, and a warning."""
+    """Return the log records that are marks, their number, that of the others, and a warning."""
     body, told = request.body, ""
     is_json = request.encoding is BodyEncoding.JSON
     if is_json:

@@ -1,4 +1,4 @@
-"""A small SQLite file in a collector's `state/`: if it is damaged, it is made anew."""
+"""A small SQLite file in a collector's `state/`, which is recreated if it is damaged."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _CHECKED_BYTES = 2**26
-"""A larger file is not read as a whole at the start: its damage is met when it is used."""
+"""A larger file is not checked at the start; damage is detected when it is used."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-"""SQLITE_ERROR, with statements that are right: the tables are not what they were."""
+"""SQLITE_ERROR too: the statements are correct, so the tables must have been changed."""
 
 
 class StateFile:
     """An SQLite file of one process; for all of its threads."""
 
     def __init__(self, path: Path, schema: str, loss: str) -> None:
-        """Open it, or make it; `schema` may be run again, `loss` says what is lost with it.
+        """Open or create the file.
 
-        Whenever it is found damaged, it is set aside as `<name>.damaged`, reported, and made anew.
-        Raises TargetError where it cannot be used.
+        `schema` must be idempotent; `loss` describes, for the log, what is lost with the file. A
+        damaged file is renamed to `<name>.damaged`, reported, and recreated, at any time. Raises
+        TargetError if the file cannot be used.
         """
         self.path = path
         self._schema, self._loss = schema, loss
@@ -46,11 +47,11 @@ class StateFile:
         self.read("SELECT 1")
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query. Raises TargetError where it cannot be read for now."""
+        """Return the rows of a query. Raises TargetError if the file cannot be read now."""
         return self._attempt(lambda connection: connection.execute(query, values).fetchall())
 
     def write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
-        """Run statements, each for all of its rows, together or not at all; on disk afterwards.
+        """Run statements for their rows in one transaction, which is on disk when this returns.
 
         Raises TargetError.
         """
@@ -103,7 +104,7 @@ class StateFile:
         return connection
 
     def _set_aside(self, error: Exception) -> None:
-        """The files belong together: another database's journal would make a new one of them."""
+        """Rename the database with its log: SQLite would replay the log into a new database."""
         self._let_go()
         aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
         for suffix in DATABASE_SUFFIXES:

@@ -41,34 +41,34 @@ logger = logging.getLogger(__name__)
 
 _BORN_IN_CIRRON = b"cirron.batch.id"
 _WHOLE = b"*"
-"""In the place of a batch's records: all of them."""
+"""Stands for all records of a batch."""
 _KEY_BYTES = 8
 _NAMES = 100
-"""So many names are tried for a batch whose own is taken."""
+"""Number of names to try for a batch whose own name is taken."""
 
 
 class FrameStorage:
-    """Makes batches of frames, and writes them."""
+    """Translates journal frames into batches, and writes them."""
 
     def __init__(
         self, directory: Path, writer: SpoolWriter, owners: TenantStore, seen: Seen
     ) -> None:
-        """`directory` is where requests are kept that cannot be translated."""
+        """`directory` receives the requests that cannot be translated."""
         self._directory, self._writer, self._owners = directory, writer, owners
         self._seen = seen
         self.counts: Counter[str] = Counter()
-        """What was counted in the last `store`."""
+        """The counts of the last `store`."""
         self._known_texts = Known()
         self._names: list[str] = []
         self._is_found = False
-        """Whether a batch was there already, and may not be on disk under its name."""
+        """Whether a batch existed already, so that its name may not be on disk yet."""
         self._parts: dict[bytes, list[SeenPart]] = {}
-        """By batch: what frames of this group brought of it."""
+        """The parts of each batch that this group of frames contains."""
 
     def store(self, frames: Sequence[Frame]) -> list[str]:
-        """Write the batches that frames make; their names.
+        """Write the batches of these frames, and return their names.
 
-        The same frames make the same batches. Raises TargetError where they cannot be written.
+        The same frames always yield the same batches. Raises TargetError if they cannot be written.
         """
         self._names, self._parts, self._is_found = [], {}, False
         self.counts.clear()
@@ -100,7 +100,7 @@ class FrameStorage:
         headers: TenantHeaders,
         what: Callable[[list[Frame], TenantHeaders], None],
     ) -> None:
-        """Make one batch of several frames, or of a few where it would never fit the spool."""
+        """Make one batch of several frames; split them if it would exceed the spool's cap."""
         try:
             what(frames, headers)
         except OverCapError as error:
@@ -112,7 +112,7 @@ class FrameStorage:
             self._store_together(frames[half:], headers, what)
 
     def _store_batch(self, frame: Frame) -> None:
-        """A Cirron batch stays what it is, byte for byte."""
+        """Store a Cirron batch unchanged, byte for byte."""
         headers = tenant_headers(frame.head.headers)
         told = digest("batch", frame.sha256, *_words(headers))
         other = file_name(frame.head.received_ns, uuid4_shaped(told))
@@ -124,7 +124,7 @@ class FrameStorage:
         self._count(*records_of(frame.body))
 
     def _store_own(self, frame: Frame) -> None:
-        """OTLP that was born in Cirron becomes the batches that it was."""
+        """Convert OTLP that Cirron produced back into the original batches."""
         headers = tenant_headers(frame.head.headers)
         whole = FromOtlp().feed_whole(frame.body)
         if whole is not None and not self._known(self._batch(headers, whole.key), frame):
@@ -138,7 +138,7 @@ class FrameStorage:
             self._store_decoded(decoded, headers, frame)
 
     def _store_decoded(self, decoded: Decoded, headers: TenantHeaders, frame: Frame) -> None:
-        """A batch that was born in Cirron, or a part of one, or what stood beside it."""
+        """Store a decoded batch of Cirron, or a part of one, or foreign spans of the request."""
         batch = self._batch(headers, decoded.key) if decoded.key else b""
         is_new = decoded.complete or bool(decoded.records)
         is_known = bool(batch) and _WHOLE in self._known(batch, frame)
@@ -191,14 +191,14 @@ class FrameStorage:
             self._write(batch_bytes(batch), name, headers)
             self._count(0, len(batch["marks"]))
 
-    # --- what came of a batch before ------------------------------------------------------------
+    # --- parts of a batch that were stored before -----------------------------------------------
 
     @staticmethod
     def _batch(headers: TenantHeaders, key: bytes) -> bytes:
         return digest(key, *_words(headers))[:16]
 
     def _known(self, batch: bytes, frame: Frame) -> list[bytes]:
-        """What other frames brought of a batch: the keys of its records, or _WHOLE."""
+        """Return the parts of a batch in other frames: keys of its records, or _WHOLE."""
         here = [part.records for part in self._parts.get(batch, ())]
         return here + self._seen.parts(batch, frame.start)
 
@@ -218,10 +218,10 @@ class FrameStorage:
     def _write(
         self, data: bytes, name: str, headers: TenantHeaders, other: str | None = None
     ) -> None:
-        """Write a batch under its name; where that is another's or taken, by what is in it.
+        """Write a batch under its name; if that name is taken, under one derived from its content.
 
-        `other` is the name to be tried then. What is there is never touched: it may be another
-        batch that says the same of itself, or what became of this one on a bad disk.
+        `other` is the first alternative name. The existing file is never touched: it may be another
+        batch with the same id, or a copy of this one that a bad disk has damaged.
         """
         try:
             written = self._claimed(data, name, headers)
@@ -254,7 +254,7 @@ class FrameStorage:
         return written.name
 
     def _sync(self) -> None:
-        """Who renamed it may have died before the name was on disk."""
+        """Sync the names of batches: their writer may have died before it synced them."""
         try:
             sync_directory(self._writer.paths.spool)
         except OSError as error:
@@ -266,7 +266,7 @@ class FrameStorage:
         self.counts.update({"spans": spans, "marks": marks, "snapshots": snapshots})
 
     def _attempt(self, frame: Frame, what: Callable[[Frame], Any]) -> bool:
-        """Do it, and keep the frame beside the journal where it cannot be done; whether it was."""
+        """Call `what`; on failure, keep the frame next to the journal. Returns the success."""
         try:
             what(frame)
         except OverCapError as error:
@@ -280,7 +280,7 @@ class FrameStorage:
         return True
 
     def _set_aside(self, frame: Frame, error: Exception) -> None:
-        """Keep a request that cannot be stored, on disk: its journal goes."""
+        """Write a request that cannot be stored into a file, because its journal is removed."""
         path = self._directory / f"{REFUSED_PREFIX}{frame.sha256[:32]}.bin"
         write_synced(path, frame.body)
         self.counts["set_aside"] += 1
@@ -294,7 +294,7 @@ def _words(headers: TenantHeaders) -> list[str]:
 
 
 def _id_of(kind: str, frames: Sequence[Frame]) -> str:
-    """The id of a batch that is made of frames: of where they stood, and what is in them."""
+    """Return the id of a batch made of frames, derived from their positions and contents."""
     told = digest(kind, *frames[0].start, *(frame.sha256 for frame in frames))
     return uuid4_shaped(told)
 

@@ -1,8 +1,8 @@
-"""Whose batches are: the headers that came with what is in them, beside the spool.
+"""The tenant of each batch: the retained headers of the requests that it was made of.
 
-A batch has no room for them: its file stays as other programs know it. They stand in
-`state/whose.sqlite`, by the batch's file name; a batch whose requests said nothing is not there.
-What is of two tenants, runs or workspaces is never in one batch.
+The batch format has no field for them, so they are stored in `state/whose.sqlite` by the batch's
+file name. A batch whose requests had none of these headers has no row. A batch never contains data
+of two tenants, runs or workspaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "whose.sqlite"
 _OF_ONE_BATCH: Final = frozenset(("x-cirron-batch-id", "x-cirron-sdk-version"))
-"""Headers that tell requests apart, and not whose they are."""
+"""Headers that differ between requests of one tenant."""
 _SCHEMA = "CREATE TABLE IF NOT EXISTS whose (name TEXT PRIMARY KEY, headers TEXT) WITHOUT ROWID"
 
 _OF_TENANTS: Final = frozenset(("x-scope-orgid", "x-cirron-workspace-id"))
@@ -39,27 +39,28 @@ def tenant_of(headers: TenantHeaders) -> str:
 
 
 def tenant_headers(headers: Mapping[str, str]) -> TenantHeaders:
-    """What the headers that were kept with a request say of whose it is."""
+    """Return the retained headers of a request that identify its tenant and run."""
     if not headers:
         return ()
     return tuple(sorted((k, v) for k, v in headers.items() if k not in _OF_ONE_BATCH))
 
 
 class TenantStore:
-    """The headers of batches, in a file; for the threads of one process."""
+    """The headers of batches, in a file; for all threads of one process."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises TargetError where the file cannot be used.
+        """Open the file. Raises TargetError if it cannot be used.
 
-        One that is damaged is set aside, and reported: its batches go on as nobody's.
+        A damaged file is reported and renamed; its batches are then sent without a tenant.
         """
         self._file = StateFile(path, _SCHEMA, "the batches in the spool go on as nobody's")
         self._is_empty = not self._file.read("SELECT 1 FROM whose LIMIT 1")
 
     def claim(self, name: str, headers: TenantHeaders, *, is_there: bool) -> bool:
-        """Say whose the batch is that is to be written under `name`, for good.
+        """Record permanently that the batch that will be written as `name` has these headers.
 
-        False where a batch of that name `is_there` and is somebody else's. Raises TargetError.
+        Returns False if a batch of that name already exists (`is_there`) with other headers.
+        Raises TargetError.
         """
         if self._is_empty and not headers:
             return True
@@ -74,7 +75,7 @@ class TenantStore:
         return True
 
     def of(self, name: str) -> TenantHeaders:
-        """The headers of a batch. Raises TargetError where that cannot be read."""
+        """Return the headers of a batch. Raises TargetError if the file cannot be read."""
         if self._is_empty:
             return ()
         rows = self._file.read("SELECT headers FROM whose WHERE name = ?", (name,))
@@ -87,7 +88,7 @@ class TenantStore:
         return {tenant_of(headers): headers for headers in found}
 
     def retain(self, names: Iterable[str]) -> None:
-        """Forget the batches that are none of these: they are not in the spool any more."""
+        """Remove all batches but these: they are no longer in the spool."""
         if self._is_empty:
             return
         present = set(names)

@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import BodyEncoding as Form
+from cirron_otel.otlp.formats import Encoding as Form
 from cirron_otel.otlp.formats import Format
 from cirron_otel.pipeline.convert import Request, convert
 from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
