@@ -1,8 +1,8 @@
-"""A command as a child process: its exit code is ours, and the signals that we get are its.
+"""Run a command as a child: its exit code becomes ours, and our signals go to it.
 
-It runs with our stdin, stdout and stderr. With a controlling terminal it stays in our process
-group, as a shell script's child does: the terminal reaches both. Without one it has a group of its
-own, so that a signal that is sent to ours comes to it once, through us.
+It uses our stdin, stdout and stderr. With a controlling terminal it stays in our process group, as
+a shell script's child does: the terminal signals both. Without one it has its own group, so that a
+signal sent to our group reaches it once, forwarded by us.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _RESTORED = [
     getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
 ]
 _BY_KERNEL = 0x80
-"""`si_code` of a signal that no process sent: the terminal's (sigaction(2), SI_KERNEL)."""
+"""`si_code` of a signal from the terminal, which no process sent (sigaction(2), SI_KERNEL)."""
 
 
 class NotStartedError(Exception):
-    """The command cannot be started; `code` is the exit code that a shell gives for it."""
+    """The command cannot be started; `code` is the exit code that a shell would return."""
 
     def __init__(self, command: str, error: OSError) -> None:
-        """`error` is what starting it met."""
+        """`error` is the error of the attempt to start it."""
         self.code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
         reason = "no such command" if self.code == NOT_FOUND else error.strerror or str(error)
         super().__init__(f"{command or '(no word)'}: {reason}")
@@ -42,9 +42,9 @@ class NotStartedError(Exception):
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[set[signal.Signals]]:
-    """Within the block the signals that a child gets wait for `Child.wait`.
+    """Block the signals for a child within the block, until `Child.wait` handles them.
 
-    To be entered before any thread is started. Yields the signals that were held before.
+    Enter it before any thread is started. Yields the signals that were blocked before.
     """
     # Inherited as ignored, it would have the kernel reap the child.
     chld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -58,12 +58,12 @@ def signals_held() -> Iterator[set[signal.Signals]]:
 
 
 class Child:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], held: set[signal.Signals]
     ) -> None:
-        """Start it, in `signals_held`, which gave `held`. Raises NotStartedError."""
+        """Start it within `signals_held`, which yielded `held`. Raises NotStartedError."""
         self._is_apart = not _has_terminal()
         options: dict[str, Any] = {"setpgroup": 0} if self._is_apart else {}
         if not command[0]:  # Python refuses it before the kernel could
@@ -77,7 +77,7 @@ class Child:
             raise NotStartedError(command[0], error) from None
 
     def wait(self) -> int:
-        """Pass signals on until it has ended; its exit code, 128 and n where signal n ended it."""
+        """Forward signals until it ends; return its exit code, 128 + n if signal n ended it."""
         while True:
             number, was_sent = _next_signal()
             if number == signal.SIGCHLD:
@@ -100,7 +100,7 @@ class Child:
         return code if code >= 0 else BY_SIGNAL - code
 
     def _stop(self, was_sent: bool) -> None:
-        """Stop with it, and go on with it. What the terminal's group is sent, it gets itself."""
+        """Stop together with it, and continue together. The terminal signals its group itself."""
         if was_sent:
             self._send(signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -120,7 +120,7 @@ class Child:
 
 
 def _next_signal() -> tuple[int, bool]:
-    """The next signal, and whether a process sent it, to us and not to the terminal's group."""
+    """Return the next signal, and whether a process sent it to us, rather than the terminal."""
     if hasattr(signal, "sigwaitinfo"):
         found = signal.sigwaitinfo(_AWAITED)
         return found.si_signo, found.si_code != _BY_KERNEL

@@ -1,4 +1,4 @@
-"""`cirron-otel collector`: receive OTLP and Cirron, keep it, and hand it on."""
+"""`cirron-otel collector`: receive OTLP and Cirron batches, store them, and forward them."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -114,7 +114,7 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
 
 
 def _refuse(error: ConfigError) -> NoReturn:
-    """One line for each problem; the last is the command's own error."""
+    """Report each problem on its own line; the last is raised as the command's error."""
     *others, last = error.problems
     for problem in others:
         output.error(problem)

@@ -17,16 +17,16 @@ _SOURCES = ("source", "directory", "first")
 
 
 def complete(cli: click.Group, program: str, arguments: list[str]) -> NoReturn:
-    """Answer the shell, and exit."""
+    """Print the completions for the shell, and exit."""
     _prepare(cli)
     cli.main(arguments, prog_name=program)
     raise SystemExit(0)
 
 
 def _prepare(command: click.Command) -> None:
-    """Let the shell complete file names for the parameters that are paths, and the names of runs.
+    """Give path parameters and `--run` the types that complete file names and run names.
 
-    Their type is text in a real call, because some of them take addresses, too.
+    In a real call their type is text, because some of them accept addresses too.
     """
     for parameter in command.params:
         if parameter.metavar in _FILES:
@@ -38,7 +38,7 @@ def _prepare(command: click.Command) -> None:
 
 
 class _RunName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a run in the spool that the command line names."""
+    """The name of a run in the spool that the command line gives."""
 
     name = "run"
 

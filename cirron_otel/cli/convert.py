@@ -1,4 +1,4 @@
-"""`cirron-otel convert`: between spools, batch files, OTLP files and batches as protobuf."""
+"""`cirron-otel convert`: convert between spools, batch files, OTLP files and Cirron protobuf."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -98,7 +98,7 @@ def convert(
 
 
 def summary(report: Report) -> str:
-    """A conversion in one line."""
+    """Return a conversion as one line."""
     parts = [
         f"{count(report.batches, 'batch', 'batches')} ({counts(report)})",
         f"{size(report.bytes_read)} read",
@@ -112,7 +112,7 @@ def summary(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """The records of a report: `173 spans, 105 marks, 24 snapshots`."""
+    """Return the records of a report, as in `173 spans, 105 marks, 24 snapshots`."""
     return ", ".join(
         (
             count(report.spans, "span"),

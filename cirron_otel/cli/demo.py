@@ -1,7 +1,7 @@
-"""`cirron-otel demo`: a small network is trained with the hooks on; its tree, and where time went.
+"""`cirron-otel demo`: train a small network with the hooks on; show its tree and its times.
 
-Without torch a recording of the same program, which is part of the package, takes its place
-(`python -m tests.recorder.demo` makes it anew).
+Without PyTorch, a recording of the same program is shown. It is part of the package, and `python -m
+tests.recorder.demo` records it anew.
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
@@ -43,36 +43,36 @@ class _Run:
     """A training, or the recording of one."""
 
     source: Path
-    """Where its batches are read."""
+    """The directory of its batches."""
     forest: Forest
     reason: str | None = None
-    """Why it is the recording, if nobody asked for that."""
+    """Why the recording is shown, unless that was requested."""
     has_failed: bool = False
-    """Whether a training was begun that did not come to its end."""
+    """Whether a training was started and did not finish."""
 
     @property
     def is_trained(self) -> bool:
-        """Whether the training ran here, now."""
+        """Whether the training ran just now, on this machine."""
         return self.source is not RECORDING
 
     @property
     def session(self) -> str | None:
-        """Its session, which unjoined is its trace as well."""
+        """Return its session id, which is also its trace id, because it joins no other trace."""
         return self.forest.trees[0].id if self.forest.trees else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """Where the run went."""
+    """The results of converting, storing and sending the run."""
 
     there: Report
-    """To OTLP, in a file."""
+    """The conversion to an OTLP file."""
     back: Report
     is_equal: bool
-    """Whether every batch came back equal."""
+    """Whether every batch is equal after the conversion back."""
     stored: Stored
     sent: Sent | None
-    """None where no endpoint is set."""
+    """None if no endpoint is set."""
 
 
 @click.command(short_help="Train a small network, and look at its trace.")
@@ -113,7 +113,7 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
 
 
 def _exit_code(run: _Run, gone: _Gone) -> int:
-    """Report what failed; 5 where the endpoint did, 1 where something else."""
+    """Report failures; return 5 if the endpoint failed, 1 for any other failure."""
     if run.has_failed:
         output.message(f"the training failed, and the recording was shown: {run.reason}")
     if gone.stored.has_failed:
@@ -132,7 +132,7 @@ def _exit_code(run: _Run, gone: _Gone) -> int:
 
 @contextlib.contextmanager
 def _place(directory: str | None) -> Iterator[Path]:
-    """The directory for the files. One that was made for them goes again if anything fails."""
+    """Yield the directory for the files; a new temporary one is removed if the block fails."""
     if directory is not None:
         path = Path(directory)
         with _unwritable(directory):
@@ -159,7 +159,7 @@ def _unwritable(what: str) -> Iterator[None]:
 
 
 def _run(place: Path, replay: bool) -> _Run:
-    """Train where that is possible, else take the recording."""
+    """Train if PyTorch is installed, else load the recording."""
     if replay:
         return _recorded(None)
     if not training.is_installed():
@@ -186,7 +186,7 @@ def _forest(directory: Path, session: str | None = None) -> Forest:
 
 
 def _round_trip(run: _Run, place: Path) -> tuple[Report, Report, bool]:
-    """To OTLP and back, and whether every batch came back equal."""
+    """Convert to OTLP and back; return both reports, and whether every batch is equal."""
     from ..pipeline.convert import Request, convert
 
     otlp = str(place / _OTLP)
@@ -198,7 +198,7 @@ def _round_trip(run: _Run, place: Path) -> tuple[Report, Report, bool]:
 
 
 def _has_same_batches(left: Path, right: Path) -> bool:
-    """Whether `right` holds every file of `left` by its name, with equal JSON values."""
+    """Return whether `right` has every file of `left`, with equal JSON values."""
     from .. import exactjson
     from ..spool.reader import SpoolReader
 
@@ -265,14 +265,14 @@ def _files(place: Path, gone: _Gone) -> list[str]:
 
 
 def _command() -> str:
-    """What starts this program in the shell that it was started in."""
+    """Return how to start this program in the shell that started it."""
     called = Path(sys.argv[0])
     is_elsewhere = called.name == _NAME and shutil.which(_NAME) is None
     return printable(str(called)) if is_elsewhere else _NAME
 
 
 def _commands(place: Path, gone: _Gone) -> list[str]:
-    """The three to try next, as a shell takes them."""
+    """Return the three commands to try next, quoted for a shell."""
     import shlex
 
     def line(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the demo's run goes beside its files: an embedded collector's database, and an endpoint."""
+"""The demo's other targets: the database of an embedded collector, and an OTLP endpoint."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -36,24 +36,24 @@ MISSING = "the extra 'collector' is not installed: pip install 'cirron-otel[coll
 
 @dataclass(slots=True)
 class Stored:
-    """What a collector stored of the run."""
+    """The part of the run that a collector stored."""
 
     database: Path
     spans: int = 0
     slowest: dict[str, Any] = field(default_factory=dict)
-    """The slowest step, as the view TraceSlowestStep has it."""
+    """The slowest step, a row of the view TraceSlowestStep."""
     reason: str = ""
-    """Why there is nothing, or not all."""
+    """The reason why the run is not stored, or not completely."""
     has_failed: bool = False
-    """Whether that is a failure, rather than a missing extra."""
+    """Whether the reason is a failure, rather than a missing extra."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the database has the run."""
+        """Whether the database contains the run."""
         return bool(self.spans)
 
     def line(self) -> str:
-        """For people."""
+        """Return the line for the terminal."""
         if not self.is_there:
             return f"SQLite  left out, because {printable(self.reason)}"
         told = f"{count(self.spans, 'span')} by way of a collector"
@@ -66,7 +66,7 @@ class Stored:
         return f"SQLite  {printable(str(self.database))}  ({told})"
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the fields for `--json`."""
         return {
             "database": str(self.database) if self.is_there else None,
             "spans": self.spans,
@@ -76,14 +76,14 @@ class Stored:
 
 
 class Storing:
-    """An embedded collector that the run is sent to; without the extra there is none."""
+    """An embedded collector to send the run to; it is None if the extra is not installed."""
 
     def __init__(self, collector: Embedded | None, stored: Stored) -> None:
-        """See `storing`."""
+        """Made by `storing`."""
         self._collector, self._stored = collector, stored
 
     def store(self, source: Path, session: str | None, spans: int) -> Stored:
-        """Send what is in a spool, drain the collector, and ask the database about the session."""
+        """Send the batches of a spool, drain the collector, and query the session's rows."""
         stored = self._stored
         if self._collector is None:
             return stored
@@ -104,7 +104,7 @@ class Storing:
 
 
 def _stored_run(source: Path, session: str | None) -> str | None:
-    """The `runId` of a session's rows: that of its resource, else the session's own id."""
+    """Return the `runId` of a session's rows: its resource's run id, else the session's id."""
     from ..spool.reader import SpoolReader
     from ..spool.run_batch import RUN_ID
     from ..spool.runs import read_runs
@@ -116,7 +116,7 @@ def _stored_run(source: Path, session: str | None) -> str | None:
 
 @contextlib.contextmanager
 def storing(place: Path) -> Iterator[Storing]:
-    """A collector that starts while something else is done, and is gone behind the block."""
+    """Start a collector while the caller continues, and remove it when the block ends."""
     stored = Stored(place / "trace.db")
     if not is_installed():
         stored.reason = MISSING
@@ -138,7 +138,7 @@ def storing(place: Path) -> Iterator[Storing]:
 
 @contextlib.contextmanager
 def _without_proxy() -> Iterator[None]:
-    """Ask no proxy for the way to this machine, as gRPC does unless it is told not to."""
+    """Keep gRPC from using a proxy for this machine, as it does by default."""
     name = "no_grpc_proxy"  # of all that say so the one that gRPC looks at first
     before = os.environ.get(name)
     os.environ[name] = "127.0.0.1"
@@ -152,14 +152,14 @@ def _without_proxy() -> Iterator[None]:
 
 
 def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:
-    """Push it. Raises CirronOtelError."""
+    """Push a source. Raises CirronOtelError."""
     from ..pipeline.export import ExportRequest, export
 
     return export(ExportRequest(source=str(source)), environ=environ, stop=threading.Event())
 
 
 def _ask(stored: Stored, session: str | None) -> None:
-    """What a user would ask: is all there, and which step was the slowest."""
+    """Query what a user would: whether all spans are there, and which step was the slowest."""
     # Not `mode=ro`: whoever may not write leaves the files of the WAL behind.
     opened = open_database(stored.database, "query_only=1", must_exist=True)
     with contextlib.closing(opened) as connection:
@@ -172,22 +172,22 @@ def _ask(stored: Stored, session: str | None) -> None:
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the run at the endpoint that the environment names."""
+    """The result of sending the run to the endpoint that the environment names."""
 
     target: str
     accepted: int = 0
     rejected: int = 0
     synthetic: int = 0
-    """Spans among them that stand for no record."""
+    """Spans among them that represent no record."""
     message: str = ""
-    """What the endpoint said, though it took it."""
+    """A message of the endpoint, although it accepted the spans."""
     hint: str = ""
-    """Why it may not show the run."""
+    """The reason why it may not show the run."""
     trace_id: str = ""
     failure: str = ""
 
     def line(self) -> str:
-        """For people."""
+        """Return the line for the terminal."""
         if self.failure:
             return f"sent    NOT: {printable(self.failure)}"
         recorded = self.accepted + self.rejected - self.synthetic
@@ -198,7 +198,7 @@ class Sent:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the fields for `--json`."""
         return {
             "target": self.target,
             "accepted": self.accepted,
@@ -212,10 +212,10 @@ class Sent:
 
 
 def send(source: Path, session: str | None) -> Sent | None:
-    """Send one session to the endpoint of OpenTelemetry's variables; None where they name none.
+    """Send one session to the endpoint of OpenTelemetry's variables; return None without one.
 
-    What else is configured does not count. The endpoint is asked first, so that one that is away
-    is told within seconds.
+    Other configuration has no effect. The endpoint is probed first, so that an unreachable one is
+    reported within seconds.
     """
     from ..config import Config, Export, exports_of, is_sdk_disabled
 
@@ -241,7 +241,7 @@ def send(source: Path, session: str | None) -> Sent | None:
 
 
 def _trouble(environ: Mapping[str, str]) -> str:
-    """What the doctor finds wrong with the endpoint, and its advice."""
+    """Return the doctor's finding about the endpoint, with its advice; "" if there is none."""
     from ..doctor.otlp import OtlpRequest, examine_otlp
 
     request = OtlpRequest(environ, _CHECK_S, is_sent=False, service="")
@@ -250,7 +250,7 @@ def _trouble(environ: Mapping[str, str]) -> str:
 
 
 def _session_alone(source: Path, session: str | None, folder: Path) -> Path:
-    """The records of a session as OTLP: the directory may hold runs from before."""
+    """Write one session as OTLP: the directory may hold earlier runs."""
     from ..pipeline.convert import Request, convert
     from ..pipeline.select import Selection
 

@@ -1,4 +1,4 @@
-"""`cirron-otel diff`: where two runs spent their time differently."""
+"""`cirron-otel diff`: compare how two runs spent their time."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -32,11 +32,11 @@ _SIDES = 2
 
 
 class _Run(NamedTuple):
-    """One of the two."""
+    """One of the two runs."""
 
     report: RunReport
     steps: Breakdown
-    """Of all ranks."""
+    """The breakdown over all ranks."""
     chosen: ChosenRun
     findings: list[Finding]
     code: int
@@ -100,7 +100,7 @@ def diff(
 
 
 def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """The run of A and the run of B."""
+    """Return the `--run` of A and that of B."""
     return (runs[0], runs[-1]) if runs else (None, None)
 
 
@@ -119,7 +119,7 @@ def _read(source: str, source_format: str | None, run: str | None) -> _Run:
 
 
 def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None]]:
-    """The phases of both, those of A first; what they leave, and the steps, at the end."""
+    """Return the phases of both, those of A first; unattributed time and steps come last."""
     theirs = {each.name: each for each in b.phases}
     pairs: list[tuple[Phase | None, Phase | None]] = [
         (each, theirs.pop(each.name, None)) for each in a.phases
@@ -129,7 +129,7 @@ def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None
 
 
 def _marks(a: RunReport, b: RunReport) -> list[tuple[MarkSeries, MarkSeries]]:
-    """The series that both have."""
+    """Return the series of marks that both runs have."""
     theirs = {(each.name, each.rank): each for each in b.marks}
     pairs = ((each, theirs.get((each.name, each.rank))) for each in a.marks)
     return [(each, other) for each, other in pairs if other is not None]
@@ -169,7 +169,7 @@ def _name(a: Phase | None, b: Phase | None) -> str:
 
 
 def _change(a: Phase | None, b: Phase | None) -> float | None:
-    """Of the median, as a part of A's; None where one has none, or A's is 0."""
+    """Return the change of the median relative to A; None if one is missing, or A's is 0."""
     if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
         return None
     return (b.median_ns - a.median_ns) / abs(a.median_ns)

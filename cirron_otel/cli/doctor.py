@@ -1,4 +1,4 @@
-"""`cirron-otel doctor`: whether all is right that a training run will need."""
+"""`cirron-otel doctor`: check what a training run needs."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

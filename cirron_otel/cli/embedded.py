@@ -1,6 +1,6 @@
-"""A collector for as long as a command runs: on free ports of this machine, into an SQLite file.
+"""A collector that runs as long as a command: on free ports of this machine, into SQLite.
 
-It ends with the command, however that ends: it watches a pipe that the command holds.
+It ends with the command, even if that is killed: it watches a pipe that the command holds open.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Any, Self
 
 _START_S = 60.0
 END_S = 45.0
-"""More than the collector itself takes at most (`drain_s`)."""
+"""Seconds; more than the collector itself takes to end (`drain_s`)."""
 _ROUND_S, _GONE_ROUNDS, _MOST_ROUNDS = 0.1, 3, 50
-"""After a kill: the time between two looks, how many in a row must find its folder gone, and how
-many there are."""
+"""Cleanup after a kill: the seconds between two checks, how many checks in a row must find the
+folder gone, and the maximum number of checks."""
 _PROGRAM = "from cirron_otel.cli.embedded_collector import serve; serve({})"
 
 
 class EmbeddedError(Exception):
-    """The collector did not come to its end; the message is one line and says why."""
+    """The collector failed; the message is one line with the reason."""
 
 
 class Embedded:
-    """A running `cirron-otel collector`; as a context manager it is gone afterwards."""
+    """A running `cirron-otel collector`; a context manager that ends it and removes its files."""
 
     def __init__(self, directory: Path, database: Path) -> None:
-        """Start it, without waiting for it. Its own files are in `directory` until it is gone.
+        """Start it without waiting. Its own files are in `directory` until it ends.
 
         Raises EmbeddedError.
         """
@@ -63,8 +63,8 @@ class Embedded:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
         try:
             with self._log.open("wb") as log:
-                # In a session of its own: what ends the command (a terminal that is closed) is not
-                # to end it half-way, with its files left.
+                # In a session of its own: a closed terminal ends the command, and would end the
+                # collector half-way, without removing its files.
                 self._process = subprocess.Popen(
                     command, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                     start_new_session=True,
@@ -74,7 +74,7 @@ class Embedded:
             raise EmbeddedError(f"it cannot be started: {error.strerror or error}") from None
 
     def endpoint(self) -> str:
-        """Where it takes OTLP/gRPC, once it does. Raises EmbeddedError."""
+        """Wait until it listens and return its OTLP/gRPC address. Raises EmbeddedError."""
         assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
         is_there, _, _ = select.select([self._process.stdout], [], [], _START_S)
         line = self._process.stdout.readline() if is_there else b""
@@ -84,7 +84,7 @@ class Embedded:
             raise EmbeddedError(self._reason("it does not start")) from None
 
     def finish(self) -> None:
-        """Let it store what it has taken, and end. Raises EmbeddedError where it does not."""
+        """Let it store what it has received, and end. Raises EmbeddedError if it fails."""
         self._hang_up()
         try:
             code = self._process.wait(END_S)
@@ -101,7 +101,7 @@ class Embedded:
                 self._process.stdin.close()
 
     def _reason(self, otherwise: str) -> str:
-        """The last thing that it said."""
+        """Return the last message of its log."""
         with contextlib.suppress(OSError):
             for line in reversed(self._log.read_text(errors="replace").splitlines()):
                 if not line.startswith("cirron-otel: warning"):
@@ -130,7 +130,7 @@ class Embedded:
             self._remove()
 
     def _remove(self) -> None:
-        """Remove its files; after a kill its second process may still write some for a moment."""
+        """Remove its files; after a kill, its second process may still write some for a moment."""
         self._folder.cleanup()
         gone, rounds = 0, 0
         while self._process.returncode < 0 and gone < _GONE_ROUNDS and rounds < _MOST_ROUNDS:
@@ -142,7 +142,7 @@ class Embedded:
 
 @contextlib.contextmanager
 def _unbroken() -> Iterator[None]:
-    """Within the block a second Ctrl-C is not heard: what was started must go."""
+    """Ignore further Ctrl-C within the block: what was started must be cleaned up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,7 +156,7 @@ def _unbroken() -> Iterator[None]:
 
 
 def _message(line: str) -> str:
-    """What a line of the collector's log says."""
+    """Return the message in a line of the collector's log."""
     with contextlib.suppress(ValueError):
         found: Any = json.loads(line)
         if isinstance(found, dict) and isinstance(found.get("message"), str):

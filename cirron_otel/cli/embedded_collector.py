@@ -1,4 +1,4 @@
-"""The process of the collector that `embedded` starts."""
+"""The entry point of the collector process that `embedded` starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serve(command: int) -> None:
 
 
 def _watch() -> None:
-    """End the process once no process has the other end of its standard input."""
+    """End the process when the other end of its standard input is closed."""
     with contextlib.suppress(OSError):
         # Not sys.stdin, whose lock this thread would keep while the interpreter ends.
         while os.read(0, 4096):

@@ -1,6 +1,6 @@
-"""A tree drawn small: scopes that are alike become one line, with the median of their durations.
+"""Compact trees: equal scopes share one line, with the median of their durations.
 
-Alike are siblings of one name that hold the same; they become a line at the place of the first.
+Siblings are equal if they have the same name and equal subtrees. They share the line of the first.
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from ..spool.tree import MarkNode, TreeNode
 
 _INDEXES_SHOWN = 40
-"""Characters."""
+"""The length of the text of all indexes, in characters."""
 _DIGITS = 18
 _COMPACTED = 64
 _INT64 = 2**63 - 1
 
 
 class TooVariedError(Exception):
-    """The folded trees have more lines than are kept."""
+    """The folded trees have more lines than the limit."""
 
 
 class Source(Protocol):
-    """Scopes that are given one by one."""
+    """Access to the children and the marks of one scope at a time."""
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
-        """The children of a scope of that level, in order of start; roots are level 1."""
+        """Yield the children of a scope of that level, in order of start; roots are level 1."""
 
     def marks(self, node: TreeNode) -> Iterable[MarkNode]:
-        """The marks of a scope, in order of time."""
+        """Return the marks of a scope, in order of time."""
 
 
 class _Memory:
-    """Scopes with their children and marks."""
+    """The source for scopes that hold their children and marks."""
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
         del level
@@ -56,12 +56,12 @@ class _Memory:
 
 
 class Indexes:
-    """The numbers of scopes that are alike, each once."""
+    """The indexes of scopes that share a line, each once."""
 
     def __init__(self) -> None:
         """Start without numbers."""
         self._texts: dict[str, None] = {}
-        """The first ones, as far as they are shown."""
+        """The first indexes, as many as are shown."""
         self._length = 0
         self._is_decimal = True
         self._ranges: list[tuple[int, int]] = []
@@ -107,7 +107,7 @@ class Indexes:
 
 
 def _compact(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges in order, those that touch as one."""
+    """Yield the ranges in order; adjacent ones are joined."""
     current: tuple[int, int] | None = None
     for low, high in sorted(ranges):
         if current is not None and low <= current[1] + 1:
@@ -121,22 +121,22 @@ def _compact(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 class Fold:
-    """Scopes that are alike."""
+    """Equal scopes, which share one line."""
 
     def __init__(self, first: TreeNode) -> None:
-        """The `first` of them."""
+        """Start with the first of them."""
         self.first = first
         self.shape = 0
         self.lines = 1
-        """Of the tree below it, this one included."""
+        """The number of lines of the tree from here on, this one included."""
         self.times = 1
         self.each = 1
-        """How many of them are in each of what is folded around them."""
+        """How many of these scopes are in each scope of the parent's line."""
         self.children: list[Fold] = []
         self.children_left_out = 0
         self.snapshots = first.snapshots
         self.marks = Marks(first.marks_left_out)
-        """Of all of them, in their order, but the SDK's own."""
+        """The marks of all the scopes, in order, without the SDK's own mark."""
         self.total_ns = 0
         self._durations = array("q")
         self._indexes: Indexes | None = None
@@ -148,7 +148,7 @@ class Fold:
             self._indexes.add(first.index)
 
     def merge(self, other: Fold) -> None:
-        """Take in one of the same shape, which comes after."""
+        """Add a fold of the same shape, which comes later."""
         self.times += other.times
         self.children_left_out += other.children_left_out
         self.snapshots += other.snapshots
@@ -162,16 +162,16 @@ class Fold:
 
     @property
     def median_ns(self) -> int | None:
-        """Of the durations that are known."""
+        """Return the median of the known durations."""
         return round(statistics.median(self._durations)) if self._durations else None
 
     @property
     def indexes(self) -> str | None:
-        """`0-7, 12`; None where they have no numbers."""
+        """Return text such as `0-7, 12`; None if the scopes have no index."""
         return None if self._indexes is None else str(self._indexes)
 
     def to_json(self) -> dict[str, Any]:
-        """The scopes, and what is folded below them, as a JSON object."""
+        """Return the scopes and their folded children as a JSON object."""
         return {
             "name": self.first.name,
             "recorded": self.first.recorded,
@@ -190,7 +190,7 @@ class Fold:
 def fold(
     roots: Iterable[TreeNode], source: Source | None = None, most: int | None = None
 ) -> list[Fold]:
-    """Each tree by itself, folded; without a `source` the scopes have their children and marks.
+    """Fold each tree on its own; without a `source`, the scopes hold their children and marks.
 
     Raises TooVariedError if there are more than `most` lines at a time.
     """
@@ -204,7 +204,7 @@ class _Open(NamedTuple):
     fold: Fold
     children: Iterator[TreeNode]
     groups: dict[int, Fold]
-    """Those read so far, by shape."""
+    """The children that were read so far, by shape."""
 
 
 class _Folding:
@@ -239,7 +239,7 @@ class _Folding:
         return _Open(found, self._source.children(node, level), {})
 
     def _close(self, of: _Open) -> Fold:
-        """The scope with its children; what scopes that are alike have in common is its shape."""
+        """Complete a scope with its children, and give it its shape: equal scopes have the same."""
         found, node = of.fold, of.fold.first
         found.children = list(of.groups.values())
         found.children_left_out = node.children_left_out
@@ -256,7 +256,7 @@ class _Folding:
 
 
 def folded_trees(folds: Iterable[Fold]) -> Iterator[Tree]:
-    """The folded trees for rich to draw."""
+    """Yield the folded trees for rich to draw."""
     from rich.tree import Tree
 
     for root in folds:

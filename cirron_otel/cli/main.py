@@ -1,4 +1,4 @@
-"""The command `cirron-otel`: its commands, and what becomes of errors and signals.
+"""The command `cirron-otel`: its subcommands, and the handling of errors and signals.
 
 Every way to end has its exit code (docs/cli.md, "Exit codes"), and every error is one line.
 """
@@ -30,7 +30,7 @@ from .spool import spool
 PROGRAM = "cirron-otel"
 INTERRUPTED = 130
 _COMPLETE = "_CIRRON_OTEL_COMPLETE"
-"""The shell sets it to `bash_source` for its script, and to `bash_complete` for a Tab."""
+"""Set by the shell: `bash_source` requests its script, `bash_complete` the completions."""
 _DEBUG = "CIRRON_OTEL_DEBUG"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of one call; whatever goes wrong is one line on stderr."""
+    """Run one call and return its exit code; any error is one line on stderr."""
     output.prepare()
     try:
         with signals.terminating_like_interrupt():
@@ -82,9 +82,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """Call the command; what it returns is the exit code.
+    """Call the command and return the exit code that it gives.
 
-    Not through click's own `main`, which would print an empty line on Ctrl-C.
+    Click's own `main` is not used, because it prints an empty line on Ctrl-C.
     """
     if _COMPLETE in os.environ:
         from . import completion  # noqa: PLC0415 - only a shell that completes needs it
@@ -109,7 +109,7 @@ def _wrong_usage(error: click.UsageError) -> int:
 
 
 def _is_after_interrupt(error: BaseException) -> bool:
-    """Whether this went wrong while Ctrl-C was being cleaned up after."""
+    """Return whether this error occurred while Ctrl-C was being handled."""
     cause = error.__context__
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):

@@ -1,6 +1,6 @@
-"""Where output goes: results to stdout, messages to stderr, and bars only on a terminal.
+"""Output: results on stdout, messages on stderr, progress bars on a terminal only.
 
-Names come from recordings and may hold anything: what a terminal would obey is shown escaped.
+Names come from recordings and may contain anything, so control characters are escaped.
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..spool.findings import Finding
 
 Progress = Callable[[int, int | None], None]
-"""Told (bytes done, bytes in all, if known)."""
+"""Called with the bytes done, and the total if it is known."""
 
 _PREFIX = "cirron-otel: "
 _MAX_LISTED = 20
@@ -53,7 +53,7 @@ def prepare() -> None:
 
 
 def result(text: str) -> None:
-    """Write a line (or several) to stdout. Raises TargetError where it cannot be written."""
+    """Write one line or several to stdout. Raises TargetError if that fails."""
     _write(text + "\n")
 
 
@@ -63,13 +63,13 @@ def document(value: Any) -> None:
 
 
 def flush() -> None:
-    """Bring what was written to stdout there. Raises TargetError where that fails."""
+    """Flush stdout. Raises TargetError if that fails."""
     if sys.stdout is not None:  # closed: nothing was written
         _write("")
 
 
 def give_up() -> None:
-    """Let nobody fail on what stdout still buffers, for its reader has gone."""
+    """Discard what stdout still buffers, so that no later flush fails: its reader is gone."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -94,7 +94,7 @@ def message(text: str) -> None:
 
 
 def message_block(text: str) -> None:
-    """Write lines to stderr as they are; where nobody can read them, nothing is lost."""
+    """Write lines to stderr unchanged; errors are ignored, because nothing depends on them."""
     with contextlib.suppress(OSError, AttributeError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -106,7 +106,7 @@ def error(text: str) -> None:
 
 
 def skipped(findings: Sequence[Finding], count: int | None = None) -> None:
-    """Report what was left out, the first of it a line each; `count` is how much it is in all."""
+    """Report what was skipped: the first items, one per line, and `count`, the total."""
     total = len(findings) if count is None else count
     for finding in findings[:_MAX_LISTED]:
         place = f"{finding.name} {finding.path}".strip()
@@ -116,7 +116,7 @@ def skipped(findings: Sequence[Finding], count: int | None = None) -> None:
 
 
 def shortfalls(report: Report) -> None:
-    """Report what a run skipped, could not complete, or could not say in the target's format."""
+    """Report what a conversion skipped, could not complete, or could not represent."""
     skipped(report.skipped, report.skipped_count)
     for text in report.incomplete[:_MAX_LISTED]:
         message(f"incomplete: {text}")
@@ -133,7 +133,7 @@ def shortfalls(report: Report) -> None:
 
 
 class _Terminal:
-    """The terminal behind a pager."""
+    """The terminal that a pager writes to."""
 
     width: int | None = None
     """Its columns; None if stdout goes to no pager."""
@@ -143,9 +143,9 @@ terminal = _Terminal()
 
 
 def show(*renderables: RenderableType) -> None:
-    """Write what rich renders to stdout; lines are as long as they need to be in a pipe.
+    """Write what rich renders to stdout; in a pipe, lines are as long as they need to be.
 
-    On a terminal, tables have 80 columns at least: in fewer, their figures would be cut.
+    On a terminal, tables are at least 80 columns wide: in fewer, their figures would be cut.
     """
     from rich.console import Console
 
@@ -193,9 +193,9 @@ def _failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Progress | None]:
-    """A bar on stderr while the block runs; None where stderr is no terminal.
+    """Show a progress bar on stderr while the block runs; yield None if stderr is no terminal.
 
-    It is drawn by the calls themselves: a thread would not survive the forks of workers.
+    The calls themselves draw it: a thread would not survive the forks of worker processes.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None

@@ -20,9 +20,9 @@ _LESS = "FRX"
 
 @contextlib.contextmanager
 def paged(*, is_wanted: bool) -> Iterator[None]:
-    """Show what the block writes to stdout in $PAGER, if it is longer than the terminal.
+    """Show the block's stdout in $PAGER if it is longer than the terminal.
 
-    An empty PAGER, or `cat`, is none.
+    An empty PAGER, or `cat`, means no pager.
     """
     pager = os.environ.get("PAGER", _DEFAULT).strip()
     terminal = sys.stdout
@@ -42,7 +42,7 @@ def paged(*, is_wanted: bool) -> Iterator[None]:
 
 
 def _shown(pager: str, text: str) -> bool:
-    """Run the pager; False if it cannot be started."""
+    """Run the pager; return False if it cannot be started."""
     environment = {"LESS": _LESS, "LV": "-c", **os.environ}
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
     try:

@@ -21,7 +21,7 @@ _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.IGNORECASE | re.ASC
 
 
 def size_in_bytes(text: str) -> int:
-    """The bytes that `1000000`, `500MB` or `1GiB` states. Raises click.BadParameter."""
+    """Parse a size such as `1000000`, `500MB` or `1GiB`. Raises click.BadParameter."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise click.BadParameter(
@@ -34,7 +34,7 @@ def size_in_bytes(text: str) -> int:
 
 
 def age_in_ns(text: str) -> int:
-    """The nanoseconds that `90s`, `30m`, `12h`, `7d` or `2w` states. Raises click.BadParameter."""
+    """Parse an age such as `90s`, `30m`, `12h`, `7d` or `2w`. Raises click.BadParameter."""
     match = _AGE.fullmatch(text.strip())
     if match is None:
         raise click.BadParameter(

@@ -1,7 +1,7 @@
-"""What pruning would drop: the oldest batches, each with the snapshot files it is the last to name.
+"""Pruning: the oldest batches, each with the snapshot files that no later batch names.
 
 The order is that of the spool's own eviction (spool/eviction.py): by file name, which sorts by
-time; a snapshot file that no batch names goes by its modification time.
+time. A snapshot file that no batch names is ordered by its modification time.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ..spool.paths import SpoolPaths, batch_names, parse_name
 
 @dataclass(slots=True)
 class Removal:
-    """One step: a batch, or a snapshot file that no batch names, and what goes with it."""
+    """One step: a batch and its snapshot files, or snapshot files that no batch names."""
 
     batch: str | None
     time_ns: int
-    """When the batch was sealed by its name, else when its file was written."""
+    """When the batch was sealed, from its name; else the modification time of the file."""
     size: int
     blobs: list[BlobKey] = field(default_factory=list)
 
     @property
     def files(self) -> list[str]:
-        """The files that go, relative to the spool's root."""
+        """Return the files to remove, relative to the spool's root."""
         names = [] if self.batch is None else [f"spool/{self.batch}"]
         return names + [f"snapshots/{blob.directory}/{blob.file}" for blob in self.blobs]
 
 
 @dataclass(slots=True)
 class Plan:
-    """What goes, oldest first, and what stays; sizes in bytes, snapshot files included."""
+    """The removals, oldest first, and what remains; sizes in bytes, snapshots included."""
 
     removals: list[Removal]
     kept_batches: int
@@ -44,22 +44,22 @@ class Plan:
 
     @property
     def batches(self) -> int:
-        """How many batches go."""
+        """Return the number of batches to remove."""
         return sum(removal.batch is not None for removal in self.removals)
 
     @property
     def blobs(self) -> int:
-        """How many snapshot files go."""
+        """Return the number of snapshot files to remove."""
         return sum(len(removal.blobs) for removal in self.removals)
 
     @property
     def dropped_bytes(self) -> int:
-        """How much goes."""
+        """Return the number of bytes to remove."""
         return sum(removal.size for removal in self.removals)
 
 
 def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> Plan:
-    """Choose what goes until both limits hold. Raises InputError where it cannot be read."""
+    """Choose removals until both limits hold. Raises InputError if the spool cannot be read."""
     try:
         steps = _steps(paths)
     except OSError as error:
@@ -78,9 +78,9 @@ def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> 
 
 
 def remove(paths: SpoolPaths, removal: Removal) -> None:
-    """Carry out one step: the batch first, so that none names a file that is gone.
+    """Carry out one removal, the batch first, so that no batch names a missing file.
 
-    Raises TargetError where a file cannot be removed.
+    Raises TargetError if a file cannot be removed.
     """
     files = [] if removal.batch is None else [paths.spool / removal.batch]
     files += [paths.snapshots / blob.directory / blob.file for blob in removal.blobs]
@@ -96,7 +96,7 @@ def remove(paths: SpoolPaths, removal: Removal) -> None:
 
 
 def _steps(paths: SpoolPaths) -> list[Removal]:
-    """Everything that can go, oldest first."""
+    """Return everything that can be removed, oldest first."""
     blobs = dict(_blobs(paths.snapshots))
     steps: list[tuple[str, Removal]] = []
     last_namer: dict[BlobKey, str] = {}
@@ -124,7 +124,7 @@ def _steps(paths: SpoolPaths) -> list[Removal]:
 
 
 def _blobs(snapshots: Path) -> Iterator[tuple[BlobKey, tuple[int, int]]]:
-    """Every snapshot file with its size and modification time."""
+    """Yield every snapshot file with its size and modification time."""
     if not snapshots.is_dir():
         return
     for directory in sorted(os.listdir(snapshots)):  # noqa: PTH208 - names are what is needed

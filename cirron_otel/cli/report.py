@@ -1,4 +1,4 @@
-"""`cirron-otel report`: what a run spent its time on."""
+"""`cirron-otel report`: how a run spent its time."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -118,14 +118,14 @@ def _finding(drop: Drop) -> Finding:
 
 
 def _drops(found: RunReport) -> int:
-    """Warn of what the recording processes dropped; the exit code, 0 or 1."""
+    """Warn about records that the recording processes dropped; return the exit code, 0 or 1."""
     for each in found.drops:
         output.message(f"warning: {_finding(each).message}")
     return 1 if found.drops else 0
 
 
 def _check_files(files: dict[str, str | None], source: str) -> None:
-    """Raises UsageError where a file would take the place of what is read, or of another one."""
+    """Raise UsageError if a file would overwrite the source or another file."""
     given = {option: path for option, path in files.items() if path is not None}
     for option, path in given.items():
         _check_file(option, path, source)
@@ -134,7 +134,7 @@ def _check_files(files: dict[str, str | None], source: str) -> None:
 
 
 def _check_file(option: str, path: str, source: str) -> None:
-    """Raises UsageError where the file would take the place of what is read, or lie among it."""
+    """Raise UsageError if the file would overwrite the source, or be among its batches."""
     if path in ("", "-"):
         raise UsageError(f"{option} {path!r}: expected the name of a file")
     file, read = Path(path), _file_of(source)
@@ -147,7 +147,7 @@ def _check_file(option: str, path: str, source: str) -> None:
 
 
 def _file_of(source: str) -> Path:
-    """Return the file or directory of a source, also if its address has a prefix."""
+    """Return the path of a source; for a storage in a file, the path in its URL."""
     from ..pipeline.tables import location_of
 
     return location_of(source).path or Path(source)

@@ -26,7 +26,7 @@ _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
 _PHASE_WIDTH = 9
 _SHORT_ID = 16
-"""Digits: OpenTelemetry's span id, which `--span` takes as well."""
+"""Digits: the length of OpenTelemetry's span id, which `--span` accepts too."""
 _ROWS: dict[Row, str] = {
     "set_up": "set-up, before the first step",
     "warm_up": "warm-up steps",
@@ -44,7 +44,7 @@ _SHORT_ROWS: dict[Row, str] = {
 
 
 def show_report(source: str, report: RunReport) -> None:
-    """The complete report."""
+    """Write the complete report to stdout."""
     output.result(_first_line(source, report))
     for block in (conclusions(report), _time(report), _steps(report)):
         lines = list(block)
@@ -77,7 +77,7 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport) -> Iterator[str]:
-    """What failed, what bounds the run, and what was dropped."""
+    """Yield the failures, what bounds the run, and the drops."""
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
@@ -136,16 +136,16 @@ def _suggestions(suggestions: list[str]) -> Iterator[str]:
 
 
 def of_ranks(report: RunReport) -> str:
-    """How many ranks there are: ` of 2 ranks`; "" if none states its rank.
+    """Return the number of ranks, as in ` of 2 ranks`; "" if no record has a rank.
 
-    The process of `cirron-otel run` has no rank, nor have the records of other services.
+    The process of `cirron-otel run` has no rank, and neither have the records of other services.
     """
     stated = sum(each.rank is not None for each in report.ranks)
     return f" of {count(stated, 'rank')}" if stated else ""
 
 
 def who(rank: int | None) -> str:
-    """What a rank is called."""
+    """Return the name of a rank."""
     return "no rank" if rank is None else f"rank {rank}"
 
 
@@ -154,18 +154,18 @@ def _of(rank: int | None) -> str:
 
 
 def wall_time_names() -> dict[Row, str]:
-    """The names of the rows of the wall time, in their order."""
+    """Return the names of the rows of the wall time, in order."""
     return _ROWS
 
 
 def _trained(report: RunReport) -> list[RankReport]:
-    """The ranks that have steps; all of them if none has."""
+    """Return the ranks that have steps, or all of them if none has."""
     trained = [each for each in report.ranks if each.steps.steps.durations]
     return trained or list(report.ranks)
 
 
 def _time(report: RunReport) -> Iterator[str | Table]:
-    """The wall time by row: of one rank, or of each side by side."""
+    """Yield the wall time by row: of one rank, or of several side by side."""
     ranks = _trained(report)
     if not ranks:
         return
@@ -196,7 +196,7 @@ def _time(report: RunReport) -> Iterator[str | Table]:
 
 
 def _steps(report: RunReport) -> Iterator[str | Table]:
-    """The steps of the ranks side by side, and their phases."""
+    """Yield the steps of the ranks side by side, and their phases."""
     from ..spool.breakdown import joined
 
     ranks = [each for each in report.ranks if each.steps.steps.durations]
@@ -238,7 +238,7 @@ def _steps_line(rank: RankReport) -> str:
 
 
 def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
-    """A row for each rank, with the share of the longest phases; a star marks the slowest."""
+    """Return a row per rank with the share of the longest phases; a star marks the slowest."""
     from ..spool.breakdown import joined
 
     together = joined(each.steps for each in ranks)
@@ -319,7 +319,7 @@ def _marks(marks: list[MarkSeries]) -> Table:
 
 
 def _by_epoch(marks: list[MarkSeries]) -> Iterator[str]:
-    """The mean of each epoch, of the series that go over several."""
+    """Yield the mean per epoch of each series that spans several epochs."""
     shown = [each for each in marks if len(each.epochs) > 1]
     if shown:
         yield ""

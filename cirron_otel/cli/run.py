@@ -1,4 +1,4 @@
-"""`cirron-otel run`: a training job, traced from outside."""
+"""`cirron-otel run`: trace a training job from outside."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .run_summary import RunBatches
 
 _PATIENCE_S = 10.0
-"""So long, in seconds, a target that does not answer is waited for at the end."""
+"""The seconds to wait at the end for a target that does not answer."""
 _MOST = 4000
-"""Characters of a command line that the span keeps."""
+"""The number of characters of a command line that the span keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def run(
 
 
 def _hint(command: tuple[str, ...]) -> str:
-    """How to run a script that is no command."""
+    """Return how to run a script that is not an executable command."""
     script = command[0]
     if not script.endswith(".py") or not Path(script).is_file():
         return ""
@@ -122,7 +122,7 @@ def _resolved(directory: str | None, name: str | None) -> Resolved:
 
 
 def _opened(directory: str | None, options: _Options) -> Job | None:
-    """The job's span; None where it cannot be had. The command runs in any case."""
+    """Open the job's span; return None if that fails. The command runs in any case."""
     from ..profiler.job import open_job
 
     try:
@@ -137,7 +137,7 @@ def _opened(directory: str | None, options: _Options) -> Job | None:
 
 
 def _attributes(options: _Options) -> dict[str, Any]:
-    """OpenTelemetry's attributes of the command."""
+    """Return OpenTelemetry's attributes of the command."""
     shown = redacted(options.command)
     made: dict[str, Any] = {
         "process.command": shown[0],
@@ -151,7 +151,7 @@ def _attributes(options: _Options) -> dict[str, Any]:
 def _finish(
     job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
 ) -> None:
-    """Close what ranks that died left open, end the job's span, send, and sum up."""
+    """Close the open scopes of ranks that died, end the job's span, send, and sum up."""
     from ..spool.recovery import recover
     from .run_summary import RunBatches
 
@@ -174,7 +174,7 @@ def _finish(
 
 
 def _name(code: int) -> str:
-    """The signal that an exit code tells of."""
+    """Return the name of the signal in an exit code."""
     try:
         return signal.Signals(code - BY_SIGNAL).name
     except ValueError:
@@ -182,7 +182,7 @@ def _name(code: int) -> str:
 
 
 def _sent(job: Job) -> list[TargetReport]:
-    """Send what is left: that of ranks that died, and what there was no time for."""
+    """Send the rest: batches of ranks that died, and batches that could not be sent in time."""
     from ..pipeline.flush import flush
 
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""What `cirron-otel run` says at the end: on stderr, for stdout is the program's."""
+"""The summary that `cirron-otel run` prints at the end, on stderr: stdout is the program's."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -26,28 +26,30 @@ if TYPE_CHECKING:
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
 _LOOKED_AT = 64
-"""Batches in which a world size is looked for."""
+"""The number of batches that are searched for a world size."""
 _MOST_RANKS = 4
-"""Tables of so many ranks are shown."""
+"""The number of ranks whose tables are shown."""
 _WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class RunBatches:
-    """The batches of one run in a spool, which may hold others: they were not there before it, and
-    their ids end in the lower half of its trace's. Their times prove nothing: other nodes have
-    other clocks, and clocks are set.
+    """The batches of one run, in a spool that may hold others.
+
+    A batch belongs to the run if it was not there at its start, and its ids end in the lower half
+    of the run's trace id. Times cannot decide it: other nodes have other clocks, and clocks are
+    changed.
     """
 
     paths: SpoolPaths
     held: frozenset[str]
-    """What was there before the run."""
+    """The names of the batches that were there before the run."""
     trace_id: str
     owner: str
-    """Whose batches hold the job's own span; nothing in them is the program's."""
+    """The owner whose batches hold the job's own span, and no record of the program."""
 
     def __iter__(self) -> Iterator[BatchFile]:
-        """In order, without those that hold the job's own span."""
+        """Yield the batches in order, without those that hold the job's own span."""
         from ..spool.owner import owner_of
         from ..spool.reader import SpoolReader
 
@@ -62,11 +64,11 @@ class RunBatches:
                 yield batch
 
     def has(self, batch: BatchFile) -> bool:
-        """Whether it is of the run's trace."""
+        """Return whether the batch belongs to the run's trace."""
         return self.trace_id[16:].encode() in batch.data
 
     def died(self, recovered: Iterable[Recovered]) -> int:
-        """How many of the processes that were recovered are the run's."""
+        """Return how many of the recovered processes belong to the run."""
         from ..spool.reader import SpoolReader
 
         names = [each.name for each in recovered if each.name is not None]
@@ -75,7 +77,7 @@ class RunBatches:
         return sum(batch is not None and self.has(batch) for batch in batches)
 
     def world_size(self) -> int | None:
-        """The processes of the job, as its ranks say it; None where none says it."""
+        """Return the number of processes that the ranks record; None if no rank records it."""
         found = [
             int(size)
             for batch in itertools.islice(self, _LOOKED_AT)
@@ -85,7 +87,7 @@ class RunBatches:
 
 
 def report_of(batches: RunBatches) -> RunReport:
-    """What the program's processes spent their time on. Raises as reading a spool does."""
+    """Return how the program's processes spent their time. Raises as reading a spool does."""
     from ..spool.reader import SpoolReader
     from ..spool.run_report import report_run, run_index
 
@@ -94,7 +96,7 @@ def report_of(batches: RunBatches) -> RunReport:
 
 
 def show_report(found: RunReport) -> None:
-    """What failed, what bounds the run, and the steps of each rank by phase."""
+    """Write the failures, what bounds the run, and the steps of each rank by phase."""
     from .report_text import conclusions
 
     lines = list(conclusions(found))
@@ -139,7 +141,7 @@ def _draw(rank: RankReport) -> None:
 def places(
     spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
 ) -> list[str]:
-    """Where the spool and the trace are, a line each; without a report there is no spool."""
+    """Return a line each for the spool, the trace and the targets; no spool without a report."""
     lines = [f"trace  {trace_id}"]
     if found is not None:
         held = count(found.spans, "span")

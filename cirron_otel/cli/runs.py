@@ -37,7 +37,7 @@ def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
 
 
 def run_json(chosen: ChosenRun) -> dict[str, Any] | None:
-    """The fields of a chosen run that other documents have; None if there is none."""
+    """Return the fields of a chosen run that other documents include; None if there is none."""
     return None if chosen.run is None else {"id": chosen.run.id, "name": chosen.run.name}
 
 
@@ -95,7 +95,7 @@ def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:
 
 
 def _short(run: Run, shown: list[Run]) -> str:
-    """The shortest beginning of an id, of 8 characters at least, that no other run has."""
+    """Return the shortest unique beginning of an id, at least 8 characters long."""
     length = SHORT_ID_DIGITS
     others = [each.id for each in shown if each is not run]
     while length < len(run.id) and any(each.startswith(run.id[:length]) for each in others):

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do: both end the work in order, so that no half-written file is left."""
+"""Ctrl-C and SIGTERM: both end the work in order, so that no half-written file is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOTH = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def terminating_like_interrupt() -> Iterator[None]:
-    """Within the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    """Let SIGTERM raise KeyboardInterrupt within the block, as Ctrl-C does."""
     owner = os.getpid()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -30,7 +30,7 @@ def terminating_like_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping(stop: threading.Event) -> Iterator[None]:
-    """Within the block the first Ctrl-C or SIGTERM sets `stop`; a second one interrupts at once."""
+    """Set `stop` on the first Ctrl-C or SIGTERM within the block; interrupt on the second."""
 
     def ask(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():

@@ -1,4 +1,4 @@
-"""Whatever `convert` reads, as a spool: for commands that look at a whole run."""
+"""Open anything that `convert` reads as a spool: for commands that analyse a run."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpoolOf:
-    """A spool that is a source, or was made of it."""
+    """A spool: the source itself, or one converted from it."""
 
     directory: str
     made: Report | None = None
-    """What making it came to; None where nothing had to be made."""
+    """The report of the conversion; None if none was necessary."""
 
     def findings(self, reader: SpoolReader) -> list[Finding]:
-        """What was skipped on the way, `reader` having read the spool."""
+        """Return what was skipped, after `reader` has read the spool."""
         return [*(self.made.skipped if self.made is not None else ()), *reader.findings]
 
     def shortfalls(self) -> list[str]:
-        """What making it could not complete or keep."""
+        """Return what the conversion could not complete or keep."""
         if self.made is None:
             return []
         lost = (f"not kept: {text}" for text in self.made.losses)
         return [*(f"incomplete: {text}" for text in self.made.incomplete), *lost]
 
     def told(self, reader: SpoolReader) -> int:
-        """Report on stderr what was skipped; the exit code, 0 or 1."""
+        """Report on stderr what was skipped; return the exit code, 0 or 1."""
         if self.made is not None:
             output.shortfalls(self.made)
         output.skipped(reader.findings, reader.skipped)
@@ -45,7 +45,7 @@ class SpoolOf:
 
 
 def shown_source(source: str) -> str:
-    """A source as others may see it: of a storage's URL neither user nor password."""
+    """Return a source for display: a storage's URL without user and password."""
     from ..pipeline.tables import location_of
 
     return location_of(source).shown
@@ -53,7 +53,7 @@ def shown_source(source: str) -> str:
 
 @contextlib.contextmanager
 def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
-    """The spool that `source` is, or a temporary one.
+    """Yield the spool that `source` is, or a temporary one converted from it.
 
     Raises as `convert` does: UsageError, InputError, TargetError.
     """

@@ -75,7 +75,7 @@ def _lines(summary: SpoolSummary) -> list[str]:
 
 
 def _recorder(version: str) -> str:
-    """What a version stands for: one of ours begins with the cirron-sdk that it is like."""
+    """Describe the recorder by its version: one of ours begins with the cirron-sdk's version."""
     _, mark, own = version.partition("+cirron-otel.")
     return f"cirron-otel {own}" if mark else f"cirron-sdk {version}"
 

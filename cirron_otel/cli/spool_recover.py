@@ -42,7 +42,7 @@ def recover(directory: str, as_json: bool) -> int:
 
 
 def summary(found: Sequence[Recovered]) -> str:
-    """What was recovered, in a line."""
+    """Return what was recovered as one line."""
     if not found:
         return "nothing to recover"
     torn = sum(len(done.torn) for done in found)
@@ -55,7 +55,7 @@ def summary(found: Sequence[Recovered]) -> str:
 
 
 def damages(found: Sequence[Recovered]) -> int:
-    """Report the damaged journals; gives how many there are."""
+    """Report the damaged journals and return their number."""
     problems = [done.problem for done in found if done.problem]
     for problem in problems:
         output.message(f"set aside: {problem}")
@@ -63,7 +63,7 @@ def damages(found: Sequence[Recovered]) -> int:
 
 
 def to_json(found: Sequence[Recovered]) -> list[dict[str, Any]]:
-    """What was recovered, for machines."""
+    """Return what was recovered as a JSON object."""
     return [
         {
             "owner": done.owner,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_SPANS = 1000
 _FOLDED_SPANS = 50_000
-"""If --fold cannot read all: what is folded has so many lines, or there are so many trees."""
+"""The maximum number of folded lines, or of trees, if --fold cannot read all scopes."""
 
 
 @click.command(short_help="The tree of scopes, durations and marks.")
@@ -84,9 +84,9 @@ def show(
 def _folded(
     reader: SpoolReader, session: str | None, depth: int, limit: int | None
 ) -> tuple[Forest, list[Fold], bool]:
-    """All trees folded, in bounded memory; of trees that are too varied, or with a limit, a part.
+    """Fold all trees in bounded memory, or a part of them if there is a limit or too much variety.
 
-    The forest has the counts. True: the limit has left scopes out.
+    The forest has the counts. True means that the limit left scopes out.
     """
     from ..spool.index import SpoolIndex
     from ..spool.sessions import assign_sessions
@@ -107,7 +107,7 @@ def _folded(
 
 
 def trees(forest: Forest) -> Iterator[Tree]:
-    """The trees for rich to draw."""
+    """Yield the trees for rich to draw."""
     from rich.tree import Tree
 
     for root in forest.trees:

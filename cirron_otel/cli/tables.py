@@ -1,4 +1,4 @@
-"""Tables as the commands draw them."""
+"""Tables for the terminal."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
@@ -18,7 +18,7 @@ _RIGHT = ("times", "total", "share", "p50", "p95", "max")
 
 
 def breakdown_table(found: Breakdown) -> Table:
-    """The breakdown for rich to draw."""
+    """Return the breakdown as a table for rich."""
     from rich import box
     from rich.table import Table
 
@@ -49,7 +49,7 @@ def _cells(found: Breakdown, phase: Phase) -> tuple[str, ...]:
 
 
 def rows_table(heads: tuple[str, ...], right: set[str], rows: list[tuple[str, ...]]) -> Table:
-    """Rows under `heads`, those in `right` set to the right; names may hold anything."""
+    """Return a table; the columns in `right` are right-aligned. Cells may contain anything."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

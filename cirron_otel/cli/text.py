@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and names as people read them."""
+"""Numbers, sizes, times and names as text for people."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ duration = durations.duration
 local_moment, clock_time = moments.local_moment, moments.clock_time
 
 WIDTH = 80
-"""Columns of a text that is wrapped."""
+"""The columns of wrapped text."""
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _LONGEST_VALUE = 40
 _UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
-"""A figure and its unit, which stay on one line."""
+"""Matches a figure and its unit, which stay on one line."""
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that is no printable character: controls, surrogates."""
+    """Return `text` with every unprintable character escaped: controls, surrogates."""
     if text.isprintable():
         return text
     return "".join(
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def reason(error: str) -> str:
-    """The status message of a session that failed or was killed, beside its state."""
+    """Return the status message of a failed or killed session, to show beside its state."""
     text = printable(error).removeprefix("killed: ").removeprefix("incomplete: ")
     return text.replace("without closing this scope", "without closing its session")
 
@@ -41,12 +41,12 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def added(recorded: int, synthetic: int) -> str:
-    """Explain why more spans are sent than were recorded; "" if that is not so."""
+    """Explain why more spans are sent than were recorded; "" if the numbers are equal."""
     return f" ({recorded:,} recorded, {synthetic:,} synthetic)" if synthetic else ""
 
 
 def size(number: int) -> str:
-    """Bytes in decimal units: `98.6 kB`."""
+    """Return bytes in decimal units, as in `98.6 kB`."""
     value, unit = float(number), 0
     while value >= 999.5 and unit < len(_SIZES) - 1:
         value, unit = value / 1000, unit + 1
@@ -54,7 +54,7 @@ def size(number: int) -> str:
 
 
 def numbers(values: list[int]) -> str:
-    """Sorted numbers with runs drawn together: `0-7, 12`; `-` for none."""
+    """Return sorted numbers with ranges, as in `0-7, 12`; `-` for none."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):
         if runs and value == runs[-1][1] + 1:
@@ -66,7 +66,7 @@ def numbers(values: list[int]) -> str:
 
 
 def value_text(value: str | None) -> str:
-    """A mark's value as text, short: a number to six digits, `-` for none."""
+    """Return a mark's value as short text: a number to six digits, `-` for none."""
     from ..spool.rows import number_of  # noqa: PLC0415 - for those who show marks
 
     if value is None:
@@ -78,7 +78,7 @@ def value_text(value: str | None) -> str:
 
 
 def wrapped(text: str, head: str, indent: str) -> list[str]:
-    """`head` and `text` as lines of 80 columns; those after the first begin with `indent`."""
+    """Return `head` and `text` as lines of 80 columns; later lines start with `indent`."""
     kept = _UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", text)
     lines = textwrap.wrap(
         kept, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,

@@ -1,6 +1,6 @@
-"""Runs the demo's training in a process of its own, where torch can be.
+"""Run the demo's training in a process of its own, the only one that imports torch.
 
-So a torch that does not start, or that takes its process down, is a reason to be told.
+A torch that does not start, or that crashes its process, is then a reason to report.
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
@@ -24,26 +24,26 @@ _SETTINGS = {
     "CIRRON_OUTPUT": "spool",
     "CIRRON_SNAPSHOTS": "stats",
 }
-"""So that the training is the same whatever cirron.yaml and ~/.cirron/config.toml say."""
+"""Make the training independent of cirron.yaml and ~/.cirron/config.toml."""
 _MOST = 200
-"""Characters of a reason."""
+"""The maximum length of a reason, in characters."""
 
 
 class TrainingError(Exception):
-    """The training did not come to its end; the message is one line and says why."""
+    """The training failed; the message is one line with the reason."""
 
 
 def is_installed() -> bool:
-    """Whether torch is there, in whatever state: it is not imported."""
+    """Return whether torch is installed, without importing it: it may not work."""
     from importlib.util import find_spec
 
     return find_spec("torch") is not None
 
 
 def train(directory: Path, images: int | None = None, **settings: str) -> str:
-    """Train, traced into the spool of `directory`; returns the session's id.
+    """Train, traced into the spool of `directory`; return the session's id.
 
-    What is configured for tracing around here does not count, but the variables in `settings` do.
+    The tracing configuration of this environment has no effect; the variables in `settings` do.
     Raises TrainingError.
     """
     import subprocess
@@ -69,7 +69,7 @@ def train(directory: Path, images: int | None = None, **settings: str) -> str:
 
 
 def _reason(status: int, said: str) -> str:
-    """The last thing that a process said, and how it ended where that is no exit of Python's."""
+    """Return the last line of a process's stderr, or how it ended if a signal ended it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = (lines or [f"it ended with {status}"])[-1]
     if status < 0:

@@ -1,4 +1,4 @@
-"""A finding of the doctor, and the time that there is for it."""
+"""The result of a doctor's check, and the time limit of checks."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ T = TypeVar("T")
 
 
 class State(StrEnum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, or may; it is hardly what was meant."""
+    """It works, or may work, but is hardly what the user intended."""
     FAILED = "failed"
-    """It does not work as it is."""
+    """It does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line."""
+    """One line of the doctor's output."""
 
     name: str
     state: State
     found: str
-    """What was found; no secret is in it."""
+    """The finding, without secrets."""
     advice: str = ""
-    """What to do; "" where there is nothing to be done."""
+    """The remedy; "" if none is needed."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """More of it, for machines."""
+    """Further fields for `--json`."""
     is_endpoint: bool = False
-    """Whether it is about an endpoint that does not answer as it should."""
+    """Whether the check is about an endpoint that does not answer as it should."""
 
     def to_json(self) -> dict[str, Any]:
-        """The finding for machines."""
+        """Return the finding as a JSON object."""
         return {
             "check": self.name,
             "state": str(self.state),
@@ -49,7 +49,7 @@ class Check:
 
 
 class Problem(Exception):  # noqa: N818 - a finding that ends a series of checks
-    """What is wrong, as a check's `found` and `advice` say it."""
+    """A finding that ends a series of checks, with the `found` and `advice` of its check."""
 
     def __init__(self, found: str, advice: str = "") -> None:
         """See Check."""
@@ -58,48 +58,48 @@ class Problem(Exception):  # noqa: N818 - a finding that ends a series of checks
 
 
 def ok(name: str, found: str, **details: Any) -> Check:
-    """A check that found nothing wrong."""
+    """Return a check that found no problem."""
     return Check(name, State.OK, found, details=details)
 
 
 def warning(name: str, found: str, advice: str, **details: Any) -> Check:
-    """A check that found what is hardly meant."""
+    """Return a check whose finding is hardly intended."""
     return Check(name, State.WARNING, found, advice, details)
 
 
 def failed(name: str, found: str, advice: str, **details: Any) -> Check:
-    """A check that found what does not work."""
+    """Return a check that found something that does not work."""
     return Check(name, State.FAILED, found, advice, details)
 
 
 def unreached(name: str, problem: Problem) -> Check:
-    """A check of an endpoint that found what does not work."""
+    """Return a failed check of an endpoint."""
     return Check(name, State.FAILED, problem.found, problem.advice, is_endpoint=True)
 
 
 class Deadline:
-    """A point in time that nothing goes beyond."""
+    """The time at which all checks of one thing must be finished."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` from now."""
+        """Set the deadline to `seconds` from now."""
         self.seconds = seconds
         self._end = time.monotonic() + seconds
 
     def left(self, most: float = float("inf")) -> float:
-        """The seconds that are left, `most` at most; never 0, which is another mode of sockets."""
+        """Return the seconds left, at most `most`; never 0, which sockets take as another mode."""
         return max(min(self._end - time.monotonic(), most), 0.001)
 
     @property
     def is_over(self) -> bool:
-        """Whether it has passed."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self._end
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What `call` gives, on a thread of its own. Raises TimeoutError where it takes longer.
+    """Return the result of `call`, run in its own thread. Raises TimeoutError if it takes longer.
 
-    What the operating system does not let go of (a name server that is silent, a file system that
-    hangs) is left to its thread, which ends with the process.
+    A call that the operating system never ends (a silent name server, a hanging file system) keeps
+    its thread, which ends with the process.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -121,6 +121,6 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """Names in a sentence, the first few of many."""
+    """Return the first few of the names as text, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

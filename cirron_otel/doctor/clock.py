@@ -1,4 +1,4 @@
-"""The clocks of this machine: spans are stamped by one, and last by the other."""
+"""The clocks of this machine: the wall clock stamps spans, the monotonic clock times them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import time
 from .check import Check, ok, warning
 
 _EARLIEST_S = 1_704_067_200.0
-"""2024: this package is younger."""
+"""2024-01-01; this package is younger."""
 _LATEST_S = 4_102_444_800.0
-"""2100."""
+"""2100-01-01."""
 _LOOK_S = 0.05
 _APART_S = 0.02
 _COARSE_S = 0.001
 
 
 def examine_clock() -> Check:
-    """Whether the wall clock can be right, and goes as fast as the monotonic one."""
+    """Check that the wall clock is plausible, and as fast as the monotonic clock."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(_LOOK_S)
     wall_took, steady_took = time.time() - wall, time.monotonic() - steady

@@ -1,4 +1,4 @@
-"""Where batches go: which endpoints are looked at, and what is told of them."""
+"""The endpoints that batches are sent to, and the checks of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["examine_endpoints", "examine_spool", "keys_of"]
 def examine_endpoints(
     config: Config, environ: Mapping[str, str], timeout: float, *, is_sent: bool
 ) -> Iterator[Check]:
-    """The checks of each endpoint that batches go to; `timeout`, seconds, is for each."""
+    """Yield the checks of each endpoint; `timeout`, in seconds, is for each of them."""
     targets = exports_of(config, environ).targets
     if not targets:
         yield ok(
@@ -40,7 +40,7 @@ def examine_endpoints(
 
 
 def keys_of(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """What deliveries know each target by, by how people know it; only what can be used."""
+    """Return the ledger key of each valid target by the name that messages show for it."""
     keys: dict[str, str] = {}
     for export in exports_of(config, environ).targets:
         try:

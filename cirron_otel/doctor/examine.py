@@ -15,11 +15,11 @@ from .versions import examine_packages, examine_python
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be looked at."""
+    """The scope of an examination."""
 
     environ: Mapping[str, str]
     timeout: float = 10.0
-    """The most that the checks of one endpoint, or of the disk, may take, seconds."""
+    """The most that the checks of one endpoint, or of the disk, may take, in seconds."""
     is_sent: bool = True
     """Whether a span is sent to the endpoints."""
     has_hooks: bool = True
@@ -27,7 +27,7 @@ class Request:
 
 
 def examine(request: Request) -> Iterator[Check]:
-    """The findings, one by one as they are made; the endpoints, which may take long, at the end."""
+    """Yield the findings as they are made; the endpoints, which may take long, come last."""
     environ = request.environ
     resolved = resolve(environ=environ)
     targets = exports_of(resolved.config, environ).targets

@@ -1,4 +1,4 @@
-"""PyTorch: is it there, do the hooks see a training step, and do they come off again."""
+"""PyTorch: whether it works, whether the hooks record a training step and can be removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..config import Config
 from .check import Check, failed, listed, ok, warning
 
 LIMIT_S = 120.0
-"""Torch may take long to import from a disk that is cold or far away."""
+"""Seconds; torch may take long to import from a cold or remote disk."""
 
 _EXPECTED = {"forward", "backward", "optimizer_step", "step"}
 _SETTINGS = {
@@ -31,7 +31,7 @@ _DRIVER = Path("/dev/nvidiactl")
 
 
 def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
-    """Train two steps with the hooks on, elsewhere, and look at what is left of them."""
+    """Train two steps with the hooks on in another process, and check what they leave."""
     wanted = config.frameworks
     if find_spec("torch") is None:
         advice = "pip install 'cirron-otel[torch]'"
@@ -59,7 +59,7 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
 
 
 class ProbeError(Exception):
-    """The process did not come to its end; the message is one line and says why."""
+    """The process failed; the message is one line with the reason."""
 
 
 def _probed(directory: str, environ: Mapping[str, str]) -> dict[str, Any]:

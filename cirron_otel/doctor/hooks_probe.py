@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 _GLOBAL = "_global_"
-"""How torch calls the tables of hooks that are for all modules and optimizers."""
+"""The prefix of torch's tables of hooks for all modules and optimizers."""
 
 
 def main(directory: str) -> None:
-    """Look at torch, and at what hooks do to it."""
+    """Report on torch, and on the effects of the hooks."""
     import torch
 
     import cirron_otel as ci
@@ -60,9 +60,9 @@ def _train(torch: Any) -> None:
 
 
 def _standing() -> dict[str, Any]:
-    """What can be called under each name of torch's modules and their classes now.
+    """Return the callables of torch's modules and their classes, by name.
 
-    Of a table of hooks that are for all modules or optimizers: how many it has.
+    For a table of hooks for all modules or optimizers, the value is its length.
     """
     found: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
@@ -81,7 +81,7 @@ def _standing() -> dict[str, Any]:
 
 
 def _changed(before: dict[str, Any]) -> dict[str, Any]:
-    """What stands under names now under which something else stood."""
+    """Return the current callables that differ from those in `before`."""
     return {
         name: value
         for name, value in _standing().items()
@@ -90,7 +90,7 @@ def _changed(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _left(before: dict[str, Any], during: Container[str]) -> list[str]:
-    """The names that are not put back: tables, what was replaced, and functions of this package.
+    """Return the names that the hooks did not restore: tables, replaced callables, our functions.
 
     Torch itself sets others while it works.
     """

@@ -1,4 +1,4 @@
-"""Names, connections and TLS: how far one gets towards an endpoint, and what stops it."""
+"""Names, connections and TLS: how far one gets towards an endpoint, and what prevents more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 from .check import Check, Deadline, Problem, ok, unreached, warning, within
 
 DAYS_LEFT = 14
-"""A certificate that ends sooner is worth a warning."""
+"""Days; a certificate that expires sooner gets a warning."""
 
 _EXPIRED, _NOT_YET = 10, 9
 _SELF_SIGNED = (18, 19)
@@ -29,17 +29,17 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEX
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the settings of an endpoint are called, so that advice can name them."""
+    """The names of an endpoint's settings, for advice."""
 
     endpoint: str
     certificate: str
     client_certificate: str = ""
-    """"" where none can be given."""
+    """"" if the endpoint cannot have a client certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an endpoint is, and how one gets in."""
+    """The address of an endpoint, and the credentials for TLS."""
 
     host: str
     port: int
@@ -47,29 +47,29 @@ class Place:
     words: Words
     alpn: str = "http/1.1"
     ca: str | None = None
-    """A file of CA certificates; None: those of the system."""
+    """A file of CA certificates; None means the system's."""
     client_certificate: str | None = None
     client_key: str | None = None
 
     @property
     def shown(self) -> str:
-        """As messages name it."""
+        """The address as messages show it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine."""
+        """Whether the address is this machine."""
         with contextlib.suppress(ValueError):
             return ipaddress.ip_address(self.host).is_loopback
         return self.host == "localhost" or self.host.endswith(".localhost")
 
 
 Found = tuple[Any, ...]
-"""An address as `getaddrinfo` gives it."""
+"""An entry of the result of `getaddrinfo`."""
 
 
 def look_up(place: Place, deadline: Deadline) -> list[Found]:
-    """The addresses of its host. Raises Problem."""
+    """Resolve the host. Raises Problem."""
     try:
         return within(
             deadline.left(),
@@ -87,7 +87,7 @@ def look_up(place: Place, deadline: Deadline) -> list[Found]:
 
 
 def connect(place: Place, found: list[Found], deadline: Deadline) -> socket.socket:
-    """A connection to the first of the addresses that takes one. Raises Problem."""
+    """Connect to the first address that accepts a connection. Raises Problem."""
     failures: list[tuple[str, OSError]] = []
     for number, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
@@ -124,16 +124,16 @@ def _unconnected(place: Place, failures: list[tuple[str, OSError]], deadline: De
 
 
 class Line:
-    """The way to a place that was found: it makes connections, with TLS where there is to be."""
+    """A resolved endpoint that connections are opened to, with TLS if it uses TLS."""
 
     def __init__(self, place: Place, found: list[Found], deadline: Deadline) -> None:
-        """Nothing is connected yet."""
+        """Take the resolved addresses, without connecting."""
         self.place, self.deadline = place, deadline
         self._found = found
 
     @contextlib.contextmanager
     def open(self, *, tls: bool | None = None, verify: bool = True) -> Iterator[socket.socket]:
-        """A connection; with TLS as the place says, unless `tls` does. Raises Problem."""
+        """Yield a connection; `tls` overrides whether the place has TLS. Raises Problem."""
         sock = connect(self.place, self._found, self.deadline)
         try:
             sock.settimeout(self.deadline.left())
@@ -169,7 +169,7 @@ class Line:
         return context
 
     def speaks_tls(self) -> bool:
-        """Whether TLS is spoken there, whatever the certificate is."""
+        """Return whether the endpoint answers a TLS handshake, whatever its certificate."""
         try:
             with self.open(tls=True, verify=False):
                 return True
@@ -178,7 +178,7 @@ class Line:
 
 
 def tls_problem(place: Place, error: Exception) -> Problem:
-    """What an error of TLS means."""
+    """Explain a TLS error."""
     words, shown = place.words, place.shown
     if isinstance(error, ssl.SSLCertVerificationError):
         return _untrusted(place, error)
@@ -239,7 +239,7 @@ def _untrusted(place: Place, error: ssl.SSLCertVerificationError) -> Problem:
 
 
 def certificate_check(name: str, sock: socket.socket) -> Check:
-    """What the server's certificate, which is trusted, says of its end."""
+    """Check how long the server's certificate, which is trusted, remains valid."""
     if not isinstance(sock, ssl.SSLSocket):
         return ok(name, "no TLS")
     peer: dict[str, Any] = dict(sock.getpeercert() or {})
@@ -255,7 +255,7 @@ def certificate_check(name: str, sock: socket.socket) -> Check:
 
 
 def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult | None:
-    """The proxy that the environment names for a place, as `requests` and gRPC find it."""
+    """Return the proxy that `requests` or gRPC would use for an address, by the environment."""
     proxies = getproxies()
     names = ("grpc", "https", "http") if is_grpc else (scheme,)
     found = next((proxies[name] for name in names if proxies.get(name)), None)
@@ -269,7 +269,7 @@ def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult 
 
 
 def reach(prefix: str, place: Place, deadline: Deadline) -> tuple[list[Check], Line | None]:
-    """The checks of name and connection, and the line where both are good."""
+    """Check name and connection; return the checks, and the endpoint if both succeed."""
     begun = time.monotonic()
     try:
         found = look_up(place, deadline)

@@ -1,4 +1,4 @@
-"""The OTLP endpoint, as the exporters read it: the way there, what it speaks, and one span."""
+"""The OTLP endpoint as the exporters read it: network, protocol, and one span."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SPAN_NAME = "cirron-otel doctor"
 
 @dataclass(frozen=True, slots=True)
 class OtlpRequest:
-    """What is to be looked at."""
+    """The scope of an examination."""
 
     environ: Mapping[str, str]
     timeout: float
-    """The most that all of it may take, seconds."""
+    """The most that all checks together may take, in seconds."""
     is_sent: bool
-    """Whether a span is sent; else a request without any."""
+    """Whether to send a span, rather than a request without any."""
     service: str
 
 
 def examine_otlp(request: OtlpRequest) -> Iterator[Check]:
-    """The checks, in order; the first that ends the way to the endpoint is the last."""
+    """Yield the checks in order, up to the first that makes the rest impossible."""
     environ = request.environ
     try:
         config = OtlpConfig.from_env(environ)
@@ -64,7 +64,7 @@ def _scheme_and_place(config: OtlpConfig) -> tuple[str, str]:
 
 
 def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
-    """The host and port; None for targets of gRPC's that are none (`unix:…`, `dns:///…`)."""
+    """Return the host and port; None for gRPC targets without them (`unix:…`, `dns:///…`)."""
     by_grpc = is_grpc(config)
     text = config.endpoint.removeprefix("dns:///") if by_grpc else config.endpoint
     named = variable(environ, "ENDPOINT")
@@ -97,12 +97,12 @@ def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
 
 
 def _is_no_place(target: str) -> bool:
-    """Whether a target of gRPC's is something else than a host and a port."""
+    """Return whether a gRPC target is something other than a host and a port."""
     return target.startswith(("unix:", "unix-abstract:", "xds:")) or "://" in target
 
 
 def _authorities(by_grpc: bool) -> str | None:
-    """Where the exporter's library has its CA certificates; None: the system's are near enough."""
+    """Return the CA file of the exporter's library; None means the system's certificates."""
     if by_grpc:
         return os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
@@ -128,7 +128,7 @@ def _proxied(place: Place, proxy: str) -> Check:
 def _way(
     place: Place, config: OtlpConfig, environ: Mapping[str, str], deadline: Deadline
 ) -> tuple[list[Check], Heard | None]:
-    """Name, connection, TLS, protocol; what was heard, or None where the way ends."""
+    """Check name, connection, TLS, protocol; return the endpoint's answer, or None on failure."""
     checks, line = reach("otlp", place, deadline)
     if line is None:
         return checks, None
@@ -155,7 +155,7 @@ def _way(
 
 
 def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check:
-    """Send one span, or a request without any, and say what came back."""
+    """Send one span, or a request without any, and report the answer."""
     name = "otlp span" if request.is_sent else "otlp request"
     trace_id = os.urandom(16)
     body = one_span(trace_id, request.service) if request.is_sent else b""
@@ -201,7 +201,7 @@ def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check
 
 
 def _answer(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:
-    """One attempt. Raises CirronOtelError, and TimeoutError where nothing ends in time."""
+    """Make one attempt. Raises CirronOtelError, and TimeoutError if it takes too long."""
     transport = transport_for(config)
 
     def send() -> Response:
@@ -216,7 +216,7 @@ def _answer(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:
 def _advice(
     request: OtlpRequest, config: OtlpConfig, response: Response, deadline: Deadline
 ) -> str:
-    """What to do about a refusal, by its status."""
+    """Return the remedy for a refusal, by its status."""
     headers = variable(request.environ, "HEADERS")
     status = response.status
     code = status[:3]
@@ -246,7 +246,7 @@ def _advice(
 
 
 def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> str:
-    """Where on the same host traces are taken, found by asking there without a span."""
+    """Probe the same host for the path that accepts traces, without sending a span."""
     name = variable(request.environ, "ENDPOINT")
     if is_grpc(config):
         return f"check {name}"
@@ -268,7 +268,7 @@ def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) ->
 
 
 def one_span(trace_id: bytes, service: str) -> bytes:
-    """A request with one span that says what it is."""
+    """Return a request with one span named after the doctor."""
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415
 
     data = TracesData()

@@ -1,4 +1,4 @@
-"""What the variables of an OTLP endpoint say, and what of it can hardly be meant."""
+"""The variables of an OTLP endpoint, and values in them that are hardly intended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..exporter.config import ENVIRONMENT_PREFIX, OtlpConfig, Protocol, parse_he
 from .check import Check, failed, listed, ok, warning
 
 TRACES_PATH = "/v1/traces"
-"""Where receivers take traces over HTTP, unless they say otherwise."""
+"""The path at which receivers accept traces over HTTP, by default."""
 
 _GRPC_PORT = 4317
 _SCHEMES = ("basic ", "bearer ", "token ", "digest ", "apikey ", "api-key ", "aws4-", "negotiate ")
@@ -17,18 +17,18 @@ _CREDENTIALS = ("authorization", "api-key", "x-api-key", "token", "x-honeycomb-t
 
 
 def variable(environ: Mapping[str, str], name: str) -> str:
-    """The variable that counts: its `_TRACES_` form, where that is set."""
+    """Return the effective variable: the `_TRACES_` form if it is set."""
     traces = f"{ENVIRONMENT_PREFIX}TRACES_{name}"
     return traces if environ.get(traces) else f"{ENVIRONMENT_PREFIX}{name}"
 
 
 def is_grpc(config: OtlpConfig) -> bool:
-    """Whether it is spoken to by gRPC."""
+    """Return whether the endpoint is used through gRPC."""
     return config.protocol is Protocol.GRPC
 
 
 def settings_check(config: OtlpConfig, environ: Mapping[str, str]) -> Check:
-    """The endpoint, and what of its path or port can hardly be meant."""
+    """Check the endpoint, and whether its path and port are plausible."""
     name = variable(environ, "ENDPOINT")
     is_said = bool(environ.get(name))
     where = f"{config.protocol} to {config.shown_endpoint}"
@@ -77,7 +77,7 @@ def _odd_path(config: OtlpConfig, name: str, given: str) -> tuple[str, str] | No
 
 
 def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Check]:
-    """What is wrong with the headers; their values are shown nowhere."""
+    """Check the headers; their values are never shown."""
     name = variable(environ, "HEADERS")
     given = environ.get(name, "")
     if not given:
@@ -110,7 +110,7 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
 
 
 def _shown_name(header: tuple[str, str]) -> str:
-    """The name of a header; "" for what is rather a value without one, as base64 with its `=`."""
+    """Return the name of a header; "" if it looks like a bare value, e.g. base64 with its `=`."""
     name, value = header
     is_name = value.strip("=") or (not value and (name in _CREDENTIALS or name.startswith("x-")))
     return name if is_name else ""

@@ -1,4 +1,4 @@
-"""The Cirron platform, or what takes its place: the way there, and one span.
+"""The Cirron platform, or a server in its place: network, protocol, and one span.
 
 docs/cirron-http.md is the contract.
 """
@@ -33,7 +33,7 @@ _WORDS = Words("CIRRON_API_ENDPOINT", "SSL_CERT_FILE")
 
 
 def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterator[Check]:
-    """The checks, in order; the first that ends the way to the endpoint is the last."""
+    """Yield the checks in order, up to the first that makes the rest impossible."""
     try:
         target = CirronTarget(
             config.api_endpoint,
@@ -86,7 +86,7 @@ def _way(place: Place, deadline: Deadline) -> tuple[list[Check], bool]:
 
 
 def _sent(target: CirronTarget, deadline: Deadline) -> Check:
-    """Send a batch of one span, and say what came back."""
+    """Send a batch of one span, and report the answer."""
     batch, span = _batch()
     begun = time.monotonic()
     try:
@@ -103,7 +103,7 @@ def _sent(target: CirronTarget, deadline: Deadline) -> Check:
 
 
 def _asked(config: Config, deadline: Deadline) -> Check:
-    """Whether the key lets in: asked for a snapshot file that nobody has."""
+    """Check the API key by a request for a snapshot file that does not exist."""
     name, seconds = "cirron request", deadline.left()
     file = f"{config.ingest_path.rstrip('/')}/blobs/snapshots/{os.urandom(16).hex()}/none"
     headers = {"Authorization": f"Bearer {config.api_key}", "User-Agent": USER_AGENT}
@@ -125,7 +125,7 @@ def _asked(config: Config, deadline: Deadline) -> Check:
 
 
 def _told(message: str) -> tuple[str, str]:
-    """What is wrong and what to do, of an error that says both."""
+    """Split an error's message into the finding and the remedy."""
     found, _, advice = message.partition("; ")
     return found, advice
 

@@ -1,7 +1,7 @@
-"""What an endpoint speaks: asked of it with a few bytes, before anything is sent in earnest.
+"""Find out which protocol an endpoint speaks, with a few bytes, before a span is sent.
 
-Sources: RFC 9113, 3.4 (an HTTP/2 server answers the preface with SETTINGS) and 4.1 (frames);
-RFC 9112, 2.1; RFC 8446, 5.1 (the record of an alert begins 21, 3).
+Sources: RFC 9113, 3.4 (an HTTP/2 server answers the preface with SETTINGS) and 4.1 (frames); RFC
+9112, 2.1; RFC 8446, 5.1 (the record of an alert begins 21, 3).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .check import Check, Problem, ok, warning
 from .network import Line, tls_problem
 
 SKEW_S = 5.0
-"""How far clocks may be apart: the header has whole seconds, and the answer took its time."""
+"""The tolerated clock difference: the header has whole seconds, and the answer took time."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS, _GOAWAY = 4, 7
@@ -31,26 +31,26 @@ _OURS = b'{"status": "ok"}'
 
 
 class Spoken(Enum):
-    """A protocol, as far as one can tell from outside."""
+    """A protocol, as far as it can be detected from outside."""
 
     HTTP1 = auto()
     HTTP2 = auto()
     TLS = auto()
     NOTHING = auto()
-    """It hangs up without a word."""
+    """The server closes the connection without an answer."""
     SILENCE = auto()
-    """It neither answers nor hangs up."""
+    """The server neither answers nor closes the connection."""
     OTHER = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What came back."""
+    """An endpoint's answer."""
 
     spoken: Spoken
     data: bytes = b""
     skew_s: float | None = None
-    """How far the clock there is ahead of ours, by the Date header; None: it says none."""
+    """How far its clock is ahead of ours, by the Date header; None without that header."""
 
     @property
     def is_ours(self) -> bool:
@@ -59,7 +59,7 @@ class Heard:
 
 
 def ask_http1(line: Line) -> Heard:
-    """What comes back to a GET of `/health`, which our own collector knows. Raises Problem."""
+    """Return the answer to a GET of `/health`, which our own collector serves. Raises Problem."""
     request = (
         f"GET /health HTTP/1.1\r\nHost: {line.place.shown}\r\nUser-Agent: {USER_AGENT}\r\n"
         "Connection: close\r\n\r\n"
@@ -72,12 +72,12 @@ def ask_http1(line: Line) -> Heard:
 
 
 def ask_http2(line: Line) -> Heard:
-    """What comes back to the beginning of HTTP/2, which gRPC is carried by. Raises Problem."""
+    """Return the answer to the HTTP/2 preface, which gRPC begins with. Raises Problem."""
     return _ask(line, _PREFACE, lambda data: len(data) >= _FRAME_BYTES)
 
 
 def _is_headed(data: bytes) -> bool:
-    """Whether a whole answer is there; one without a length ends with its connection."""
+    """Return whether the answer is complete; one without a length ends with its connection."""
     head, end, body = data.partition(b"\r\n\r\n")
     if not data.startswith(b"HTTP/"):
         return len(data) >= _FRAME_BYTES
@@ -89,7 +89,7 @@ def _is_headed(data: bytes) -> bool:
 
 
 def _ask(line: Line, words: bytes, is_enough: Callable[[bytes], bool]) -> Heard:
-    """Say `words` on a connection of its own, and hear what comes back. Raises Problem."""
+    """Send `words` on a new connection, and return the answer. Raises Problem."""
     data = b""
     with line.open() as sock:
         end = time.monotonic() + line.deadline.left(_PATIENCE_S)
@@ -111,10 +111,10 @@ def _ask(line: Line, words: bytes, is_enough: Callable[[bytes], bool]) -> Heard:
 
 
 def _listen_for_refusal(line: Line) -> None:
-    """Raise Problem where the server refuses us behind the handshake, as TLS 1.3 does.
+    """Raise Problem if the server refuses us after the handshake, as TLS 1.3 does.
 
-    Nothing is said meanwhile: a server that has not read all resets the connection, and the reason
-    is lost.
+    Nothing is sent meanwhile: a server with unread input resets the connection, and the reason is
+    lost.
     """
     with line.open() as sock:
         sock.settimeout(line.deadline.left(_PATIENCE_S))
@@ -155,7 +155,7 @@ def _skew(data: bytes, before: float, after: float) -> float | None:
 
 
 def skew_check(name: str, heard: Heard) -> list[Check]:
-    """How far the clock of the endpoint is off, where it says its time."""
+    """Check the clock of an endpoint that sends its time."""
     skew = heard.skew_s
     if skew is None:
         return []
@@ -174,7 +174,7 @@ def skew_check(name: str, heard: Heard) -> list[Check]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is to be spoken, and what the settings are called that say so."""
+    """The expected protocol, and the names of the settings that specify it."""
 
     is_grpc: bool
     protocol_setting: str
@@ -182,7 +182,7 @@ class Expected:
 
 
 def find_protocol(line: Line, expected: Expected) -> Heard:
-    """What is spoken there, if it is what is expected. Raises Problem where it is not."""
+    """Return the endpoint's answer in the expected protocol. Raises Problem for any other."""
     heard = (ask_http2 if expected.is_grpc else ask_http1)(line)
     wanted = Spoken.HTTP2 if expected.is_grpc else Spoken.HTTP1
     if heard.spoken is wanted:

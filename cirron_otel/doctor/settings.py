@@ -1,4 +1,4 @@
-"""Variables and configuration: what is said, what nobody reads, and what was meant instead."""
+"""Variables and configuration: what is set, what nothing reads, and likely misspellings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..config.resolve import Resolved
 from .check import Check, listed, ok, warning
 
 _OURS = re.compile(r"(OTEL|OTLP|OLTP|OETL|CIRRON|CIRON|CIRRRON|CIRROM)_")
-"""How the names begin that are meant for OpenTelemetry or for Cirron, mistakes included."""
+"""The prefixes of variables for OpenTelemetry or Cirron, common misspellings included."""
 
 _OTHERS = re.compile(
     r"OTEL_(INSTRUMENTATION|PYTHON|JAVA|JAVAAGENT|DOTNET|NODE|GO|PHP|RUBY|OPERATOR|INJECTOR|EBPF)_"
     r"|OTEL_RESOURCE_ATTRIBUTES_"
 )
-"""What instrumentations, other languages and the Kubernetes operator read."""
+"""Variables of instrumentations, other languages and the Kubernetes operator."""
 
 _ALSO = (
     "CIRRON_OTEL_DEBUG",
@@ -42,11 +42,11 @@ _MODULES = (
     "opentelemetry.instrumentation.environment_variables",
 )
 _NEAR = 0.84
-"""How alike (difflib) two names are of which one may be a slip for the other."""
+"""The similarity (difflib) from which on a name is taken for a misspelling of another."""
 
 
 def known_variables() -> set[str]:
-    """The variables that this package, the OpenTelemetry SDK and its tools read."""
+    """Return the variables that this package, the OpenTelemetry SDK and its tools read."""
     names = {option.variable for option in OPTIONS} | set(_ALSO)
     names |= {f"OTEL_EXPORTER_OTLP_{signal}{name}" for signal in _SIGNALS for name in _OTLP}
     for module in _MODULES:
@@ -59,7 +59,7 @@ def known_variables() -> set[str]:
 
 
 def examine_variables(environ: Mapping[str, str]) -> Check:
-    """Which of the variables that are set are read, and which were perhaps meant otherwise."""
+    """Check which of the variables that are set are read, and which look misspelt."""
     known = known_variables()
     ours = sorted(name for name in environ if _OURS.match(name.upper()))
     read = [name for name in ours if name in known]
@@ -92,7 +92,7 @@ def examine_variables(environ: Mapping[str, str]) -> Check:
 
 
 def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[Check]:
-    """What is wrong in what is said, and what switches tracing or sending off."""
+    """Check the configuration, and report what switches tracing or sending off."""
     exports = exports_of(resolved.config, environ)
     problems = [*resolved.problems, *exports.problems]
     for problem in problems:
@@ -109,7 +109,7 @@ def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Ite
 
 
 def _unsent(resolved: Resolved, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Where an endpoint is set and nothing is sent there."""
+    """Report an endpoint that is set while another setting prevents sending there."""
     set_ = [
         name
         for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")

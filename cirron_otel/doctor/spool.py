@@ -1,4 +1,4 @@
-"""The directory that everything is written to first: may it be written, and what was left there."""
+"""The spool's directory: whether it can be written, and what earlier processes left there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..spool.recovery import find_recoverable
 from .check import Check, failed, ok, warning, within
 
 _SPARE_BYTES = 50_000_000
-"""With less free than this nothing is recorded for long."""
+"""Bytes; with less free space, recording soon stops."""
 _SLOW_FSYNC_S = 1.0
 _REMOTE = (
     "nfs",
@@ -44,9 +44,9 @@ _PROBE = ".cirron-otel-doctor-"
 
 
 def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) -> Iterator[Check]:
-    """The directory, what it is on, and what is left in it.
+    """Check the directory, its file system, and its batches.
 
-    `targets`: what deliveries know each target by, by the name that people know it by.
+    `targets`: the ledger key of each target, by the name that messages show for it.
     """
     directory = config.output_dir
     try:
@@ -71,7 +71,7 @@ def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) ->
 
 
 def standing(directory: Path) -> Path:
-    """The directory, or the nearest above it that is there."""
+    """Return the directory, or its nearest ancestor that exists."""
     for each in (directory, *directory.parents):
         if each.is_dir():
             return each
@@ -81,7 +81,7 @@ def standing(directory: Path) -> Path:
 
 
 def _writing(directory: Path) -> Check:
-    """Write a file as the spool does, lock it, and take it away again. Raises OSError."""
+    """Write, sync, lock, rename and remove a file, as the spool does. Raises OSError."""
     place = standing(directory)
     begun = time.monotonic()
     descriptor, name = tempfile.mkstemp(prefix=_PROBE, dir=place)
@@ -121,7 +121,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _open_to(directory: Path) -> str:
-    """Who beside its owner may look into what is recorded."""
+    """Return which other users can read the recording; "" if none can."""
     spool = directory / "spool"
     status = (spool if spool.is_dir() else directory).stat()
     if status.st_uid != os.geteuid() and os.geteuid() != 0:
@@ -132,7 +132,7 @@ def _open_to(directory: Path) -> str:
 
 
 def _room(directory: Path, cap: int) -> Check:
-    """What is free, and what kind of file system it is. Raises OSError."""
+    """Check the free space and the kind of file system. Raises OSError."""
     place = standing(directory)
     free = shutil.disk_usage(place).free
     kind = filesystem_of(place)
@@ -162,7 +162,7 @@ def _room(directory: Path, cap: int) -> Check:
 
 
 def filesystem_of(place: Path) -> str:
-    """The kind of file system, as Linux names it; "" where that cannot be found out."""
+    """Return the kind of file system, as Linux names it; "" if it cannot be determined."""
     # proc(5), /proc/pid/mountinfo: the fifth field is the mount point, the kind is behind " - ".
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
@@ -182,7 +182,7 @@ def filesystem_of(place: Path) -> str:
 
 
 def _left(paths: SpoolPaths, directory: Path, targets: Mapping[str, str]) -> Iterator[Check]:
-    """What dead processes left open, and what is unsent."""
+    """Check for scopes that dead processes left open, and for unsent batches."""
     shown = shlex.quote(str(directory))
     alive = set(owners(paths))
     dead = dead_owners(paths)

@@ -1,4 +1,4 @@
-"""Python and the packages, held against what the packages themselves say that they need."""
+"""Python and the packages, checked against the requirements in the packages' metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = (
 
 
 def examine_python() -> Check:
-    """The interpreter, against what the package's metadata asks for."""
+    """Check the interpreter's version against the package's metadata."""
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415
 
     found = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform}"
@@ -33,7 +33,7 @@ def examine_python() -> Check:
 
 
 def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
-    """Whether what is installed fits together, and the `needed` extras are there."""
+    """Check that the installed packages fit together, and that `needed` extras exist."""
     versions = _installed()
     shown = [f"{name} {versions[name]}" for name in (DISTRIBUTION, *_SHOWN) if name in versions]
     problems = [
@@ -68,7 +68,7 @@ def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
 
 
 def _field(data: Any, name: str) -> str:
-    """A field of a distribution's metadata; "" where a broken installation has none."""
+    """Return a field of a distribution's metadata; "" if a broken installation has none."""
     return "" if data is None else data.get(name) or ""
 
 
@@ -84,7 +84,7 @@ def _installed() -> dict[str, str]:
 
 
 def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
-    """What is installed otherwise than a distribution wants it; extras count where they are."""
+    """Yield the requirements of a distribution that are not met; extras only if installed."""
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 
@@ -113,7 +113,7 @@ def _is_in(wanted: SpecifierSet, version: str) -> bool:
 
 
 def _missing(extra: str, versions: dict[str, str]) -> list[str]:
-    """What of an extra is not installed."""
+    """Return the packages of an extra that are not installed."""
     from packaging.requirements import Requirement  # noqa: PLC0415
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""Charts in SVG, which stretch to any width; their labels are text of the page, of its own size.
+"""Charts in SVG, which stretch to any width; their labels are HTML text of fixed size.
 
-What a chart shows stands in a table of the page as well, or in the titles of its parts.
+A table of the page, or the titles of its parts, also contains the values of each chart.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from .element import Content, Element
 WIDTH, HEIGHT = 1000, 200
 _BAR = 20
 _LEAST = 2
-"""Units of the width that the smallest thing is drawn with, to be seen."""
+"""The smallest width that is drawn, so that it stays visible; units of the chart's width."""
 _DOTS = 60
-"""Points that are few enough for a dot each."""
+"""Up to this many points are drawn as dots."""
 _NICE = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
 _WIDE = 20
-"""From this ratio of the greatest to the median on a scale is logarithmic."""
+"""From this ratio of the greatest value to the median on, a scale is logarithmic."""
 
 Part = tuple[str, int, str]
-"""A class, a size, and what it says."""
+"""A CSS class, a size, and a title."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How values become heights."""
+    """A mapping of values to heights."""
 
     low: float
     high: float
     is_log: bool = False
 
     def at(self, value: float) -> int:
-        """The distance from the top, 0 to HEIGHT."""
+        """Return the distance from the top, 0 to HEIGHT."""
         low, high = self._of(self.low), self._of(self.high)
         if high <= low:
             return HEIGHT // 2
@@ -44,7 +44,7 @@ class Scale:
         return round(HEIGHT * (1 - min(max(part, 0.0), 1.0)))
 
     def ticks(self) -> list[float]:
-        """The values at the top, in the middle and at the bottom; one, if there is but one."""
+        """Return the values at the top, in the middle and at the bottom; one if all are equal."""
         if self.high <= self.low:
             return [self.low]
         if self.is_log:
@@ -57,7 +57,7 @@ class Scale:
 
 
 def durations_scale(points: Iterable[Point]) -> Scale:
-    """From 0 to a round number of the greatest; logarithmic where that would hide the others."""
+    """Return a scale from 0 to a round maximum; logarithmic if that hides small values."""
     found = [point for point in points if point.numbers]
     low = min((point.low for point in found), default=0.0)
     high = max((point.high for point in found), default=1.0)
@@ -69,7 +69,7 @@ def durations_scale(points: Iterable[Point]) -> Scale:
 
 
 def values_scale(points: Iterable[Point]) -> Scale:
-    """From the least to the greatest."""
+    """Return a scale from the least value to the greatest."""
     found = [point for point in points if point.numbers]
     return Scale(
         min((point.low for point in found), default=0.0),
@@ -92,9 +92,9 @@ def course(
     label: str,
     epochs: Sequence[int] = (),
 ) -> Element:
-    """A series over time: the medians as a line in the band of all values.
+    """Draw a series over time: the medians as a line in the band of all values.
 
-    `told` writes a value, `label` describes the chart. A line marks the beginning of each epoch,
+    `told` formats a value, `label` describes the chart. A line marks the start of each epoch,
     unless there are many.
     """
     total = _Axis(points)
@@ -123,7 +123,7 @@ def course(
 
 
 class _Axis:
-    """Times as distances from the left; without times, the numbers of the records."""
+    """A mapping of times to distances from the left; of record numbers if there are no times."""
 
     def __init__(self, points: list[Point]) -> None:
         self.count = points[-1].first + points[-1].count
@@ -133,17 +133,17 @@ class _Axis:
         self.length_ns = max(ends, default=0) - self._first
 
     def at(self, time_ns: int) -> int:
-        """Of a time; negative if it is before the first."""
+        """Return the distance of a time; negative if it is earlier than the first."""
         return round(WIDTH * (time_ns - self._first) / max(self.length_ns, 1))
 
     def left(self, point: Point) -> int:
-        """Of a point's first record."""
+        """Return the distance of a point's first record."""
         if point.begin_ns is None or not self.length_ns:
             return round(WIDTH * point.first / self.count)
         return self.at(point.begin_ns)
 
     def right(self, point: Point) -> int:
-        """Of its last record."""
+        """Return the distance of a point's last record."""
         if point.end_ns is None or not self.length_ns:
             return round(WIDTH * (point.first + point.count) / self.count)
         return self.at(point.end_ns)
@@ -164,7 +164,7 @@ def _line(points: list[Point], scale: Scale, total: _Axis) -> str:
 
 
 def _dots(points: list[Point], scale: Scale, total: _Axis) -> str:
-    """A line of no length for each, whose round ends make it a dot."""
+    """Draw each point as a line of no length, whose round ends make it a dot."""
     return "".join(
         f"M{_center(point, total)} {scale.at(point.middle)}h0" for point in points if point.numbers
     )
@@ -182,7 +182,7 @@ def _band(points: list[Point], scale: Scale, total: _Axis) -> str:
 
 
 def _odd(points: list[Point], total: _Axis) -> str:
-    """A mark at the top where something is no finite number."""
+    """Draw a mark at the top at each point with a value that is not a finite number."""
     return "".join(
         f"M{_center(point, total)} 0v{HEIGHT // 10}"
         for point in points
@@ -191,7 +191,7 @@ def _odd(points: list[Point], total: _Axis) -> str:
 
 
 def _strip(point: Point, total: _Axis, told: Callable[[float], str]) -> Element:
-    """An unseen strip that says what is there to whoever points at it."""
+    """Return an invisible strip whose title appears when the pointer is over it."""
     left = total.left(point)
     right = max(total.right(point), left + _LEAST)
     last = point.first + point.count
@@ -206,7 +206,7 @@ def _strip(point: Point, total: _Axis, told: Callable[[float], str]) -> Element:
 
 
 def stacked(parts: Iterable[Part], whole: int, *, label: str) -> Element:
-    """Parts side by side, in a bar that is `whole` long."""
+    """Draw parts side by side, in a bar of length `whole`."""
     drawn = []
     place = 0
     for class_, size, said in parts:
@@ -221,7 +221,7 @@ def stacked(parts: Iterable[Part], whole: int, *, label: str) -> Element:
 
 
 def placed(class_: str, start: int, length: int, whole: int, marks: Iterable[int]) -> Element:
-    """A bar from `start` on in a row that is `whole` long, and a tick for each of `marks`."""
+    """Draw a bar from `start` on in a row of length `whole`, and a tick for each of `marks`."""
     left = round(WIDTH * min(max(start, 0), whole) / max(whole, 1))
     size = round(WIDTH * min(max(length, 0), max(whole - start, 0)) / max(whole, 1))
     left, size = min(left, WIDTH - _LEAST), max(size, _LEAST)
@@ -235,7 +235,7 @@ def placed(class_: str, start: int, length: int, whole: int, marks: Iterable[int
 
 
 def _bar(drawn: Content, label: str | None) -> Element:
-    """What is told beside it needs no label."""
+    """Draw a bar without a label: the text beside it describes it."""
     return Element(
         "svg", drawn, viewBox=f"0 0 {WIDTH} {_BAR}", preserveAspectRatio="none", class_="bar",
         role="img" if label is not None else None, aria_label=label,

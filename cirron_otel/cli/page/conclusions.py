@@ -1,4 +1,4 @@
-"""The head of the page: what failed, what bounds the run, and what was dropped."""
+"""The top of the page: failures, what bounds the run, and drops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_RANKS = 128
 
 
 def failures_section(content: RunContent) -> Element | None:
-    """The sessions that failed or were killed, and the drops; None if there are none."""
+    """Return the failed or killed sessions and the drops; None if there are none."""
     report = content.report
     rows: list[Content] = [_failure(each) for each in report.failures[:_MOST_FAILURES]]
     if len(report.failures) > _MOST_FAILURES:
@@ -60,7 +60,7 @@ def _failure(failure: Failure) -> Content:
 
 
 def verdict_section(content: RunContent) -> Element | None:
-    """What bounds the run, and the wall time of each rank by row."""
+    """Return what bounds the run, and the wall time of each rank by row."""
     verdict = content.report.verdict
     if verdict is None:
         return None
@@ -105,5 +105,5 @@ def _wall_time(content: RunContent) -> Iterator[Content]:
 
 
 def _with_share(time: WallTime, row: Row) -> Content:
-    """The time of a row, and its share on a line of its own, so that all columns fit the page."""
+    """Return a row's time with its share below it, so that all columns fit the page."""
     return [duration(time.rows[row]), Element("div", share(time.share(row)), class_="dim")]

@@ -1,4 +1,4 @@
-"""What a page shows of a run, gathered within limits: a page stays small however long the run."""
+"""Gather the content of a page within limits: a page stays small for runs of any length."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ...spool.summary import SessionSummary, sessions_of, with_processes
 from ...spool.tree import Limits, TreeNode, build_tree
 
 DRAWN_RANKS = 32
-"""Ranks whose steps are drawn as a course and told in a table of their own."""
+"""The number of ranks with a chart of their steps and a table of their own."""
 TRACED_RANKS = 16
-"""Ranks of which single steps are shown."""
+"""The number of ranks of which single steps are shown."""
 DRAWN_MARKS = 40
 _STEP_POINTS, _MARK_POINTS = 1600, 1200
 """Points of all courses together."""
@@ -27,7 +27,7 @@ _MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
 _SCOPES, _MOST_SCOPES = 1000, 150
 """Scopes of all steps that are shown, and of one."""
 _MOST_EPOCHS = 50
-"""Epochs whose beginning is drawn; of more none is."""
+"""With more epochs than this, no epoch's start is drawn."""
 _TOPS, _BELOW_TOP = 24, 24
 _MARKS = 12
 
@@ -41,27 +41,27 @@ _NO_TIME = "SELECT count(*) FROM span WHERE start_ns IS NULL OR end_ns IS NULL"
 
 @dataclass(slots=True)
 class RunContent:
-    """All of it."""
+    """The content of the page of one run."""
 
     source: str
-    """As people may see it."""
+    """The source, without credentials."""
     run_name: str | None
-    """None if the source records no run, or if it has several and all of them are shown."""
+    """None if the source records no run, or if several runs are shown together."""
     report: RunReport
     sessions: list[SessionSummary]
     versions: list[str]
     courses: list[tuple[int | None, list[Point]]]
-    """Of the steps of each rank that has some."""
+    """The course of the steps of each rank that has steps."""
     epochs: dict[int | None, list[int]]
-    """When the epochs of each rank began, Unix ns."""
+    """The start of each epoch of a rank, in Unix ns."""
     marks: list[tuple[MarkSeries, list[Point]]]
-    """Of the series that have numbers."""
+    """The series of marks that have numbers, with their points."""
     tops: list[TreeNode]
-    """The outermost scopes with what is directly below them."""
+    """The outermost scopes with their direct children."""
     tops_left_out: int
     traces: list[StepTrace]
     records: dict[str, dict[str, Any]]
-    """What the files say of the scopes that are shown, by id."""
+    """The stored records of the scopes that are shown, by id."""
     warnings: list[str]
     findings: Sequence[Finding]
 
@@ -76,10 +76,10 @@ def gather(
     findings: Sequence[Finding],
     run_name: str | None = None,
 ) -> RunContent:
-    """Everything that the page of a run shows; `report` is what `report_run` said of the index.
+    """Gather the content of a run's page; `report` is the result of `report_run` for the index.
 
-    Raises InputError where no scope has an id that was `asked` for, TargetError where the
-    index has no room.
+    Raises InputError if no scope has an id in `asked`, TargetError if there is no room for the
+    index.
     """
     ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
     tops = _tops(index)
@@ -132,7 +132,7 @@ def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries
 
 
 def _tops(index: SpoolIndex) -> list[TreeNode]:
-    """One by one, so that many scopes below one leave room for the others."""
+    """Read each tree on its own, so that one with many scopes leaves room for the others."""
     limits = Limits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
     found = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
     return [each for each in found if each is not None]

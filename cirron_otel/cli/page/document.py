@@ -1,4 +1,4 @@
-"""The page as a whole: the head of the run, the sections, and the pages of single steps."""
+"""The complete page: the head of the run, the sections, and the pages of single steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TITLES = {
 
 
 def document(content: RunContent) -> Iterator[str]:
-    """The text of the page, piece by piece: HTML of its own, that asks nobody for anything."""
+    """Yield the text of the page: self-contained HTML that loads nothing."""
     style = Stylesheet(resources.files(__package__).joinpath("style.css").read_text("utf-8"))
     title = f"{short(content.run_name or content.source)}: report of cirron-otel"
     head = Element(
@@ -115,7 +115,7 @@ def _header(content: RunContent) -> Element:
 
 
 def _over(content: RunContent) -> str:
-    """The line above the name of the run."""
+    """Return the line above the name of the run."""
     if content.run_name is None:
         return "cirron-otel report"
     return f"cirron-otel report of a run in {short(content.source, 120)}"

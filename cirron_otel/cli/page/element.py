@@ -1,7 +1,7 @@
-"""Elements of HTML and SVG that are right by construction.
+"""Elements of HTML and SVG that are valid and safe by construction.
 
-Every text is escaped, here and nowhere else; tags and attributes are those of a short list, on
-which nothing stands that runs, loads or submits anything. What is on none of them is a ValueError.
+Every text is escaped here and nowhere else. Tags and attributes come from a short list, without
+anything that runs, loads or submits. Any other tag or attribute is a ValueError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..text import printable
 
 Content: TypeAlias = "str | int | Element | Iterable[Content] | None"
-"""What may stand in an element; numbers are written with their digits grouped."""
+"""The content of an element; numbers are written with their digits grouped."""
 
 _TAGS = frozenset({
     "a", "body", "caption", "code", "data", "dd", "details", "div", "dl", "dt", "figcaption",
@@ -25,7 +25,7 @@ _TAGS = frozenset({
 })  # fmt: skip
 _EMPTY = frozenset({"meta"})
 _DRAWN = frozenset({"rect", "path", "line"})
-"""Elements of SVG that hold nothing but, some of them, a title."""
+"""Elements of SVG without content, except that some have a title."""
 _ATTRIBUTES = frozenset({
     "aria-hidden", "aria-label", "aria-labelledby", "charset", "class", "content", "d", "height",
     "href", "http-equiv", "id", "lang", "name", "open", "preserveAspectRatio", "role", "scope",
@@ -41,7 +41,8 @@ class Element:
     def __init__(self, tag: str, *children: Content, **attributes: str | int | None) -> None:
         """Make a `tag` with `children`; `aria_label` is the attribute `aria-label`, and so on.
 
-        An attribute that is None is left out. Raises ValueError for what no page of ours may hold.
+        An attribute that is None is left out. Raises ValueError for tags and attributes that are
+        not allowed.
         """
         if tag not in _TAGS and tag not in _EMPTY and tag not in _DRAWN:
             raise ValueError(f"no element {tag!r} on these pages")
@@ -58,7 +59,7 @@ class Element:
                 self.attributes[name] = str(value)
 
     def pieces(self) -> Iterator[str]:
-        """The text of the element, piece by piece."""
+        """Yield the text of the element."""
         named = "".join(f' {name}="{text_of(value)}"' for name, value in self.attributes.items())
         if self.tag in _EMPTY or (self.tag in _DRAWN and not self.children):
             yield f"<{self.tag}{named}{'/' if self.tag in _DRAWN else ''}>"
@@ -73,10 +74,10 @@ class Element:
 
 
 class Stylesheet(Element):
-    """The page's own style, a constant of this package."""
+    """The page's own style sheet, a constant of this package."""
 
     def __init__(self, css: str) -> None:
-        """Keep `css`. Raises ValueError where it could end the element, or load something."""
+        """Keep `css`. Raises ValueError if it could end the element, or load something."""
         super().__init__("head")
         if "<" in css or "url(" in css or "@import" in css:
             raise ValueError("a style that ends its element, or loads something")
@@ -84,19 +85,19 @@ class Stylesheet(Element):
 
     @property
     def policy(self) -> str:
-        """The content security policy of a page that has this style and nothing else."""
+        """Return the content security policy that allows this style sheet and nothing else."""
         digest = base64.b64encode(hashlib.sha256(self.css.encode()).digest()).decode("ascii")
         return (
             f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
         )
 
     def pieces(self) -> Iterator[str]:
-        """The element."""
+        """Yield the style element."""
         yield f"<style>{self.css}</style>"
 
 
 def text_of(text: str) -> str:
-    """`text` for a page: what is no printable character as an escape that can be read."""
+    """Return `text` for a page: unprintable characters as readable escapes."""
     return escape(printable(text), quote=True)
 
 

@@ -1,4 +1,4 @@
-"""What the sections of a page are made of: tables, numbers, legends, and the colours of phases."""
+"""The building blocks of the page's sections: tables, numbers, legends, colours of phases."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..text import duration, printable
 from .element import Content, Element
 
 COLOURS = 7
-"""Phases that have a colour of their own; the others share one."""
+"""The number of phases with a colour of their own; the others share one."""
 OTHERS = "k8"
 REST = "k9"
-"""The colour of what no phase covers."""
+"""The colour of time that no phase covers."""
 _LONGEST = 60
 
 
 def short(text: str | None, most: int = _LONGEST) -> str:
-    """A name or a value of at most so many characters; `-` for none."""
+    """Return a name or a value, cut to so many characters; `-` for None."""
     if text is None:
         return "-"
     text = printable(text[: most + 1])
@@ -26,27 +26,27 @@ def short(text: str | None, most: int = _LONGEST) -> str:
 
 
 def rank_name(rank: int | None) -> str:
-    """What a rank is called."""
+    """Return the name of a rank."""
     return "no rank" if rank is None else f"rank {rank}"
 
 
 def took(ns: int | None) -> Content:
-    """A duration, exact for whoever reads the page with a program."""
+    """Return a duration, with the exact value in an attribute for programs."""
     return Element("data", duration(ns), value=ns) if ns is not None else "?"
 
 
 def number(value: int) -> Content:
-    """A count, exact likewise."""
+    """Return a count, with the exact value in an attribute for programs."""
     return Element("data", f"{value:,}", value=value)
 
 
 def share(part: float) -> str:
-    """A part of 1 in per cent."""
+    """Return a part of 1 as a percentage."""
     return f"{100 * part:.1f} %"
 
 
 def section(id_: str, heading: str, *content: Content) -> Element:
-    """A section of the page, which links lead to."""
+    """Return a section of the page that links can target."""
     return Element(
         "section",
         Element("h2", heading, id=f"{id_}-h"),
@@ -57,12 +57,12 @@ def section(id_: str, heading: str, *content: Content) -> Element:
 
 
 def note(*text: Content) -> Element:
-    """What is worth knowing of something."""
+    """Return a paragraph with a remark."""
     return Element("p", *text, class_="note")
 
 
 def code(text: str) -> Element:
-    """A command or an option."""
+    """Return a command or an option in code style."""
     return Element("code", text)
 
 
@@ -74,9 +74,9 @@ def table(
     right: Iterable[str] = (),
     class_: str | None = None,
 ) -> Element:
-    """A table whose first column names its rows; the columns in `right` are set to the right.
+    """Return a table whose first column names its rows; columns in `right` are right-aligned.
 
-    Where it is wider than the page, it scrolls by itself.
+    A table that is wider than the page scrolls on its own.
     """
     numeric = set(right)
     kinds = ["n" if head in numeric else None for head in heads]
@@ -103,32 +103,32 @@ def table(
 
 
 def folded(heading: str, *content: Content) -> Element:
-    """What is shown when it is asked for."""
+    """Return content that is collapsed until the reader opens it."""
     return Element("details", Element("summary", heading), *content)
 
 
 class Palette:
-    """The colours of phases: the longest of the run have one each."""
+    """The colours of phases: the longest phases of the run have one each."""
 
     def __init__(self, breakdowns: Iterable[Breakdown]) -> None:
-        """Find the longest phases of all ranks together."""
+        """Choose the longest phases of all ranks together."""
         totals: Counter[str] = Counter()
         for each in breakdowns:
             for phase in each.phases:
                 totals[phase.name] += phase.total_ns
         longest = {name for name, _ in totals.most_common(COLOURS)}
         self.names = [name for name in totals if name in longest]
-        """In the order in which they were first met, as a rule that of a step."""
+        """In order of first occurrence, usually the order within a step."""
         self.has_others = len(totals) > COLOURS
         self._places = {name: place for place, name in enumerate(self.names)}
 
     def of(self, name: str | None) -> str:
-        """The class of a phase."""
+        """Return the CSS class of a phase."""
         place = self._places.get(name or "?")
         return OTHERS if place is None else f"k{place + 1}"
 
     def legend(self) -> Element:
-        """What the colours mean."""
+        """Return the legend of the colours."""
         rows = [(self.of(name), short(name)) for name in self.names]
         if self.has_others:
             rows.append((OTHERS, "other phases"))

@@ -1,4 +1,4 @@
-"""The sections of a page: where the time went, how it went, and what was slow."""
+"""The page's sections on steps: time by phase, course over the run, slowest steps, marks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from .parts import (
 _MOST_RANKS = 128
 _MOST_ROWS = 200
 _MOST_PHASES = 640
-"""Rows of all tables of phases."""
+"""The maximum number of rows of all phase tables together."""
 
 
 def time_section(content: RunContent, palette: Palette) -> Element:
-    """Where the time of the steps went, by rank and by phase."""
+    """Return the time of the steps by rank and phase."""
     ranks = _in_training(content.report.ranks)
     longest = max((_whole(each) for each in ranks), default=0)
     rows = [
@@ -61,13 +61,13 @@ def time_section(content: RunContent, palette: Palette) -> Element:
 
 
 def _in_training(ranks: Sequence[RankReport]) -> list[RankReport]:
-    """The ranks, without the process that started them: it has no rank and no steps."""
+    """Return the ranks without the launching process, which has no rank and no steps."""
     stated = [each for each in ranks if each.rank is not None or each.steps.steps.durations]
     return stated or list(ranks)
 
 
 def _whole(rank: RankReport) -> int:
-    """What a rank's bar has to hold: phases that overlap come to more than their steps."""
+    """Return the length of a rank's bar: overlapping phases can exceed the time of the steps."""
     steps = rank.steps
     return max(steps.steps.total_ns, sum(each.total_ns for each in steps.phases))
 
@@ -86,7 +86,7 @@ def _label(parts: list[Part]) -> str:
 
 
 def _parts(times: dict[str, int], rest: int, palette: Palette) -> list[Part]:
-    """The phases that have a colour, the others together, and what no phase covers."""
+    """Return the coloured phases, the others together, and the time that no phase covers."""
     parts = [
         (palette.of(name), times[name], f"{short(name, 30)}: {duration(times[name])}")
         for name in palette.names
@@ -111,7 +111,7 @@ def _phase_tables(content: RunContent) -> Iterator[Element]:
 
 
 def phase_table(rank: RankReport, most: int) -> list[Content]:
-    """The numbers of one rank, of so many phases."""
+    """Return the figures of one rank, for so many phases."""
     found = rank.steps
     more = len(found.phases) - most
     rows = [
@@ -127,7 +127,7 @@ def phase_table(rank: RankReport, most: int) -> list[Content]:
 
 
 def course_section(content: RunContent) -> Element | None:
-    """The time of the steps over the run."""
+    """Return the duration of the steps over the run."""
     if not content.courses:
         return None
     scale = durations_scale(point for _, points in content.courses for point in points)
@@ -165,7 +165,7 @@ def _step_course(
 def slowest_section(
     content: RunContent, palette: Palette, anchors: dict[str, str]
 ) -> Element | None:
-    """The slowest steps of all ranks."""
+    """Return the slowest steps of all ranks."""
     steps = content.report.slowest_steps
     if not steps:
         return None
@@ -205,7 +205,7 @@ def _slow_stack(step: SlowStep, palette: Palette, longest: int) -> Element:
 
 
 def gpu_section(content: RunContent) -> Element | None:
-    """The device's time, where some is recorded."""
+    """Return the device's time, if any is recorded."""
     found = content.report.gpu
     if not found:
         return None
@@ -225,7 +225,7 @@ def gpu_section(content: RunContent) -> Element | None:
 
 
 def marks_section(content: RunContent) -> Element | None:
-    """The marks as series."""
+    """Return the marks as series."""
     marks = content.report.marks
     if not marks:
         return None

@@ -1,4 +1,4 @@
-"""Scopes below one another, each where it lies in time: the run as a whole, and single steps."""
+"""Waterfalls: scopes in rows, each placed by its time, of the run and of single steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_LEVELS = 12
 _MOST_FIELDS = 16
 _LONGEST_FIELD = 120
 _MOST_DETAIL = 200_000
-"""Characters, as they are written, of attributes and marks on one page."""
+"""The maximum length of all attributes and marks on one page, in written characters."""
 
 
 class Details:
-    """What is told of scopes beside their times, as long as there is room on the page."""
+    """The attributes and marks of scopes, as long as the page has room."""
 
     def __init__(self, records: dict[str, dict[str, Any]]) -> None:
         """Take the `records` of scopes by their ids."""
@@ -30,7 +30,9 @@ class Details:
         self._left = _MOST_DETAIL
 
     def of(self, node: TreeNode) -> Element | None:
-        """The attributes and the marks of a scope; None where there are none, or no room."""
+        """Return the attributes and the marks of a scope; None if it has none, or if room is used
+        up.
+        """
         rows = [*self._fields(node), *_marks(node.marks)]
         if node.marks_left_out:
             rows.append(("marks", f"{node.marks_left_out:,} more"))
@@ -56,7 +58,7 @@ class Details:
 
 
 def _value(name: str, value: Any) -> str:
-    """A value of an attribute; what its name says it is counts, in the unit that suits it."""
+    """Format an attribute's value; counts in the unit that the attribute's name implies."""
     if type(value) is int and name.endswith("_ns"):
         return duration(value)
     if type(value) is int and name.endswith("_bytes") and value >= 0:
@@ -78,9 +80,9 @@ def waterfall(
     *,
     is_open: bool = False,
 ) -> Element | None:
-    """The scopes of trees on one scale, from the first start to the last end; None for none.
+    """Draw trees on one scale, from the first start to the last end; None without a tree.
 
-    Where `is_open`, what is told of the outermost ones stands open.
+    With `is_open`, the details of the outermost scopes are expanded.
     """
     scopes = [each for tree in trees for each in scopes_of(tree)]
     ranks = {tree.rank for tree in trees}
@@ -139,14 +141,14 @@ def _indented(level: int, content: Content) -> Element:
 
 
 def scope_name(name: str | None, index: str | None) -> str:
-    """`step 4`."""
+    """Return a name such as `step 4`."""
     return short(name or "?") if index is None else f"{short(name or '?', 40)} {short(index, 19)}"
 
 
 def step_page(
     trace: StepTrace, anchor: str, palette: Palette, details: Details, is_open: bool
 ) -> Element:
-    """The page of one step."""
+    """Return the page of one step."""
     step = trace.step
     where = [scope_name(*each) for each in (*trace.above, (step.name or "?", step.index))]
     why = {
@@ -181,7 +183,7 @@ def _known(value: int | None) -> str:
 
 
 def facts_list(facts: Iterable[tuple[str, Content]]) -> Element:
-    """Facts with their names."""
+    """Return a list of facts with their names."""
     return Element("dl", [
         Element("div", Element("dt", name), Element("dd", value)) for name, value in facts
     ], class_="facts")  # fmt: skip
