@@ -124,6 +124,8 @@ class Plan:
     ) -> Place:
         """Place a span: the one rule for the session, the depth and the trace of a record.
 
+        `tests/storage/placement_cases.py` is its case table, which all stores run.
+
         1. A span whose parent is in the batch is below it (`parent` is the parent's place).
         2. A span whose parent is elsewhere is below the parent's place in `external`, or below the
            default session if the plan does not contain the parent.
