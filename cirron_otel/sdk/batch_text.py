@@ -1,7 +1,7 @@
-"""Batches as text in the making: records are encoded as soon as they are made, and forgotten.
+"""Build the JSON text of batches: records are encoded as soon as they are created, then discarded.
 
-What was just made is in the processor's cache, and what is forgotten at once gives its place to the
-next: keeping the records of a whole flush costs twice the time, and the garbage collector its own.
+A new record is still in the processor's cache, and discarding it immediately frees its memory for
+the next one. Keeping all records of a flush takes twice the time, plus garbage collection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _decoder = msgspec.json.Decoder(_Rows)
 
 @dataclass(frozen=True, slots=True)
 class BatchText:
-    """A batch as it goes into the spool."""
+    """A batch in the form in which the spool stores it."""
 
     batch_id: str
     created_ns: int
@@ -41,10 +41,10 @@ class BatchText:
     snapshot_count: int = 0
 
     def rows(self) -> tuple[list[SpanRow], list[MarkRow]]:
-        """Its records again, for those who show them."""
+        """Decode the records, for sinks and `trace()`."""
         try:
-            told = _decoder.decode(self.data)
-            return told.spans, told.marks
+            rows = _decoder.decode(self.data)
+            return rows.spans, rows.marks
         except (msgspec.MsgspecError, UnicodeError):
             batch = exactjson.loads(self.data)
             spans = [SpanRow(**record) for record in batch["spans"]]
@@ -52,20 +52,22 @@ class BatchText:
 
 
 class Text:
-    """A JSON list in the making, in memory that is kept from one batch to the next."""
+    """A JSON list that is being built, in memory that is reused for each batch."""
 
     def __init__(self) -> None:
         self._piece = bytearray()
         self._text = bytearray(_SPARE)
         self._end = 0
         self.count = 0
-        """Records in it."""
+        """Number of records in the list."""
         self.lost = 0
-        """Records that could not be said; whoever reads it sets it back."""
+        """Number of records that could not be encoded; the reader resets it."""
 
     def add(self, rows: list[Any]) -> None:
-        """Append records. What the fast encoder refuses (lone surrogates, big integers) goes the
-        slow way, record by record; what cannot be said at all is counted.
+        """Append records.
+
+        Records that the fast encoder rejects (lone surrogates, big integers) are encoded one by one
+        by the slow encoder; those that cannot be encoded at all are counted.
         """
         if not rows:
             return
@@ -74,10 +76,10 @@ class Text:
         try:
             encoder.encode_into(rows, piece)
         except Exception:
-            said = [text for row in rows if (text := _text_of(row))]
-            piece[:] = b"[" + b",".join(said) + b"]"
-            self.lost += count - len(said)
-            count = len(said)
+            texts = [text for row in rows if (text := _text_of(row))]
+            piece[:] = b"[" + b",".join(texts) + b"]"
+            self.lost += count - len(texts)
+            count = len(texts)
         if count:
             piece[0] = _COMMA if self.count else _OPEN
             self._append(memoryview(piece)[:-1])
@@ -92,7 +94,7 @@ class Text:
         piece.release()
 
     def view(self) -> memoryview:
-        """The list without its last bracket; to be released before the next `add`."""
+        """Return the list without its closing bracket; release the view before the next `add`."""
         return memoryview(self._text)[: self._end]
 
     def clear(self) -> None:
@@ -116,7 +118,7 @@ def batch_text(
     created_ns: int,
     snapshots: Text | None = None,
 ) -> BatchText:
-    """The batch of these lists, which are empty afterwards."""
+    """Return the batch of these lists, which are empty afterwards."""
     snapshots = snapshots or _no_text
     with spans.view() as some, marks.view() as others, snapshots.view() as last:
         data = b"".join(
@@ -131,11 +133,11 @@ def batch_text(
                 b'],"otel":%b}' % bytes(as_raw(otel)),
             )
         )
-    made = BatchText(batch_id, created_ns, data, spans.count, marks.count, snapshots.count)
+    batch = BatchText(batch_id, created_ns, data, spans.count, marks.count, snapshots.count)
     spans.clear()
     marks.clear()
     snapshots.clear()
-    return made
+    return batch
 
 
 _no_text = Text()

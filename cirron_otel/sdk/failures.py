@@ -1,7 +1,7 @@
-"""Exceptions and signals that end the program: ERROR on what they leave open, up to the session.
+"""Exceptions and signals that end the program: set ERROR on open scopes, up to the session.
 
 An exception that the program catches sets no status here. The scopes whose `with` block it leaves,
-and the phases whose call raised, have their status from their own exit.
+and the phases whose call raised, get their status when they exit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .state import CONTEXT, SCOPE_KEY
 from .unwinding import passed_by
 
 KILLED = "killed: "
-"""How the status message of a scope begins that a signal ended."""
+"""Prefix of the status message of a scope that a signal ended."""
 
 _FLOW = (StopIteration, StopAsyncIteration)
 
 
 def cause_of(error: BaseException | None) -> Exception | None:
-    """The failure that `error` reports to the interpreter; None if it reports none.
+    """Return the failure that `error` reports to the interpreter; None if it reports none.
 
     `sys.exit(1)` in an exception handler ends the program because of the handled exception.
     """
@@ -37,7 +37,7 @@ def cause_of(error: BaseException | None) -> Exception | None:
 
 
 def fail(session: Scope, error: BaseException | None) -> None:
-    """The exception ends the session: ERROR and the exception on what it leaves open."""
+    """An exception ends the session: set ERROR and record the exception on all open scopes."""
     cause = cause_of(error)
     if cause is None:
         return
@@ -47,7 +47,7 @@ def fail(session: Scope, error: BaseException | None) -> None:
 
 
 def terminate(session: Scope, number: int, frame: FrameType | None) -> None:
-    """The signal ends the process: ERROR, and an event with the place, on what is open."""
+    """A signal ends the process: set ERROR on open scopes, and add an event with the stack."""
     name = signal.Signals(number).name
     message = f"{KILLED}the process was ended by {name}"
     stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
@@ -63,9 +63,9 @@ def terminate(session: Scope, number: int, frame: FrameType | None) -> None:
 
 
 def unreported(hook: Any) -> BaseException | None:
-    """The exception that ended the program, if `hook` was replaced as `sys.excepthook`.
+    """Return the exception that ended the program, if `hook` was replaced as `sys.excepthook`.
 
-    An interactive interpreter sets `sys.last_value` too, and goes on.
+    An interactive interpreter also sets `sys.last_value`, but continues.
     """
     if sys.excepthook == hook or hasattr(sys, "ps1"):
         return None
@@ -73,7 +73,7 @@ def unreported(hook: Any) -> BaseException | None:
 
 
 def _open_in(session: Scope) -> Iterator[Any]:
-    """The scopes that are open in this context, the innermost first, and the session."""
+    """Yield the open scopes of this context, innermost first, and then the session."""
     scope: Any = CONTEXT.get().get(SCOPE_KEY)
     chain = []
     while scope is not None and scope is not NO_SESSION and scope._depth:

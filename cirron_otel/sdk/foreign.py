@@ -1,4 +1,4 @@
-"""Spans that others make in this process, as records beside the scopes they ran in."""
+"""Spans of other libraries in this process, recorded along with the scopes they ran in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .state import CONTEXT, SEEN, state
 from .traces import SAMPLED
 
 _TAKEN = "_cirron_otel_taken"
-"""The attribute that an ended span gets: a provider may have two processors of ours."""
+"""The attribute that marks an ended span as taken: a provider may have two of our processors."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class OpenForeignSpan:
 
     @property
     def above(self) -> Any:
-        """Its parent: the innermost scope or recorded span around it, or the session."""
+        """The parent: the innermost scope or recorded span around it, or the session."""
         return self.seen._above
 
 
@@ -43,7 +43,7 @@ Ended = tuple[ReadableSpan, OpenForeignSpan]
 
 
 class ForeignSpans:
-    """Those that are open, by trace and span id, and how many were dropped."""
+    """The open foreign spans, by trace and span id, and the number of dropped ones."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[int, int], OpenForeignSpan] = {}
@@ -55,27 +55,27 @@ class ForeignSpans:
             return
         if context is None:
             context = CONTEXT.get()
-        own = span.get_span_context()
+        span_context = span.get_span_context()
         if len(self.open) >= limits.scopes:
             self.dropped += 1
             return
-        above = innermost(context)
-        seen = EnclosingSpan(span, above)
+        parent = innermost(context)
+        seen = EnclosingSpan(span, parent)
         begun = OpenForeignSpan(span, seen, threading.get_ident())
         setattr(span, SEEN, seen)
-        inside = None if type(above) is EnclosingSpan else above._inside
+        inside = None if type(parent) is EnclosingSpan else parent._inside
         if inside is not None:
             inside.begin(seen)
-        self.open[own.trace_id, own.span_id] = begun
+        self.open[span_context.trace_id, span_context.span_id] = begun
 
     def end(self, span: ReadableSpan) -> None:
         """A span has ended."""
-        own = span.get_span_context()
-        if isinstance(span, RecordedSpan) or own is None or hasattr(span, _TAKEN):
+        span_context = span.get_span_context()
+        if isinstance(span, RecordedSpan) or span_context is None or hasattr(span, _TAKEN):
             return
         with contextlib.suppress(AttributeError):
             setattr(span, _TAKEN, True)
-        begun = self.open.pop((own.trace_id, own.span_id), None)
+        begun = self.open.pop((span_context.trace_id, span_context.span_id), None)
         if begun is None:
             if state.session._start:
                 begun = OpenForeignSpan(
@@ -98,11 +98,11 @@ class ForeignSpans:
 def foreign_row(
     span: Any, begun: OpenForeignSpan, pid: int, rank: int | None, default_trace: Any
 ) -> SpanRow:
-    """The record of a foreign span; `end_ns` is 0 while it is open."""
+    """Return the record of a foreign span; `end_ns` is 0 while the span is open."""
     context = span.get_span_context()
     trace_id = f"{context.trace_id:032x}"
-    above = begun.above
-    parent_id = (above if above._id else recorded_above(above)).id
+    parent = begun.above
+    parent_id = (parent if parent._id else recorded_above(parent)).id
     return SpanRow(
         f"{context.span_id:016x}{trace_id[16:]}",
         text_of(span.name),
@@ -123,7 +123,7 @@ def foreign_row(
 
 
 def _otel(span: Any, context: Any, parent_id: str | None, default_trace: Any) -> dict[str, Any]:
-    """The keys stand in the order in which decoding gives them back."""
+    """Return the span's `otel` object; the order of the keys is that of the decoder."""
     otel = otel_fields(span.kind, span.status)
     is_sampled = bool(int(context.trace_flags) & SAMPLED)
     if is_sampled != default_trace.is_sampled:
@@ -143,10 +143,10 @@ def _otel(span: Any, context: Any, parent_id: str | None, default_trace: Any) ->
         otel["parent_span_id"] = wire
     if span.events:
         otel["events"] = [event_record(event) for event in span.events]
-    made_by = span.instrumentation_scope
-    if made_by is not None and made_by.name:
-        told = {"name": made_by.name, "version": made_by.version, "schema_url": made_by.schema_url}
-        otel["scope"] = {key: value for key, value in told.items() if value}
-        if made_by.attributes:
-            otel["scope"]["attributes"] = plain_attributes(made_by.attributes)
+    scope = span.instrumentation_scope
+    if scope is not None and scope.name:
+        fields = {"name": scope.name, "version": scope.version, "schema_url": scope.schema_url}
+        otel["scope"] = {key: value for key, value in fields.items() if value}
+        if scope.attributes:
+            otel["scope"]["attributes"] = plain_attributes(scope.attributes)
     return otel

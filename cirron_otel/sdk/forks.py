@@ -1,7 +1,7 @@
-"""Forked children: empty buffers, no parent's threads, and a session of their own if they trace.
+"""Forked children: they start with empty buffers and open a session of their own if they trace.
 
-A child opens its session at its first scope or mark, so that one which traces nothing costs
-nothing. The workers of a DataLoader trace nothing unless they are told to.
+A child opens its session at its first scope or mark, so a child that traces nothing costs nothing.
+The workers of a DataLoader trace nothing unless the options ask for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _forks = _Forks()
 
 
 def watch_forks(after: Callable[[], None]) -> None:
-    """Call `after` in every child that is forked from here on."""
+    """Call `after` in every child that is forked from now on."""
     _forks.after = after
     if not _forks.is_registered:
         _forks.is_registered = True
@@ -51,7 +51,7 @@ def _in_child() -> None:
 
 
 def revive_later(revive: Callable[[], None]) -> None:
-    """Open the child's own session as soon as it records something."""
+    """Open the child's session as soon as it records something."""
 
     def first() -> None:
         buf.hooks.first = _nothing
@@ -67,7 +67,7 @@ def revive_later(revive: Callable[[], None]) -> None:
 
 
 def finish_with_process(end: Callable[[], object]) -> None:
-    """Call `end` where a process that multiprocessing made ends: it leaves without `atexit`."""
+    """Call `end` when a multiprocessing child ends: it exits without running `atexit` handlers."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing import util  # noqa: PLC0415 - only in such processes

@@ -21,30 +21,30 @@ T = TypeVar("T")
 EPOCH, STEP = "epoch", "step"
 
 _PLAIN = frozenset({range, list, tuple})
-"""Iterables whose own `next` runs nobody's code."""
+"""Iterables whose `next` runs no user code."""
 
 _get = CONTEXT.get
 _set = CONTEXT.set
 
 
 def epochs(iterable: Iterable[T], name: str = EPOCH) -> Iterator[T]:
-    """Each item of `iterable` inside a scope `epoch`, numbered from 0."""
+    """Yield each item of `iterable` inside a scope `epoch`, numbered from 0."""
     return _numbered(iterable, name)
 
 
 def batches(iterable: Iterable[T], name: str = STEP) -> Iterator[T]:
-    """Each item of `iterable` inside a scope `step`, numbered from 0.
+    """Yield each item of `iterable` inside a scope `step`, numbered from 0.
 
-    cirron-sdk says `batch`; `name="batch"` keeps that.
+    cirron-sdk names the scope `batch`; pass `name="batch"` to keep that.
     """
     return _numbered(iterable, name)
 
 
-def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915 - written out, see below
-    """A scope for each item, from when it is handed out until the next one is asked for.
+def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915 - inlined, see below
+    """Open a scope for each item, from when it is yielded until the next one is requested.
 
-    It does what `Scope.__enter__` and `__exit__` do, written out, with what is the same for every
-    iteration found once: an iteration is the path that is walked most.
+    The code of `Scope.__enter__` and `__exit__` is inlined, and everything that is the same for all
+    iterations is computed once, because an iteration is the hottest path.
     """
     if state.session is NO_SESSION:
         _meet_session()
@@ -56,7 +56,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     is_plain = base.get(SPAN_KEY) is parent and segments is not None and not trace.is_apart
     is_unit = is_plain and depth <= UNIT_DEPTH
     is_plain = is_plain and UNIT_DEPTH < depth <= MAX_DEPTH
-    # Fetching runs the user's code, outside of the scope, except where there is none to run.
+    # Fetching an item runs the user's code outside of the scope, unless there is no such code.
     restores = type(iterable) not in _PLAIN
     is_bare = not base.keys() - {SPAN_KEY, SCOPE_KEY}
     is_epoch = type(name) is str and name == EPOCH
@@ -64,7 +64,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     fetching = base
     batch: Any = None
     if restores and state.fetched:
-        # Who fetches may look: what it records of the fetch belongs to the pass that comes.
+        # An instrumentation records fetches here; they belong to the coming iteration.
         batch = LoopFetches(name)
         fetching = Context({**base, LOOP_KEY: batch})
         _set(fetching)
@@ -146,7 +146,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
 
 
 def _meet_session() -> None:
-    """A forked child opens its session now."""
+    """Let a forked child open its session now."""
     try:
         hooks.first()
     except Exception as error:
@@ -154,7 +154,7 @@ def _meet_session() -> None:
 
 
 def _not_opened(error: Exception, base: Any) -> None:
-    """Something of ours failed: this pass is not recorded."""
+    """The SDK failed to open the scope: this iteration is not recorded."""
     record_error("loop", error)
     _set(base)
 
@@ -169,7 +169,7 @@ def _placed(scope: Any, base: Any, parent: Scope, begun: int) -> bool:
 
 
 def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
-    """The loop ended, was left by `break`, raised in its body, or something of ours failed."""
+    """Close the scope after the end of the loop, `break`, an exception, or an SDK error."""
     try:
         if scope is None:
             return
@@ -178,7 +178,7 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
             scope._end = scope._end or scope._start
         if not scope._end:
             end = now()
-            # Nothing was caught here: the loop was left by `break`, or an exception passes by.
+            # No exception was caught here: the loop was left by `break`, or one propagates.
             place = loop_left(2)
             if place is not None:
                 keep(scope, place, end)

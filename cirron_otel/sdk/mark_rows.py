@@ -1,4 +1,4 @@
-"""Marks to records, a flush's worth at a time: the other half of the flush thread's hot loop."""
+"""Convert the marks of a flush to records: the other half of the flush thread's hot loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _order = attrgetter("ts_ns", "id")
 def ids_of(
     entries: list[MarkEntry], session: Scope
 ) -> tuple[dict[Scope, list[str]], list[tuple[str, str]]]:
-    """By scope, the ids of its marks, and for each mark its id and its scope's.
+    """Return the ids of each scope's marks, and for each mark its id and its scope's id.
 
-    Ids are random bytes and the second half of their scope's; of marks outside of every session
-    that of `session`. A scope that is not recorded has the id "".
+    An id consists of random bytes and the second half of the scope's id, or of the session's id for
+    a mark outside of every session. A scope that is not recorded has the id "".
     """
     ids: dict[Scope, list[str]] = {}
     told: list[tuple[str, str]] = []
@@ -44,9 +44,9 @@ def ids_of(
         if scope is not last:
             last = scope
             if not scope._id and scope._inside is not None:
-                scope = recorded_above(scope)  # a step that turned out to be none
+                scope = recorded_above(scope)  # it was not a step after all
             low = scope._trace.low
-            span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster so
+            span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
             if scope is NO_SESSION:
                 span_id, low = ROOT, session._trace.low
             found = ids.get(scope)
@@ -66,7 +66,7 @@ def ids_of(
 def mark_rows(
     entries: list[MarkEntry], ids: list[tuple[str, str]], change: FlushChanges
 ) -> list[MarkRow]:
-    """The records of marks. Those of a scope that is not recorded are counted as lost."""
+    """Return the records of marks; count those of unrecorded scopes as lost."""
     rows: list[MarkRow] = []
     put = rows.append
     for entry, (mark_id, span_id) in zip(entries, ids, strict=True):
@@ -92,6 +92,6 @@ def mark_rows(
 
 
 def sort_marks(marks: list[MarkRow]) -> None:
-    """Into canonical order, (ts_ns, id): by time alone where no two are of the same time."""
+    """Sort into canonical order, (ts_ns, id): by time alone if all times are distinct."""
     times = set(map(_time, marks))
     marks.sort(key=_time if len(times) == len(marks) else _order)

@@ -1,4 +1,4 @@
-"""Users' attributes as JSON values: what JSON cannot say becomes readable text, never an error."""
+"""Convert users' attributes to JSON; values that JSON cannot represent become readable text."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .coerce import Deferred, RefusedValueError, coerce
 
 _MAX_DEPTH = 16
 _MAX_TEXT = 8192
-"""Characters of the text of an object that is no JSON value."""
+"""Maximum characters of the text of an object that is not a JSON value."""
 _MAX_ITEMS = 100_000
-"""Items of all containers of one attribute: a list that holds itself ten times has no end."""
+"""Maximum items of all containers of one attribute: a list may contain itself."""
 MAX_INTEGER_BITS = 12_000
-"""Integers above it cannot be written: Python stops at 4,300 digits."""
+"""Integers with more bits cannot be written: Python's limit is 4,300 digits."""
 _SIMPLE = frozenset({str, bool, type(None)})
 NONE: dict[str, Any] = {}
 
 
 def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`attributes` as a JSON object."""
+    """Return `attributes` as a JSON object."""
     if not attributes:
         return NONE
     for key, value in attributes.items():
@@ -39,7 +39,7 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as a JSON value; NaN and the infinities as cirron-sdk's `nan`, `inf`, `-inf`."""
+    """Return `value` as a JSON value; NaN and infinities as cirron-sdk's `nan`, `inf`, `-inf`."""
     kind = type(value)
     if kind in _SIMPLE:
         return value
@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: object) -> str:
-    """The text of anything, a `str` and nothing derived from it, never an error."""
+    """Return the text of any object as an exact `str`; never raises."""
     try:
         text = str.__str__(value) if isinstance(value, str) else str(value)
         return text if type(text) is str else str.__str__(text)
@@ -89,10 +89,10 @@ def _non_finite(value: float) -> str:
 
 def _other(value: Any) -> Any:
     try:
-        made = value if isinstance(value, Deferred) else coerce(value)
-        if isinstance(made, Deferred):
-            made = made.value()
-        return plain(made)
+        scalar = value if isinstance(value, Deferred) else coerce(value)
+        if isinstance(scalar, Deferred):
+            scalar = scalar.value()
+        return plain(scalar)
     except RefusedValueError:
         pass
     except Exception:

@@ -1,4 +1,4 @@
-"""`trace()`: the last scopes of the session, read back as a tree, a dict, JSON or a data frame."""
+"""`trace()`: return the last scopes of the session as a tree, a dict, JSON, or a data frame."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .tree_text import is_users, scope_line, value_of, write_text
 
 FORMATS = ("tree", "dict", "json", "df")
 _BYTES_PER_SPAN = 4096
-"""Bytes of batches that are kept, as a multiple of the spans that are."""
+"""Maximum bytes of retained batches for each retained span."""
 MARKS_PER_SPAN = 4
-"""Marks that are kept, as a multiple of the spans that are."""
+"""Maximum number of retained marks for each retained span."""
 _COSTS = tuple(field for _, field in sc.COSTS)
 MAX_LEVELS = 128
-"""Levels of a tree; what lies deeper (spans of others may) becomes a root."""
+"""Maximum levels of a tree; deeper nodes (possible for foreign spans) become roots."""
 
 Node = dict[str, Any]
 
 
 class Recent:
-    """The last spans of the session and the marks made of late, in memory.
+    """The last spans and marks of the session, in memory.
 
-    The flush thread adds and any thread reads. What is read is an immutable tuple that is replaced
-    as a whole, so there is no lock that a forked child could find taken.
+    The flush thread adds batches, and any thread reads them. The batches are an immutable tuple,
+    replaced as a unit, so there is no lock that could be held in a forked child.
     """
 
     def __init__(self, max_spans: int) -> None:
-        """Keep `max_spans` spans and four times as many marks; 0 keeps nothing."""
+        """Retain `max_spans` spans and four times as many marks; 0 retains nothing."""
         self._most = max_spans
         self._batches: tuple[BatchText, ...] = ()
 
     def add(self, batch: BatchText) -> None:
-        """Remember a batch, as text: it is read when somebody asks."""
+        """Retain a batch as text; it is decoded by `read`."""
         if not self._most:
             return
         batches = [*self._batches, batch]
@@ -49,9 +49,9 @@ class Recent:
         while len(batches) > 1 and (
             spans - batches[0].span_count >= self._most or size > self._most * _BYTES_PER_SPAN
         ):
-            gone = batches.pop(0)
-            spans -= gone.span_count
-            size -= len(gone.data)
+            oldest = batches.pop(0)
+            spans -= oldest.span_count
+            size -= len(oldest.data)
         self._batches = tuple(batches)
 
     def read(
@@ -61,17 +61,18 @@ class Recent:
         last: int | None = None,
         open_rows: Sequence[SpanRow] = (),
     ) -> Any:
-        """The scopes that have ended, as `format` says.
+        """Return the ended scopes in the requested format.
 
-        `tree` prints an indented tree and returns None. `dict` gives `{"roots": [...],
-        "span_count": n}`, `json` its text, `df` a pandas data frame with a row a scope. `name`
-        makes the scopes of that name the roots, `last` keeps the last so many roots.
+        `tree` prints an indented tree and returns None. `dict` returns `{"roots": [...],
+        "span_count": n}`, `json` the JSON text of that, and `df` a pandas data frame with one row
+        for each scope. `name` makes the scopes of that name the roots; `last` limits the result to
+        the last roots.
 
-        As in cirron-sdk the session is there only once it has ended, and a scope below one that is
-        open is a root. `open_rows` adds records of open scopes: with `"open": True`, the time so
-        far, and `end_ns` None. The SDK's own time (`cirron.overhead_ns`) is no mark here.
+        As in cirron-sdk, the session is included only once it has ended, and a child of an open
+        scope is a root. `open_rows` adds records of open scopes, with `"open": True`, the time so
+        far, and `end_ns` None. Marks of the SDK's own time (`cirron.overhead_ns`) are left out.
 
-        Raises ValueError for another format, TypeError where `last` is no integer, and UsageError
+        Raises ValueError for another format, TypeError if `last` is not an integer, and UsageError
         for `df` without pandas.
         """
         if format not in FORMATS:
@@ -91,8 +92,8 @@ class Recent:
             return None
         if format == "df":
             return _frame(nodes, roots)
-        found = {"roots": roots, "span_count": sum(1 for _ in _walk(roots))}
-        return found if format == "dict" else json.dumps(found)
+        result = {"roots": roots, "span_count": sum(1 for _ in _walk(roots))}
+        return result if format == "dict" else json.dumps(result)
 
     def _kept(self) -> tuple[list[SpanRow], list[MarkRow]]:
         spans: list[SpanRow] = []
@@ -105,7 +106,7 @@ class Recent:
 
 
 def _nodes(rows: list[SpanRow], marks: list[MarkRow]) -> list[Node]:
-    """A node for each record, childless, with its marks."""
+    """Return a node without children for each record, with its marks."""
     at = wall_now()
     nodes = [_node(row, at) for row in rows]
     by_id = {node["id"]: node for node in nodes}
@@ -137,15 +138,15 @@ def _node(row: SpanRow, at: int) -> Node:
 
 
 def _mark(mark: MarkRow) -> Node:
-    """NaN and the infinities as the spool says them, so that the JSON is JSON."""
-    made = {"name": mark.name, "value": value_of(mark), "kind": mark.kind}
+    """Return a mark's node; NaN and infinities as in the spool, so that the JSON is valid."""
+    node = {"name": mark.name, "value": value_of(mark), "kind": mark.kind}
     if isinstance(mark.value_nonfinite, str):
-        made |= {"value": None, "value_nonfinite": mark.value_nonfinite}
-    return made
+        node |= {"value": None, "value_nonfinite": mark.value_nonfinite}
+    return node
 
 
 def _roots(nodes: list[Node]) -> list[Node]:
-    """Hang every node on its parent; what is left, in the order of start."""
+    """Attach every node to its parent; return the remaining ones, ordered by start."""
     by_id = {node["id"]: node for node in nodes}
     roots: list[Node] = []
     for node in sorted(nodes, key=operator.itemgetter("start_ns")):
@@ -160,7 +161,7 @@ def _roots(nodes: list[Node]) -> list[Node]:
 
 
 def _cut(roots: list[Node]) -> None:
-    """Make roots of what lies too deep for code that walks trees by recursion."""
+    """Turn nodes into roots that are too deep for code that traverses trees recursively."""
     for node, level in list(_walk(roots)):
         if level % MAX_LEVELS == MAX_LEVELS - 1:
             roots += node["children"]
@@ -168,7 +169,7 @@ def _cut(roots: list[Node]) -> None:
 
 
 def _walk(roots: Iterable[Node]) -> Iterable[tuple[Node, int]]:
-    """Every node with its level, parents first."""
+    """Yield every node with its level, parents first."""
     waiting = [(node, 0) for node in reversed(list(roots))]
     while waiting:
         node, level = waiting.pop()
@@ -177,30 +178,30 @@ def _walk(roots: Iterable[Node]) -> Iterable[tuple[Node, int]]:
 
 
 def _named(roots: list[Node], name: str) -> list[Node]:
-    """The nodes of that name that lie in no other of it."""
-    found: list[Node] = []
+    """Return the nodes of that name that are not inside another one."""
+    matches: list[Node] = []
     waiting = list(reversed(roots))
     while waiting:
         node = waiting.pop()
         if node["name"] == name:
-            found.append(node)
+            matches.append(node)
         else:
             waiting += reversed(node["children"])
-    return found
+    return matches
 
 
 def _tree(roots: list[Node]) -> str:
     lines = []
     for node, level in _walk(roots):
         marks = [(m["name"], m.get("value_nonfinite", m["value"])) for m in node["marks"]]
-        said = scope_line(node["name"], node["index"], node["wall_us"], marks)
-        lines.append("  " * level + said + (" (open)" if "open" in node else ""))
+        line = scope_line(node["name"], node["index"], node["wall_us"], marks)
+        lines.append("  " * level + line + (" (open)" if "open" in node else ""))
     return "\n".join(lines or ["(no spans)"]) + "\n"
 
 
 def _frame(nodes: list[Node], roots: list[Node]) -> Any:
     try:
-        import pandas as pd  # noqa: PLC0415 - only where a frame is asked for
+        import pandas as pd  # noqa: PLC0415 - only for a data frame
     except ImportError:
         raise UsageError(
             "trace(format='df') needs pandas: run `pip install pandas`, or ask for 'dict'"
@@ -209,7 +210,7 @@ def _frame(nodes: list[Node], roots: list[Node]) -> Any:
 
 
 def _frame_rows(nodes: list[Node], roots: list[Node]) -> list[Node]:
-    """The rows of the data frame, in the order in which the scopes ended."""
+    """Return the rows of the data frame, in the order in which the scopes ended."""
     levels = {id(node): level for node, level in _walk(roots)}
     fields = ("id", "parent_id", "name", "index", "wall_us", *_COSTS)
     return [

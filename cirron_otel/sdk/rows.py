@@ -16,7 +16,7 @@ from ..records.schema import MarkFields, SnapshotFields, Span
 
 
 class SpanRow(Span, gc=False):
-    """A span; fields that users reach are open."""
+    """A span; fields that users may set accept any value."""
 
     name: Any
     thread_id: int
@@ -43,7 +43,7 @@ encode = encoder.encode
 
 
 def as_raw(row: Any) -> Any:
-    """The JSON text of a record."""
+    """Return the JSON text of a record."""
     try:
         return Raw(encode(row))
     except Exception:

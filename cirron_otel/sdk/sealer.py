@@ -1,4 +1,4 @@
-"""Batches into the spool: named, journalled, written; what cannot be written waits, bounded."""
+"""Write batches to the spool: name, journal, and write them; unwritten ones wait, up to a limit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .errors import record_error
 from .rows import SpanRow, as_raw
 
 PENDING_BYTES = 64_000_000
-"""Sealed batches that wait in memory while the spool cannot be written: a full disk."""
+"""Maximum bytes of sealed batches in memory while the spool cannot be written (disk full)."""
 
 
 class Sealed(NamedTuple):
-    """A batch as it goes into the spool."""
+    """A batch in the form in which the spool stores it."""
 
     name: str
     data: bytes
@@ -42,23 +42,23 @@ def _sealed(batch: BatchText) -> Sealed:
 
 
 class BatchNames:
-    """The ids and times of an owner's batches: no two of the same time, so names sort by it."""
+    """Ids and times of an owner's batches; the times are distinct, so names sort by time."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._last_ns = 0
 
     def __call__(self) -> tuple[str, int]:
-        """The id and the time of a batch that is made now."""
+        """Return the id and the time of a batch that is created now."""
         self._last_ns = max(wall_now(), self._last_ns + 1)
         return self._owner.new_batch_id(), self._last_ns
 
 
 class Sealer:
-    """Writes what the collector found: the journal first, then the batches."""
+    """Writes the results of flushes: first the journal, then the batches."""
 
     kind: str | None = "spool"
-    """Where batches go at the least."""
+    """The kind of storage that batches are written to; None if they are not written."""
 
     def __init__(
         self,
@@ -67,54 +67,54 @@ class Sealer:
         origin: SessionOrigin,
         written: Callable[[str], None],
     ) -> None:
-        """`written` is told the name of each batch that is in the spool."""
+        """`written` is called with the name of each batch that is in the spool."""
         self._owner, self._writer, self._origin = owner, writer, origin
         self._journal = Journal(writer.paths, owner)
         self._written = written
         self._waiting: deque[Sealed] = deque()
         self._was_open: list[tuple[str, int]] = []
         self._unsealed: list[SpanRow] = []
-        """Records of scopes that were journalled as open, in batches that wait."""
+        """Records in waiting batches whose scopes are open in the journal."""
         self.batches = 0
         self.dropped_spans = self.dropped_marks = self.dropped_snapshots = 0
-        """Records of batches that could not be written, and for which there was no room left."""
+        """Records of batches that could not be written and no longer fit in memory."""
         self.is_whole = True
-        """False where the session ended before all of it was written."""
+        """False if the session ended before everything was written."""
 
     @property
     def waiting(self) -> int:
-        """Batches that could not be written yet."""
+        """The number of batches that could not be written yet."""
         return len(self._waiting)
 
-    def seal(self, found: FlushResult, collector: FlushBuilder) -> None:
-        """Bring batches into the spool; what fails is kept, and tried again at the next flush.
+    def seal(self, result: FlushResult, builder: FlushBuilder) -> None:
+        """Write batches to the spool; those that fail are kept and retried at the next flush.
 
-        It may be called again for what it was broken off at: a batch keeps its name and bytes, and
-        to write it again changes nothing.
+        It may be called again after an interruption: a batch keeps its name and bytes, so writing
+        it again changes nothing.
         """
-        if not found.is_sealed:
-            sealed = [_sealed(batch) for batch in found.batches]
-            self._unsealed = [*(self._unsealed if self._waiting else []), *found.closed]
-            if sealed or self._was_open != [(row.id, row.end_ns) for row in found.open]:
-                self._write_journal(found, collector, sealed[0].name if sealed else None)
+        if not result.is_sealed:
+            sealed = [_sealed(batch) for batch in result.batches]
+            self._unsealed = [*(self._unsealed if self._waiting else []), *result.closed]
+            if sealed or self._was_open != [(row.id, row.end_ns) for row in result.open]:
+                self._write_journal(result, builder, sealed[0].name if sealed else None)
             self._waiting.extend(sealed)
-            found.is_sealed = True
+            result.is_sealed = True
         self._write()
 
-    def seal_late(self, found: FlushResult) -> None:
-        """Bring batches into the spool after the end: without a journal, at one attempt."""
-        found.is_sealed = True
-        self._waiting.extend(map(_sealed, found.batches))
+    def seal_late(self, result: FlushResult) -> None:
+        """Write batches to the spool after the end of the session: without a journal, once."""
+        result.is_sealed = True
+        self._waiting.extend(map(_sealed, result.batches))
         self._write()
 
     def finish(self) -> None:
-        """Everything is sealed: no journal is needed any more. What could not be written goes."""
+        """Everything is sealed: remove the journal, and drop what could not be written."""
         self._write()
         if self._waiting:
             self._drop(0)
             self.is_whole = False
         if not self.is_whole:
-            return  # the journal tells what is missing
+            return  # the journal records what is missing
         try:
             self._journal.remove()
         except CirronOtelError as error:
@@ -134,7 +134,7 @@ class Sealer:
             self._written(batch.name)
 
     def _drop(self, most_bytes: int) -> None:
-        """Give up the oldest of what waits, above so many bytes, and count it."""
+        """Drop and count the oldest waiting batches above `most_bytes`."""
         left = sum(len(batch.data) for batch in self._waiting)
         while self._waiting and left > most_bytes:
             batch = self._waiting.popleft()
@@ -144,7 +144,7 @@ class Sealer:
             self.dropped_snapshots += batch.snapshots
 
     def _write_journal(
-        self, found: FlushResult, collector: FlushBuilder, next_batch: str | None
+        self, result: FlushResult, builder: FlushBuilder, next_batch: str | None
     ) -> None:
         origin = self._origin
         try:
@@ -158,34 +158,35 @@ class Sealer:
                         "rank": origin.rank,
                         "written_ns": wall_now(),
                         "sdk_version": SDK_VERSION,
-                        "otel": as_raw(collector.base_otel()),
+                        "otel": as_raw(builder.base_otel()),
                         "next_batch": next_batch,
-                        "open": [as_raw(row) for row in found.open if not row.end_ns],
+                        "open": [as_raw(row) for row in result.open if not row.end_ns],
                         "closed": [
-                            as_raw(row) for row in (*self._unsealed, *found.open) if row.end_ns
+                            as_raw(row) for row in (*self._unsealed, *result.open) if row.end_ns
                         ],
                     }
                 )
             )
-            self._was_open = [(row.id, row.end_ns) for row in found.open]
+            self._was_open = [(row.id, row.end_ns) for row in result.open]
         except (CirronOtelError, msgspec.MsgspecError) as error:
             record_error("journal", error)
 
 
 class Unwritten(Sealer):
-    """Where no spool was asked for (`output` without `spool`, and nothing exported): nothing is
-    written, and no directory made.
+    """Used without a spool (`output` without `spool`, and no exports): it writes nothing.
+
+    No directory is created.
     """
 
     kind = None
 
-    def seal(self, found: FlushResult, collector: FlushBuilder) -> None:  # noqa: ARG002
-        """What was found is shown to the sinks and to `trace()`, and forgotten."""
-        found.is_sealed = True
+    def seal(self, result: FlushResult, builder: FlushBuilder) -> None:  # noqa: ARG002
+        """Mark the result as sealed: only the sinks and `trace()` use it."""
+        result.is_sealed = True
 
-    def seal_late(self, found: FlushResult) -> None:
-        """The same."""
-        found.is_sealed = True
+    def seal_late(self, result: FlushResult) -> None:
+        """Mark the result as sealed."""
+        result.is_sealed = True
 
     def finish(self) -> None:
-        """There is no journal."""
+        """Do nothing: there is no journal."""

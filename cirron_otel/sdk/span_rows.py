@@ -1,4 +1,4 @@
-"""Scopes and marks to records: what the flush thread does for each of them."""
+"""Convert scopes and marks to records, on the flush thread."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _KNOWN = 0x100
 
 
 def recorded_above(scope: Any) -> Any:
-    """The nearest recorded scope around one: itself not; NO_SESSION where there is none."""
-    above = scope._above
-    while not above._id and above is not NO_SESSION:
-        above = above._above
-    return above
+    """Return the nearest recorded ancestor of a scope; NO_SESSION if there is none."""
+    parent = scope._above
+    while not parent._id and parent is not NO_SESSION:
+        parent = parent._above
+    return parent
 
 
 def parent_id_of(scope: Scope) -> str | None:
-    """The Cirron id of the nearest recorded span around it."""
-    above = scope._above if scope._above._id else recorded_above(scope)
-    return f"{above._id:016x}{above._trace.low}" if above._id else None
+    """Return the Cirron id of the nearest recorded ancestor of a scope."""
+    parent = scope._above if scope._above._id else recorded_above(scope)
+    return f"{parent._id:016x}{parent._trace.low}" if parent._id else None
 
 
 def attributes_of(scope: Any) -> dict[str, Any] | None:
-    """What is to stand in its record's `attrs`."""
+    """Return the `attrs` of a scope's record."""
     attrs: dict[str, Any] | None = scope._attrs
     if scope._rest is not None:
         attrs = {**(attrs or {}), UNATTRIBUTED: scope._rest}
@@ -52,7 +52,7 @@ def attributes_of(scope: Any) -> dict[str, Any] | None:
 def span_row(
     scope: Scope, pid: int, rank: int | None, default_trace: Any, marks: list[str]
 ) -> SpanRow:
-    """The record of a scope; `end_ns` is 0 while it is open."""
+    """Return the record of a scope; `end_ns` is 0 while the scope is open."""
     more = scope._more
     trace = scope._trace
     attrs = attributes_of(scope)
@@ -87,21 +87,21 @@ def span_row(
 
 
 def _odd_index(row: SpanRow) -> None:
-    """An index is an integer of 64 bits or absent; what else is given stands in the attributes."""
+    """Convert the index to a 64-bit integer, or move it to the attributes if that is impossible."""
     odd: Any = row.index
     row.index = None
     try:
-        made = as_index(odd)
+        index = as_index(odd)
     except Exception:
-        made = INT64_LIMIT
-    if -INT64_LIMIT <= made < INT64_LIMIT:
-        row.index = made
+        index = INT64_LIMIT
+    if -INT64_LIMIT <= index < INT64_LIMIT:
+        row.index = index
     else:
         row.attrs = {**row.attrs, **plain_attributes({"index": odd}), **row.attrs}
 
 
 def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
-    """What a plain scope's `otel` says: its trace, where it is not the batch's."""
+    """Return the `otel` of a plain scope: its trace, if that is not the batch's trace."""
     otel: dict[str, Any] = {}
     if trace.is_sampled != default.is_sampled:
         otel["flags"] = flags_of(trace.is_sampled)
@@ -111,7 +111,7 @@ def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
 
 
 def _otel(more: SpanExtras, trace: Trace, parent_id: str | None, default: Trace) -> dict[str, Any]:
-    """The keys stand in the order in which decoding gives them back."""
+    """Return the `otel` of a scope; the order of the keys is that of the decoder."""
     otel = otel_fields(more.kind, more.status)
     if trace.is_sampled != default.is_sampled:
         otel["flags"] = flags_of(trace.is_sampled)
@@ -129,12 +129,12 @@ def _otel(more: SpanExtras, trace: Trace, parent_id: str | None, default: Trace)
 
 
 def flags_of(is_sampled: bool) -> int:
-    """`otel.flags` of a span that differs from its session: known, and bit 0 says sampled."""
+    """Return the `otel.flags` of a span that differs from its session; bit 0 means sampled."""
     return _KNOWN | is_sampled
 
 
 def otel_fields(kind: SpanKind, status: Status) -> dict[str, Any]:
-    """Kind and status as a span's `otel` object says them; defaults left out."""
+    """Return kind and status in the form of a span's `otel` object, without defaults."""
     otel: dict[str, Any] = {}
     if kind is not SpanKind.INTERNAL:
         otel["kind"] = kind.value + 1
@@ -146,14 +146,14 @@ def otel_fields(kind: SpanKind, status: Status) -> dict[str, Any]:
 
 
 def link_record(link: Link) -> dict[str, Any]:
-    """A link as `otel.links` says it."""
+    """Return a link in the form of `otel.links`."""
     record = context_record(link.context)
     attributes = plain_attributes(link.attributes)
     return record | {"attributes": attributes} if attributes else record
 
 
 def context_record(context: SpanContext) -> dict[str, Any]:
-    """A span context as `otel.links` says it."""
+    """Return a span context in the form of `otel.links`."""
     record: dict[str, Any] = {
         "trace_id": f"{context.trace_id:032x}",
         "span_id": f"{context.span_id:016x}",
@@ -166,14 +166,14 @@ def context_record(context: SpanContext) -> dict[str, Any]:
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """An event that is no mark, as `otel.events` says it."""
+    """Return an event that is not a mark, in the form of `otel.events`."""
     record: dict[str, Any] = {"name": event.name, "time_ns": event.timestamp}
     attributes = plain_attributes(event.attributes)
     return record | {"attributes": attributes} if attributes else record
 
 
 def is_sayable(value: Any) -> bool:
-    """Whether an int, or what a device holds, is a mark's value; if not, that is reported."""
+    """Return whether an int or a value on a device is a valid mark value; record it if not."""
     if type(value) is Deferred:
         try:
             value = value.value()
@@ -187,7 +187,7 @@ def is_sayable(value: Any) -> bool:
 
 
 def mark_row(entry: MarkEntry, mark_id: str, span_id: str) -> MarkRow:
-    """The record of a mark whose value is sayable."""
+    """Return the record of a mark whose value is encodable."""
     _, name, value, at, kind, attrs = entry
     if type(value) is Deferred:
         value = value.value()

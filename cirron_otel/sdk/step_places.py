@@ -1,7 +1,7 @@
 """The epoch and the global step of each step, as attributes of its record.
 
-A query then needs no structure: neither a step's parent nor the steps ahead of it. Both are found
-when the record is made, on the flush thread.
+A query then needs neither a step's parent nor the preceding steps. Both values are computed when
+the record is created, on the flush thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _EPOCH = "epoch"
 class StepPlaces:
     """Counts the steps of a session, in the order in which they ended.
 
-    A step's number within its epoch tells how many steps came before it, also if some of them were
-    dropped. Numbers that go on from one epoch to the next are kept as they are.
+    A step's number within its epoch gives the number of preceding steps, even if some of them were
+    dropped. Numbers that continue from one epoch to the next are kept unchanged.
     """
 
     __slots__ = ("_above", "_epoch", "_first", "_index", "_is_inner", "_last")
@@ -34,20 +34,20 @@ class StepPlaces:
         self._first = self._index = self._last = -1
 
     def copy(self) -> StepPlaces:
-        """The same count, to go on with separately."""
-        made = StepPlaces()
+        """Return a copy that counts independently."""
+        copy = StepPlaces()
         for name in self.__slots__:
-            setattr(made, name, getattr(self, name))
-        return made
+            setattr(copy, name, getattr(self, name))
+        return copy
 
     def place(self, scope: Any, index: int) -> dict[str, Any]:
-        """The attributes of a step that has ended, whose number within its epoch is `index`.
+        """Return the attributes of an ended step whose number within its epoch is `index`.
 
-        A step within a step is part of that one, and is not counted.
+        A step inside another step is part of it and is not counted.
         """
         above = scope._above
         if above is self._above and index == self._index + 1 and not self._is_inner:
-            self._index += 1  # mostly: the next step of the same epoch
+            self._index += 1  # the usual case: the next step of the same epoch
             self._last = number = self._last + 1
             if self._epoch is None:
                 return {GLOBAL_STEP: number}
@@ -75,21 +75,21 @@ class StepPlaces:
 
 
 def is_step(scope: Any) -> bool:
-    """Whether a scope is a step; it has a place if its index is a number."""
+    """Return whether a scope is a step; it gets these attributes if its index is a number."""
     return type(scope._name) is str and scope._name in STEPS
 
 
-def _surroundings(above: Any) -> tuple[int | None, bool]:
-    """The number of the epoch around, and whether a step is around."""
+def _surroundings(scope: Any) -> tuple[int | None, bool]:
+    """Return the number of the enclosing epoch, and whether there is an enclosing step."""
     epoch = None
     is_inner = False
     for _ in range(MAX_DEPTH):
-        if above is NO_SESSION or above is None:
+        if scope is NO_SESSION or scope is None:
             break
-        name, index = above._name, above._index
+        name, index = scope._name, scope._index
         if type(name) is str:
             is_inner = is_inner or name in STEPS
             if epoch is None and name == _EPOCH and type(index) is int and abs(index) < INT64_LIMIT:
                 epoch = index
-        above = getattr(above, "_above", None)
+        scope = getattr(scope, "_above", None)
     return epoch, is_inner

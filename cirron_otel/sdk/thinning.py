@@ -1,8 +1,8 @@
-"""`detail_every=N`: the inside of every Nth step is recorded, the step itself always.
+"""`detail_every=N`: record the inside of every Nth step, and every step itself.
 
-The inside of slow and of failed steps is recorded, too. A scope's step is the nearest scope named
-`step` around it. Whether a step's inside stays is known when the step has ended, so until then the
-inside is held back; marks in it are never lost: those of scopes that go move to their step.
+The inside of slow and of failed steps is recorded, too. The step of a scope is the nearest scope
+named `step` around it. Whether the inside of a step is retained is decided when the step has ended;
+until then it is held back. Its marks are never lost: those of discarded scopes move to their step.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .phase import unfold
 from .scope import NO_SESSION, Scope
 
 MOST_HELD = 100_000
-"""Scopes and marks held back; above it the inside of the oldest open step is recorded."""
+"""Maximum number of scopes and marks held back; above it, the oldest step's are recorded."""
 RECENT_STEPS = 101
-"""Steps whose median says what is slow."""
+"""Number of recent steps whose median defines what is slow."""
 FEWEST_STEPS = 5
-"""Steps before which none is called slow."""
+"""Number of steps before any step counts as slow."""
 _REMEMBERED = 1_000
-"""Steps whose verdict is remembered for what ends after them."""
+"""Number of steps whose verdict is kept for scopes that end after them."""
 
 _by_end = attrgetter("_end", "_id")
 
 
 class _Inside:
-    """What is held back of one step."""
+    """The scopes and marks of one step that are held back."""
 
     __slots__ = ("entries", "is_overdue", "scopes")
 
@@ -40,7 +40,7 @@ class _Inside:
         self.scopes: list[Scope] = []
         self.entries: list[MarkEntry] = []
         self.is_overdue = False
-        """Whether the step had ended at the last flush already."""
+        """Whether the step had already ended at the last flush."""
 
     @property
     def size(self) -> int:
@@ -48,10 +48,10 @@ class _Inside:
 
 
 class DetailSampler:
-    """Decides what the collector records. The flush thread's alone."""
+    """Decides which scopes are recorded; used only by the flush thread."""
 
     def __init__(self, every: int, slow_factor: float, most_held: int = MOST_HELD) -> None:
-        """Keep the inside of every `every`th step, and of those `slow_factor` times the median."""
+        """Retain the inside of every `every`th step, and of steps above `slow_factor` medians."""
         self._every = max(every, 1)
         self._slow_factor = slow_factor
         self._most_held = most_held
@@ -59,20 +59,20 @@ class DetailSampler:
         self._verdicts: dict[Scope, bool] = {}
         self._durations: deque[int] = deque()
         self._sorted: list[int] = []
-        """The same durations by size."""
+        """The durations in ascending order."""
         self._steps = 0
         self.thinned = 0
-        """Scopes that were left out."""
+        """Number of scopes that were discarded."""
 
     @property
     def held(self) -> int:
-        """Scopes and marks that wait for their step to end."""
+        """The number of scopes and marks that wait for their step to end."""
         return sum(inside.size for inside in self._held.values())
 
     def sift(
         self, ended: list[Scope], entries: list[MarkEntry], is_last: bool
     ) -> tuple[list[Scope], list[MarkEntry]]:
-        """What is to be recorded now, of what ended and of what was held back before.
+        """Return what to record now, of the records that ended and of those held back earlier.
 
         A scope whose span context was handed out stays: it may be another span's parent, or stand
         in a traceparent that left the process. One that is left out gives up its id, so that what
@@ -154,7 +154,7 @@ class DetailSampler:
         for step, inside in list(self._held.items()):
             stays = self._verdicts.get(step)
             if stays is None and (is_last or inside.is_overdue or size > self._most_held):
-                # An ended step that does not come was dropped, or its verdict is forgotten.
+                # The ended step was dropped, or its verdict has been discarded.
                 stays = self._verdicts[step] = True
             if stays is None:
                 inside.is_overdue = bool(step._end)
@@ -180,12 +180,12 @@ class DetailSampler:
 
 
 def step_of(scope: Any) -> Scope | None:
-    """The nearest scope named `step` around one."""
-    above = scope._above
-    while above._depth and above is not NO_SESSION:
-        if _is_step(above):
-            return above  # type: ignore[no-any-return]
-        above = above._above
+    """Return the nearest scope named `step` around a scope."""
+    parent = scope._above
+    while parent._depth and parent is not NO_SESSION:
+        if _is_step(parent):
+            return parent  # type: ignore[no-any-return]
+        parent = parent._above
     return None
 
 
@@ -200,16 +200,16 @@ def _has_failed(scope: Scope) -> bool:
 
 
 def note_references(scope: Any) -> None:
-    """Remember that nobody has asked for the scope's span context so far.
+    """Record whether the scope's span context has been requested so far.
 
-    To be called before other processors are shown its end: what they ask for is no reference.
+    Call this before other processors see the end of the scope: their requests are no references.
     """
     more = scope._more
     scope._is_free = more is None or more.context is None
 
 
 def _is_referred_to(scope: Any) -> bool:
-    """Whether a span of others, a traceparent or a link may name it: its context was handed out."""
+    """Return whether a foreign span, traceparent, or link may refer to the scope's context."""
     more = scope._more
     if more is None or more.context is None:
         return False

@@ -1,7 +1,7 @@
-"""A scope as one line of text: what `trace()` prints and what `output="stdout"` shows.
+"""Format a scope as one line of text, for `trace()` and `output="stdout"`.
 
 The form is cirron-sdk's, `epoch[0] — 1.50s {loss=0.2500}`, except that small and large numbers
-keep their digits (a learning rate of 1e-05 is no 0.0000) and that no name or value breaks a line.
+keep their digits (a learning rate of 1e-05 is not 0.0000) and that no name or value breaks a line.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from .. import semconv as sc
 from .rows import MarkRow
 
 MOST_MARKS = 20
-"""Marks on one line; the rest is counted."""
+"""Maximum number of marks on one line; the others are counted."""
 MOST_TEXT = 80
-"""Characters of a name or of a mark's text."""
+"""Maximum characters of a name or of a mark's text."""
 _FIXED = (1e-3, 1e7)
 
 
 def scope_line(name: Any, index: Any, wall_us: int, marks: Iterable[tuple[Any, Any]]) -> str:
-    """One scope; `marks` are names and values, as they were made."""
+    """Return the line of one scope; `marks` are names and values in the order of the marks."""
     number = "" if index is None else f"[{index}]"
     shown = list(marks)
-    said = [f"{_text(key)}={_value(value)}" for key, value in shown[:MOST_MARKS]]
+    parts = [f"{_text(key)}={_value(value)}" for key, value in shown[:MOST_MARKS]]
     if len(shown) > MOST_MARKS:
-        said.append(f"… {len(shown) - MOST_MARKS} more")
-    rest = f" {{{', '.join(said)}}}" if said else ""
+        parts.append(f"… {len(shown) - MOST_MARKS} more")
+    rest = f" {{{', '.join(parts)}}}" if parts else ""
     return f"{_text(name)}{number} — {duration(wall_us)}{rest}"
 
 
 def duration(wall_us: int) -> str:
-    """Microseconds for people."""
+    """Format microseconds for display."""
     if wall_us < 1_000:
         return f"{wall_us}us"
     if wall_us < 1_000_000:
@@ -43,7 +43,7 @@ def duration(wall_us: int) -> str:
 
 
 def value_of(mark: MarkRow) -> Any:
-    """The number, bool or text of a mark; NaN and the infinities as floats."""
+    """Return the number, bool, or text of a mark; NaN and infinities as floats."""
     if isinstance(mark.value_nonfinite, str):
         return float(mark.value_nonfinite)
     if isinstance(mark.value, Raw):
@@ -52,12 +52,12 @@ def value_of(mark: MarkRow) -> Any:
 
 
 def is_users(mark: MarkRow) -> bool:
-    """Whether the user made it, and not the SDK of its own time."""
+    """Return whether a mark is the user's and not the SDK's mark of its own time."""
     return bool(mark.name != sc.OVERHEAD_NS)
 
 
 def write_text(stream: TextIO, text: str) -> None:
-    """Write where the stream's encoding may not know every character."""
+    """Write text to a stream whose encoding may lack some of the characters."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .state import state
 
 WAIT_S = 30.0
-"""For this long a scope waits: the program may save a checkpoint before it fails."""
+"""How long a scope waits: the program may save a checkpoint before it fails."""
 
 _MOST = 64
 _LEAVING = frozenset({"POP_TOP", "POP_ITER", "END_FOR", "SWAP", "DELETE_FAST", "STORE_FAST"})
@@ -58,7 +58,7 @@ _waiting: deque[_Waiting] = deque()
 def loop_left(depth: int = 1) -> Place | None:
     """The place at which an exception may be leaving the caller's loop; None if none is.
 
-    `depth` is how many frames are not the loop's. Generators that are being closed are passed over.
+    `depth` is the number of frames above the loop's. Generators that are being closed are skipped.
     """
     try:
         frame = sys._getframe(depth + 1)
