@@ -15,9 +15,9 @@ uploader.py    the thread that uploads
 """
 
 from .place import parse_place
-from .store import BlobStore, DifferentError, Held
+from .store import BlobStore, DifferentError, StoredObject
 
-__all__ = ["BlobStore", "DifferentError", "Held", "open_store"]
+__all__ = ["BlobStore", "DifferentError", "StoredObject", "open_store"]
 
 
 def open_store(url: str) -> BlobStore:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 PIECE_BYTES = 1 << 20
 
 
-class Content:
+class BlobContent:
     """Bytes that can be read again: `head`, then `size - len(head)` bytes of `file` from `start`.
 
     The file is read by position, so that several threads may share it; it stays open until all is
@@ -56,6 +56,6 @@ class Content:
             piece = piece[size:]
 
 
-def file_content(file: BinaryIO) -> Content:
+def file_content(file: BinaryIO) -> BlobContent:
     """A whole file."""
-    return Content(file, 0, os.fstat(file.fileno()).st_size)
+    return BlobContent(file, 0, os.fstat(file.fileno()).st_size)

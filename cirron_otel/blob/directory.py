@@ -13,10 +13,10 @@ from ..errors import TargetError
 from ..exporter.errors import MisconfiguredError, StoppedError, UnreachableError
 from ..spool.directories import make_private
 from ..spool.state import has_name, lock_named
-from .content import PIECE_BYTES, Content, file_content
+from .content import PIECE_BYTES, BlobContent, file_content
 from .keys import checked_key
-from .place import Place
-from .store import DifferentError, Held
+from .place import BlobPlace
+from .store import DifferentError, StoredObject
 
 _WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
@@ -24,13 +24,13 @@ _WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, er
 class DirectoryStore:
     """Objects as files of mode 0600, in directories of mode 0700; see BlobStore."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BlobPlace) -> None:
         """The directory is made when the first object comes."""
         assert place.path is not None  # noqa: S101 - whoever opens it looks
         self.place, self._root = place, place.path
         self._is_interrupted = False
 
-    def put(self, key: str, content: Content) -> bool:
+    def put(self, key: str, content: BlobContent) -> bool:
         """Write, sync, rename; see BlobStore."""
         path = self._path(key)
         _ = content.sha256  # what cannot be read is not the store's fault
@@ -60,7 +60,7 @@ class DirectoryStore:
         finally:
             os.close(descriptor)
 
-    def _write(self, descriptor: int, content: Content, path: Path) -> None:
+    def _write(self, descriptor: int, content: BlobContent, path: Path) -> None:
         for piece in content.checked_pieces():
             if self._is_interrupted:
                 raise StoppedError(f"stopped before {self.place.shown} had everything")
@@ -75,7 +75,7 @@ class DirectoryStore:
         assert descriptor is not None  # noqa: S101 - it waits
         return descriptor
 
-    def _is_there(self, path: Path, content: Content) -> bool:
+    def _is_there(self, path: Path, content: BlobContent) -> bool:
         try:
             with path.open("rb") as file:
                 found = file_content(file)
@@ -85,14 +85,14 @@ class DirectoryStore:
             return False
         raise DifferentError(f"{path} is there already, with other content: remove it first")
 
-    def head(self, key: str) -> Held | None:
+    def head(self, key: str) -> StoredObject | None:
         """See BlobStore."""
         path = self._path(key)
         with self._told(path):
             try:
                 with path.open("rb") as file:
                     found = file_content(file)
-                    return Held(found.size, found.sha256)
+                    return StoredObject(found.size, found.sha256)
             except FileNotFoundError:
                 return None
 

@@ -54,7 +54,7 @@ class Upload(NamedTuple):
     """Where its tensors are, by the number of the record; None before they are uploaded."""
 
 
-class Pending:
+class PendingUploads:
     """The uploads of one store; from any thread. Raises TargetError where it cannot be written."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
@@ -165,7 +165,7 @@ class Pending:
             for table in ("pending", "turns"):
                 db.execute(f"DELETE FROM {table} {_HERE}", _place(upload))  # noqa: S608
 
-    def hurry(self) -> None:
+    def shorten_waits(self) -> None:
         """Everything is due now."""
         with self._told() as db:
             db.execute("UPDATE turns SET due = 0")

@@ -15,7 +15,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _USE = "use a directory, file:///DIR or s3://BUCKET/PREFIX"
 
 
-class Place(NamedTuple):
+class BlobPlace(NamedTuple):
     """Where a store is; nothing in it is secret."""
 
     path: Path | None
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return f"{self.shown.rstrip('/')}/{key}"
 
 
-def parse_place(url: str) -> Place:
+def parse_place(url: str) -> BlobPlace:
     """The place that `url` names: a path, `file:///DIR` or `s3://BUCKET/PREFIX`.
 
     Raises UsageError where it is none. Credentials have no place in it.
@@ -51,10 +51,10 @@ def parse_place(url: str) -> Place:
     path = url.removeprefix("file://")
     if not path or "://" in path or "\0" in path or (path != url and not path.startswith("/")):
         raise UsageError(f"{url[:200]!a} names no place for blobs: {_USE}")
-    return Place(Path(path).absolute(), "", "")
+    return BlobPlace(Path(path).absolute(), "", "")
 
 
-def _in_bucket(url: str) -> Place:
+def _in_bucket(url: str) -> BlobPlace:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -67,4 +67,4 @@ def _in_bucket(url: str) -> Place:
     if not _BUCKET.fullmatch(parts.netloc):
         raise UsageError(f"{parts.netloc[:80]!a} is no name of a bucket: {_USE}")
     prefix = parts.path.strip("/")
-    return Place(None, parts.netloc, checked_key(prefix) if prefix else "")
+    return BlobPlace(None, parts.netloc, checked_key(prefix) if prefix else "")

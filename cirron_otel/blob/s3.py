@@ -11,10 +11,10 @@ from typing import Any
 
 from ..errors import MissingExtraError
 from ..exporter.errors import MisconfiguredError, StoppedError, UnreachableError
-from .content import PIECE_BYTES, Content
+from .content import PIECE_BYTES, BlobContent
 from .keys import checked_key
-from .place import Place
-from .store import DifferentError, Held
+from .place import BlobPlace
+from .store import DifferentError, StoredObject
 
 PART_BYTES = 8 << 20
 """What is larger goes in parts of at least this size."""
@@ -49,7 +49,7 @@ _WITHOUT_WORDS = frozenset({"301", "400", "403"})
 class S3BlobStore:
     """Objects in a bucket; see BlobStore."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BlobPlace) -> None:
         """Nothing is asked yet. Raises MissingExtraError, and UsageError for AWS_… that is odd."""
         try:
             import obstore  # noqa: PLC0415 - an extra
@@ -78,7 +78,7 @@ class S3BlobStore:
                 f"{place.shown} cannot be used with the AWS_… variables that are set: check them"
             ) from None
 
-    def put(self, key: str, content: Content) -> bool:
+    def put(self, key: str, content: BlobContent) -> bool:
         """One request, or parts where it is large; see BlobStore."""
         checked_key(key)
         attributes = {_CHECKSUM: content.sha256, "Content-Type": "application/octet-stream"}
@@ -107,7 +107,7 @@ class S3BlobStore:
             )
         return is_new
 
-    def _put_parts(self, key: str, content: Content, attributes: dict[str, str]) -> None:
+    def _put_parts(self, key: str, content: BlobContent, attributes: dict[str, str]) -> None:
         part = max(PART_BYTES, -(-content.size // _MOST_PARTS))
         with self._told():
             self._obstore.put(
@@ -120,12 +120,12 @@ class S3BlobStore:
                 max_concurrency=_PARTS_AT_ONCE,
             )
 
-    def _put_whole(self, key: str, content: Content, attributes: dict[str, str]) -> None:
+    def _put_whole(self, key: str, content: BlobContent, attributes: dict[str, str]) -> None:
         data = b"".join(content.checked_pieces())
         with self._told():
             self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
 
-    def _is_same(self, key: str, content: Content, held: Held | None) -> bool:
+    def _is_same(self, key: str, content: BlobContent, held: StoredObject | None) -> bool:
         """Whether the object exists. Raises DifferentError if its content is different."""
         if held is None:
             return False
@@ -139,7 +139,7 @@ class S3BlobStore:
             f"{self.place.uri(key)} is there already, with other content: remove it first"
         )
 
-    def _reads_as(self, key: str, content: Content) -> bool:
+    def _reads_as(self, key: str, content: BlobContent) -> bool:
         theirs = iter(self.get(key))
         rest = b""
         for piece in content.pieces():
@@ -150,13 +150,13 @@ class S3BlobStore:
             rest = rest[len(piece) :]
         return True
 
-    def _held(self, key: str) -> Held | None:
+    def _held(self, key: str) -> StoredObject | None:
         try:
             return self.head(key)
         except _ForbiddenError:
             return None  # S3 says so of what is not there, to those who may not list
 
-    def head(self, key: str) -> Held | None:
+    def head(self, key: str) -> StoredObject | None:
         """See BlobStore."""
         checked_key(key)
         try:
@@ -164,7 +164,7 @@ class S3BlobStore:
                 found = self._obstore.get(self._store, key, options={"head": True})
         except FileNotFoundError:
             return None
-        return Held(found.meta["size"], found.attributes.get(_CHECKSUM))
+        return StoredObject(found.meta["size"], found.attributes.get(_CHECKSUM))
 
     def get(self, key: str) -> Iterator[bytes]:
         """See BlobStore."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from ..errors import TargetError
-from .content import Content
-from .place import Place
+from .content import BlobContent
+from .place import BlobPlace
 
 
 class DifferentError(TargetError):
     """An object of that key is there already, with other content; it was left as it is."""
 
 
-class Held(NamedTuple):
+class StoredObject(NamedTuple):
     """An object that is there."""
 
     size: int
@@ -32,9 +32,9 @@ class BlobStore(Protocol):
     a fault of the configuration), and StoppedError behind `interrupt`; no message has a secret.
     """
 
-    place: Place
+    place: BlobPlace
 
-    def put(self, key: str, content: Content) -> bool:
+    def put(self, key: str, content: BlobContent) -> bool:
         """Store an object; False where it was there already, by its size and checksum.
 
         When it returns, the object outlives a power cut. What is broken off leaves nothing that
@@ -42,7 +42,7 @@ class BlobStore(Protocol):
         cannot be read.
         """
 
-    def head(self, key: str) -> Held | None:
+    def head(self, key: str) -> StoredObject | None:
         """The object, without its content; None where there is none."""
 
     def get(self, key: str) -> Iterator[bytes]:

@@ -8,8 +8,8 @@ from ..errors import TargetError
 from ..exporter.batch_target import Receipt, SealedBatch
 from ..exporter.blobs import local_blobs
 from ..exporter.errors import StoppedError, UnreachableError
-from .pending import Pending
-from .place import Place
+from .pending import PendingUploads
+from .place import BlobPlace
 
 _REQUEST_BYTES = 4_000_000
 
@@ -21,7 +21,7 @@ class BlobTarget:
     blobs = None
 
     def __init__(
-        self, pending: Pending, place: Place, key: str, wake: Callable[[], object]
+        self, pending: PendingUploads, place: BlobPlace, key: str, wake: Callable[[], object]
     ) -> None:
         """`key` tells this target from others; `wake` is called when there are new files."""
         self._pending, self._wake = pending, wake

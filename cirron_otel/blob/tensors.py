@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import InputError
 from ..snapshot.blobs import RESERVED
-from .content import Content
+from .content import BlobContent
 
 MAX_HEADER_BYTES = 32_000_000
 """Of some 200,000 tensors. The format's own limit is 100 MB, a gigabyte once it is parsed."""
@@ -58,7 +58,7 @@ class TensorFile:
                 return known
         return None
 
-    def content(self, found: str, name: str) -> Content:
+    def content(self, found: str, name: str) -> BlobContent:
         """The tensor `found` as a file that holds it alone, under `name`."""
         tensor = self.tensors[found]
         said = {
@@ -68,7 +68,7 @@ class TensorFile:
         }
         text = json.dumps({name: said}, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)  # so that the values are aligned
-        return Content(
+        return BlobContent(
             self._file, tensor.start, tensor.size, len(text).to_bytes(8, "little") + text
         )
 

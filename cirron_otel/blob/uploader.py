@@ -16,13 +16,13 @@ from .. import exactjson
 from ..errors import InputError, TargetError
 from ..exporter.blobs import open_blob
 from ..exporter.errors import RefusedError, StoppedError, UnreachableError
-from ..exporter.pace import Gate, Pace
+from ..exporter.pace import RetryGate, RetryPolicy
 from ..exporter.tally import DeliveryStats
 from ..spool.blobs import BlobKey, blob_key, tenant_of_directory
 from ..spool.paths import SpoolPaths
-from .content import Content
+from .content import BlobContent
 from .keys import tensor_key
-from .pending import Pending, Upload
+from .pending import PendingUploads, Upload
 from .store import BlobStore, DifferentError
 from .tensors import TensorFile
 
@@ -31,7 +31,7 @@ _GRACE_S = 1.0
 _MARK_DIGITS = 8
 
 
-class Whose(Protocol):
+class SnapshotOwnership(Protocol):
     """Whose snapshots are."""
 
     def __call__(
@@ -47,7 +47,7 @@ FileOf = Callable[[str, BlobKey], BlobKey]
 """Maps (batch, file that the batch names) to the file as it is stored for the batch's tenant."""
 
 
-class Rows(Protocol):
+class SnapshotRowStore(Protocol):
     """Where snapshots are rows. Raises UnreachableError, and RefusedError for good."""
 
     def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
@@ -70,10 +70,10 @@ class Uploader:
     def __init__(
         self,
         paths: SpoolPaths,
-        pending: Pending,
+        pending: PendingUploads,
         store: BlobStore,
-        whose: Whose,
-        rows: Rows | None,
+        whose: SnapshotOwnership,
+        rows: SnapshotRowStore | None,
         file_of: FileOf = lambda _, key: key,
     ) -> None:
         """Keep the arguments; `start` begins to upload. `rows` is None if no rows are written."""
@@ -83,9 +83,9 @@ class Uploader:
         self._changed = threading.Condition()
         self._is_stopped = self._is_woken = False
         self._deadline: float | None = None
-        self._pace = Pace()
-        self._rows_gate = Gate(self._pace, time.monotonic)
-        self._tenant_gates: dict[str, Gate] = {}
+        self._pace = RetryPolicy()
+        self._rows_gate = RetryGate(self._pace, time.monotonic)
+        self._tenant_gates: dict[str, RetryGate] = {}
         """Those that are closed after a failed upload, so that a tenant delays no other."""
         self._stats = DeliveryStats(store.place.shown)
         self._objects = self._known = self._waiting = 0
@@ -151,10 +151,10 @@ class Uploader:
         while not self._is_stopped:
             if self._deadline is not None and not is_hurried:
                 is_hurried = True
-                self._attempt(self._pending.hurry)
+                self._attempt(self._pending.shorten_waits)
                 for gate in self._tenant_gates.values():
-                    gate.hurry()
-                self._rows_gate.hurry()
+                    gate.shorten_waits()
+                self._rows_gate.shorten_waits()
             if self._attempt(self._turn):
                 continue
             if self._deadline is not None and self._is_over(self._deadline):
@@ -246,7 +246,7 @@ class Uploader:
         try:
             yield
         except UnreachableError as error:
-            gate = self._tenant_gates.setdefault(tenant, Gate(self._pace, time.monotonic))
+            gate = self._tenant_gates.setdefault(tenant, RetryGate(self._pace, time.monotonic))
             gate.failed(error)
             raise
 
@@ -268,7 +268,7 @@ class Uploader:
             yield number, self._put(record, number, of(record), tensors.content(found, name))
 
     def _put(
-        self, record: Mapping[str, Any], number: int, whose: tuple[str, str], content: Content
+        self, record: Mapping[str, Any], number: int, whose: tuple[str, str], content: BlobContent
     ) -> str:
         span_id, some_id = (_text(record.get(name)) for name in ("span_id", "id"))
         names = (*whose, span_id or "none", some_id or f"record-{number}")

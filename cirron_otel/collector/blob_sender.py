@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..blob import open_store
-from ..blob.pending import Pending
+from ..blob.pending import PendingUploads
 from ..blob.target import BlobTarget
 from ..blob.uploader import Uploader
 from ..exporter.blobs import local_blobs
@@ -50,7 +50,7 @@ class BlobSender:
         # Another database has rows of its own, which are to say where the objects are, too.
         key = digest("uploads", place.key, "" if url is None else parse_url(url).key)[:8].hex()
         make_state(paths.state)
-        self._pending = Pending(paths.state / f"uploads-{key}.sqlite", time.monotonic)
+        self._pending = PendingUploads(paths.state / f"uploads-{key}.sqlite", time.monotonic)
         if self._pending.was_damaged:
             self._pending.add(_named(paths))
         rows = None if url is None else self._rows

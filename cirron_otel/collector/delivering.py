@@ -9,17 +9,17 @@ from ..exporter.delivery import Delivery
 from ..spool.owner import NONE
 from ..spool.paths import SpoolPaths
 from .counting import Counting, counted_letters
-from .feeding import MOST_NAMES, Feed, Oldest, Standing, Unsent, unsent
+from .feeding import MOST_NAMES, BatchFeed, DeliveryProgress, OldestUnsent, UnsentBatches, unsent
 from .metrics import BLOBS, Registry
 
 
-class Nobodys:
+class NoOwner:
     """The owner of batches whose writer has no process here: all that a collector stores."""
 
     prefix = NONE
 
 
-class Delivering:
+class TargetSender:
     """Brings the spool's batches to one target; for one thread."""
 
     def __init__(
@@ -36,15 +36,15 @@ class Delivering:
         `max_bytes` is the spool's cap.
         """
         self.name = name
-        nobodys: Any = Nobodys()
+        nobodys: Any = NoOwner()
         counted: Any = Counting(target, registry, name) if name else target
         shown = target.key, target.shown
         letters = counted_letters(paths, shown, max_bytes, registry, name or BLOBS)
         self.delivery = Delivery(paths, nobodys, counted, most_names=MOST_NAMES, letters=letters)
         names = unsent(paths, target)
-        self._feed = Feed(self.delivery, names)
-        self._unsent = Unsent(paths, target.key)
-        self._oldest = Oldest(paths, self._unsent, names)
+        self._feed = BatchFeed(self.delivery, names)
+        self._unsent = UnsentBatches(paths, target.key)
+        self._oldest = OldestUnsent(paths, self._unsent, names)
         self.delivery.start()
         self._feed.pump()
 
@@ -69,14 +69,14 @@ class Delivering:
         """Return whether a batch is still to be sent.
 
         The caller needs the batch's room in the spool, so a batch that the target keeps refusing
-        is given up sooner; see `Schedule.press`.
+        is given up sooner; see `Schedule.request_room`.
         """
         is_lacking = self._unsent.lacks(name)
         if is_lacking:
-            self.delivery.press()
+            self.delivery.request_room()
         return is_lacking
 
-    def standing(self) -> Standing:
+    def standing(self) -> DeliveryProgress:
         """Where it stands."""
         self._feed.pump()
         told = self.delivery.stats()
@@ -84,4 +84,4 @@ class Delivering:
         if not waiting:
             self._oldest.clear()
         age_s = self._oldest.age_s()
-        return Standing(waiting, age_s, int(told["evicted"]))
+        return DeliveryProgress(waiting, age_s, int(told["evicted"]))

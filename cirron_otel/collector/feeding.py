@@ -30,7 +30,7 @@ _LOOK_SHARE = 100.0
 """Counting takes at most a hundredth of the time."""
 
 
-class Feed:
+class BatchFeed:
     """Gives batches to a delivery as fast as it takes them; for one thread."""
 
     def __init__(self, delivery: Delivery, names: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
         return ledger.lacking_of(NONE, names)
 
 
-class Standing(NamedTuple):
+class DeliveryProgress(NamedTuple):
     """The progress of the delivery to one target."""
 
     waiting: int
@@ -85,7 +85,7 @@ class Standing(NamedTuple):
     """Batches that left the spool before they were sent."""
 
 
-class Unsent:
+class UnsentBatches:
     """The batches that a target lacks by its cursors; counted only now and then, for it is slow."""
 
     def __init__(self, paths: SpoolPaths, key: str) -> None:
@@ -93,7 +93,7 @@ class Unsent:
         self._look_at = 0.0
         self._found: tuple[int, float | None] = 0, None
 
-    def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> Standing:
+    def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> DeliveryProgress:
         """Return how many there are and the age of the oldest; the result may be some seconds old.
 
         `left` returns the batches that the target may lack, or None if that is not known; then the
@@ -106,7 +106,7 @@ class Unsent:
             now = time.monotonic()
             self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
         waiting, since = self._found
-        return Standing(waiting, 0.0 if since is None else max(time.time() - since, 0.0))
+        return DeliveryProgress(waiting, 0.0 if since is None else max(time.time() - since, 0.0))
 
     def count(self) -> int:
         """Read the directory and return how many batches the target lacks now."""
@@ -137,13 +137,13 @@ class Unsent:
         return len(left), None
 
 
-class Oldest:
+class OldestUnsent:
     """The age of the oldest batch that a target lacks, of those that a delivery was given.
 
     The names of delivered batches are dropped even while the oldest one stays undelivered.
     """
 
-    def __init__(self, paths: SpoolPaths, unsent: Unsent, names: Iterable[str]) -> None:
+    def __init__(self, paths: SpoolPaths, unsent: UnsentBatches, names: Iterable[str]) -> None:
         """`names` are the batches that wait when the delivery starts, in order."""
         self._paths, self._unsent = paths, unsent
         self._names = deque(names)

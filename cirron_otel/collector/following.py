@@ -14,7 +14,7 @@ from ..exporter.config import OtlpConfig, default_service_name, target_key
 from ..exporter.errors import PushError, StoppedError
 from ..pipeline.export_stats import ExportStats
 from ..pipeline.follow import Follower
-from ..pipeline.follow_work import MakeTarget, Terms
+from ..pipeline.follow_work import FollowOptions, MakeTarget
 from ..pipeline.indexed import IndexedTarget
 from ..spool.directories import make_private
 from ..spool.findings import Finding
@@ -22,9 +22,9 @@ from ..spool.paths import SpoolPaths
 from ..translator.encode import SEGMENTED, Options
 from .counting import Counting, counted_letters
 from .exporter_options import OtlpExporter
-from .feeding import Standing, Unsent
+from .feeding import DeliveryProgress, UnsentBatches
 from .metrics import Registry
-from .passing import HeadersOf, PassingOtlp
+from .passing import ForwardingOtlpTarget, HeadersOf
 from .targets import name_of
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class _SenderStats(ExportStats):
             self.unreadable.add(finding.name)
 
 
-class Following:
+class OtlpSender:
     """It follows the spool, for it may have to find out whose sessions spans are."""
 
     def __init__(
@@ -66,10 +66,12 @@ class Following:
         self.name, self._registry = name_of(exporter), registry
         self._make: MakeTarget = IndexedTarget
         if exporter.headers_from:
-            self._make = partial(PassingOtlp, names=exporter.headers_from, headers_of=headers_of)
+            self._make = partial(
+                ForwardingOtlpTarget, names=exporter.headers_from, headers_of=headers_of
+            )
         target = target_key(config), config.shown_endpoint
         self._letters = counted_letters(paths, target, max_bytes, registry, self.name)
-        self._unsent = Unsent(paths, target_key(config))
+        self._unsent = UnsentBatches(paths, target_key(config))
         self._at_work: Follower | None = None
         self._stop = threading.Event()
         self._stats = _SenderStats(config.shown_endpoint)
@@ -85,7 +87,7 @@ class Following:
             self._stats,
             stop=self._stop,
             say=_say,
-            terms=Terms(
+            terms=FollowOptions(
                 is_noted=True,
                 make_target=self._target,
                 tries_on=True,
@@ -155,15 +157,15 @@ class Following:
         """Return whether a batch is still to be sent; one that cannot be read never is.
 
         The caller needs the batch's room in the spool, so a batch that the target keeps refusing
-        is given up sooner; see `Schedule.press`.
+        is given up sooner; see `Schedule.request_room`.
         """
         if name in self._stats.unreadable or not self._unsent.lacks(name):
             return False
         if (follower := self._at_work) is not None:
-            follower.press()
+            follower.request_room()
         return True
 
-    def standing(self) -> Standing:
+    def standing(self) -> DeliveryProgress:
         """Return how many batches wait, how long the oldest waits, and how many were evicted."""
         return self._unsent.look(self._left)._replace(evicted=self._stats.evicted)
 

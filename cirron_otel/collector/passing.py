@@ -72,7 +72,7 @@ class _Lanes:
         return tuple(each for each in headers if each[0] in self.names)
 
 
-class PassingOtlp(IndexedTarget):
+class ForwardingOtlpTarget(IndexedTarget):
     """An OTLP endpoint that gets the headers of what it gets.
 
     One that came goes before one of the same name in the configuration.
@@ -121,7 +121,7 @@ class PassingOtlp(IndexedTarget):
             pusher.close()
 
 
-class PassingCirron(CirronTarget):
+class ForwardingCirronTarget(CirronTarget):
     """A Cirron endpoint that gets the headers of the batches that it gets."""
 
     tenants: Callable[[], Mapping[str, TenantHeaders]] = staticmethod(dict)
@@ -132,7 +132,7 @@ class PassingCirron(CirronTarget):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take the arguments of CirronTarget."""
         super().__init__(*arguments, **options)
-        self.blobs = PassingBlobs(self, self.blobs)
+        self.blobs = ForwardingBlobs(self, self.blobs)
 
     def pass_on(self, names: Collection[str], headers_of: HeadersOf) -> None:
         """Forward the headers `names`; `headers_of` returns all headers of a batch, by its name."""
@@ -183,12 +183,12 @@ class PassingCirron(CirronTarget):
         return super()._request(method, path, {**passed, **headers}, body, seconds)
 
 
-class PassingBlobs:
+class ForwardingBlobs:
     """A BlobSink that uploads each snapshot file with the headers of its tenant."""
 
     awaits_files = True
 
-    def __init__(self, target: PassingCirron, blobs: BlobSink) -> None:
+    def __init__(self, target: ForwardingCirronTarget, blobs: BlobSink) -> None:
         """`blobs` uploads one file to `target`."""
         self._target, self._blobs = target, blobs
         self._tenants: Mapping[str, TenantHeaders] = {}

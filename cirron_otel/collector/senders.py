@@ -19,9 +19,9 @@ from ..receiver.whose import TenantStore
 from ..spool.paths import SpoolPaths
 from . import metrics as m
 from .counting import DATABASE
-from .delivering import Delivering
+from .delivering import TargetSender
 from .exporter_options import CirronExporter, OtlpExporter
-from .following import Following
+from .following import OtlpSender
 from .metrics import Registry
 from .targets import api_key, cirron_settings, name_of, otlp_config
 from .values import FILE
@@ -41,7 +41,7 @@ _END_S = 2.0
 _GRACE_S = 1.0
 """So long a last try may take to break off what is under way."""
 
-Sender = Delivering | Following
+Sender = TargetSender | OtlpSender
 
 
 class Wanted(NamedTuple):
@@ -75,7 +75,7 @@ class Senders:
             context = storage_context(options.storage.context)
             self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
         self._max_bytes = options.spool.max_bytes
-        self._fixed: list[Delivering] = []
+        self._fixed: list[TargetSender] = []
         self._ready = _prepared(options, owners, registry)
         """Exporters that are to be started."""
         self._running: list[tuple[Wanted, Sender]] = []
@@ -92,8 +92,8 @@ class Senders:
             self._fixed.append(self._delivering(paths, self._blobs.start(paths)))
         self.begin()
 
-    def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> Delivering:
-        return Delivering(paths, target, self._registry, name, self._max_bytes)
+    def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> TargetSender:
+        return TargetSender(paths, target, self._registry, name, self._max_bytes)
 
     def begin(self) -> None:
         """Start the exporters that are to be started."""
@@ -227,10 +227,10 @@ def _starter(
 ) -> Callable[[SpoolPaths], Sender]:
     if isinstance(exporter, OtlpExporter):
         config = otlp_config(exporter, path)
-        return lambda paths: Following(paths, exporter, config, owners.of, registry, max_bytes)
+        return lambda paths: OtlpSender(paths, exporter, config, owners.of, registry, max_bytes)
     make = partial(_cirron, exporter, path, owners)
     make()  # so that what is wrong is found at once
-    return lambda paths: Delivering(paths, make(), registry, name_of(exporter), max_bytes)
+    return lambda paths: TargetSender(paths, make(), registry, name_of(exporter), max_bytes)
 
 
 def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
@@ -260,9 +260,9 @@ def storage_context(context: ContextOptions) -> Any:
 
 
 def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:
-    from .passing import PassingCirron  # noqa: PLC0415 - brings its own
+    from .passing import ForwardingCirronTarget  # noqa: PLC0415 - brings its own
 
-    target = PassingCirron(
+    target = ForwardingCirronTarget(
         exporter.endpoint,
         exporter.ingest_path,
         api_key(exporter),

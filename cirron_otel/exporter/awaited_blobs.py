@@ -1,4 +1,4 @@
-"""Snapshot files that batches name and that are not in the spool yet."""
+"""Snapshot files that batches name but that are not in the spool yet."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 
 class AwaitedBlobs:
-    """When to look for each file again: after 1 s, 2 s and so on, up to every 30 s.
+    """Schedules the next look at each missing file: after 1 s, 2 s and so on, up to every 30 s.
 
-    Only what receives files awaits them: a client sends a batch ahead of its files.
+    Only a process that receives files awaits them: clients send a batch ahead of its files.
     """
 
     def __init__(self, most: int) -> None:
-        """At most so many files are awaited."""
+        """Await at most `most` files."""
         self._most = most
         self._due: dict[BlobKey, float] = {}
         self._waits: dict[BlobKey, float] = {}
-        """The last wait of each file that is awaited, or was taken by `take_due`, s."""
+        """The latest wait of each file that is awaited or was returned by `take_due`, seconds."""
         self._heap: list[tuple[float, BlobKey]] = []
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class AwaitedBlobs:
         return iter(self._due)
 
     def add(self, key: BlobKey, now: float) -> BlobKey | None:
-        """Await a file; return the one that is given up for it, the longest awaited."""
+        """Await a file; above the limit, give up and return the one awaited longest."""
         wait = min(max(2 * self._waits.get(key, 0.0), FIRST_WAIT_S), LONGEST_WAIT_S)
         self._waits[key], self._due[key] = wait, now + wait
         heapq.heappush(self._heap, (now + wait, key))
@@ -45,7 +45,7 @@ class AwaitedBlobs:
         return given_up
 
     def take_due(self, now: float) -> list[BlobKey]:
-        """Return the files to look for again by now, and await them no more."""
+        """Return the files whose next look is due, and stop awaiting them."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
@@ -55,10 +55,10 @@ class AwaitedBlobs:
         return found
 
     def opens(self) -> float:
-        """Return when to look for the next file; infinity if none is awaited."""
+        """Return when the next look is due; infinity if no file is awaited."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def remove(self, key: BlobKey) -> None:
-        """Forget a file: it is sent, or never will be."""
+        """Forget a file that was sent or never will be."""
         self._waits.pop(key, None)
         self._due.pop(key, None)

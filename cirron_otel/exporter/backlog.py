@@ -1,4 +1,4 @@
-"""What one target does not have yet of one owner's batches."""
+"""The batches of one owner that one target still lacks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..spool.paths import SpoolPaths
 from .batch_queue import BatchQueue
 from .batch_target import SealedBatch, lanes_of
 from .blobs import BlobQueue, named_blobs, queue_path
-from .pace import Pace
+from .pace import RetryPolicy
 from .schedule import Schedule
 
 MOST_NAMES = 10_000
-"""Batches that are remembered by name; what is more is found again in the directory."""
+"""The most batches that are queued by name. The directory is scanned again for any others."""
 
 
 BlobsOf = Callable[[str, bytes], list[BlobKey]]
@@ -32,7 +32,7 @@ BlobsOf = Callable[[str, bytes], list[BlobKey]]
 class Backlog:
     """An owner's unacknowledged batches and snapshot files, in order, under the lease to send them.
 
-    For one thread. Nothing but names is kept; the spool has the rest.
+    For one thread. Only names are kept in memory; the content stays in the spool.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Backlog:
         most_names: int,
         letters: DeadLetters,
     ) -> None:
-        """`claim` is how one comes by a backlog."""
+        """Use `claim` instead."""
         self.owner = owner
         self.evicted: list[str] = []
         """Batches that were gone before they could be sent; the caller may clear the list."""
@@ -83,11 +83,11 @@ class Backlog:
         if lease is None:
             return None
         if queue is None:
-            queue = BatchQueue(Schedule(Pace(), time.monotonic), lanes_of(None))
+            queue = BatchQueue(Schedule(RetryPolicy(), time.monotonic), lanes_of(None))
         try:
             letters = letters or DeadLetters(paths, target, target)
             backlog = cls(paths, target, owner, lease, on_trouble, queue, most_names, letters)
-            backlog.cursor.save()  # else the next process does not know whose the batches are
+            backlog.cursor.save()  # without it, the next process cannot find the owner
         except BaseException:
             lease.release()
             raise
@@ -109,7 +109,7 @@ class Backlog:
             return BlobQueue.reset(state, self._target, self.owner), True
 
     def is_held(self) -> bool:
-        """Whether the lease still is ours; it is claimed again where its file was removed."""
+        """Return whether the lease is still held; claim it again if its file was removed."""
         if self._lease.is_held:
             return True
         self._lease.abandon()
@@ -124,11 +124,11 @@ class Backlog:
 
     @property
     def waiting(self) -> int:
-        """Batches that the target does not have, as far as they are known."""
+        """The number of queued batches, including those that are being sent."""
         return len(self._queue)
 
     def names(self) -> set[str]:
-        """Return the batches that wait, including those that are being sent."""
+        """Return the names of the queued batches, including those that are being sent."""
         return self._queue.names()
 
     def has_queued(self, name: str) -> bool:
@@ -140,9 +140,9 @@ class Backlog:
         self._queue.forget(name)
 
     def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
-        """Add batches that are not done; return how many there was no room for.
+        """Queue batches that the target lacks; return how many did not fit.
 
-        `are_first` puts them ahead of the batches that were added already.
+        `are_first` puts them ahead of the batches that are queued already.
         """
         left = 0
         for name in names:
@@ -164,11 +164,11 @@ class Backlog:
         return self._queue.lane(group[0].name)
 
     def scan(self) -> int:
-        """Take up what the directory holds; gives how many there was no room for."""
+        """Queue the owner's batches in the directory; return how many did not fit."""
         return self.take(sorted(owned(self._paths, {self.owner})[self.owner]))
 
     def find_lost_blobs(self, blobs_of: BlobsOf = named_blobs) -> None:
-        """Where the list of snapshot files was damaged: make it anew of what was acknowledged."""
+        """If the list of snapshot files was damaged, rebuild it from the acknowledged batches."""
         if self._are_blobs_lost:
             self._are_blobs_lost = False
             for name in sorted(owned(self._paths, {self.owner})[self.owner]):
@@ -223,9 +223,9 @@ class Backlog:
     def acknowledge(
         self, group: Sequence[SealedBatch], *, with_blobs: bool, blobs_of: BlobsOf = named_blobs
     ) -> None:
-        """Note that the target has a group, and what snapshot files it is to get now.
+        """Record that the target has a group, and queue the snapshot files that its batches name.
 
-        Raises TargetError where that cannot be kept; for this process it is noted all the same.
+        Raises TargetError if the record cannot be written; this process still remembers it.
         """
         for batch in group:
             if with_blobs and self.blobs.add(blobs_of(batch.name, batch.data)):
@@ -238,7 +238,7 @@ class Backlog:
         self._save()
 
     def finish_blob(self, key: BlobKey) -> None:
-        """Note that the target has a snapshot file, or never will. Raises as `acknowledge`."""
+        """Record that a snapshot file was sent or never will be. Raises as `acknowledge` does."""
         self.blobs.finish(key)
         self._are_blobs_unsaved = True
         self._save()
@@ -252,10 +252,10 @@ class Backlog:
         self._is_unsaved = False
 
     def refuse(self, batch: SealedBatch, reason: str) -> None:
-        """Note that the target will never take a batch, and keep it as a dead letter.
+        """Record that the target will never accept a batch, and keep it as a dead letter.
 
-        Raises as `acknowledge`. A batch that cannot be kept waits for another try, and other
-        batches go first.
+        Raises as `acknowledge` does. A batch that cannot be kept waits for another attempt, and
+        other batches go first.
         """
         attempts = self._queue.tries(batch.name) or 1
         try:
@@ -268,19 +268,19 @@ class Backlog:
         self._save()
 
     def put_back(self, group: Sequence[SealedBatch], *, singly: bool = False) -> None:
-        """Let a group wait for its next attempt; with `singly` its batches are sent one by one."""
+        """Return a group to the queue; with `singly`, its batches are sent one by one."""
         for batch in group:
             self._queue.put_back(batch.name, alone=singly)
 
     def remove(self) -> None:
-        """Remove what is kept of an owner that is no more and none of whose batches is left."""
+        """Remove the state of a dead owner that has no batches left."""
         state = self._paths.state
         for path in (queue_path(state, self._target, self.owner), self.cursor.path):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def release(self) -> None:
-        """Let others send it."""
+        """Save the state, and let other processes send the batches."""
         if self._is_unsaved and self._lease.is_held:
             with contextlib.suppress(TargetError):
                 self._save()
@@ -288,5 +288,5 @@ class Backlog:
         self._lease.release()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the lease, which is the parent's."""
+        """In a forked child: drop the lease without releasing it for the parent."""
         self._lease.abandon()

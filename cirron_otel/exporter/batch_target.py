@@ -1,4 +1,4 @@
-"""The seam between deliveries and the places that sealed batches go to."""
+"""The interface between the delivery engine and the destinations of sealed batches."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from ..spool.blobs import BlobKey
 
 
 class SealedBatch(NamedTuple):
-    """A batch as it stands in the spool."""
+    """A batch and its content in the spool."""
 
     name: str
-    """Its file's name."""
+    """The name of its file."""
     data: bytes
 
 
 class Receipt(NamedTuple):
-    """What a target said to batches that it took."""
+    """A target's response to batches that it accepted."""
 
     rejected_spans: int = 0
-    """Of these batches, the spans that it will not take."""
+    """Spans of these batches that the target rejected."""
     message: str = ""
-    """Its words about them, in one line."""
+    """The target's message about them, in one line."""
 
 
 class BlobSink(Protocol):
-    """Where the snapshot files go that batches name."""
+    """The destination of the snapshot files that batches name."""
 
     @property
     def awaits_files(self) -> bool:
-        """Whether a file that is not in the spool may still come: other clients send them."""
+        """Whether a file that is not in the spool may still arrive, from another client."""
 
     def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
         """Return the files below `snapshots/` that a batch names; see `blobs.named_blobs`."""
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Bring the file `key` below `snapshots` on by one part; True when all of it is there.
+        """Upload the next part of the file `key` below `snapshots`; return whether it is complete.
 
-        What is there already is not sent again, whoever sent it. Raises FileNotFoundError where
-        there is no such file, RefusedError where it will never be taken, and UnreachableError.
+        Parts that the target has already are not sent again, whoever sent them. Raises
+        FileNotFoundError if there is no such file, RefusedError if the target will never accept it,
+        and UnreachableError.
         """
 
 
@@ -49,7 +50,7 @@ class Sender(Protocol):
 
     @property
     def key(self) -> str:
-        """The name of this target in cursors and leases, unique to it and without secrets."""
+        """The target's unique name in cursors and leases, without secrets."""
 
     @property
     def shown(self) -> str:
@@ -57,7 +58,7 @@ class Sender(Protocol):
 
     @property
     def request_bytes(self) -> int:
-        """Bytes of batches that one call of `send` may have; 0 if it takes one batch at a time."""
+        """The most bytes of batches in one call of `send`; 0 if it takes one batch at a time."""
 
     @property
     def blobs(self) -> BlobSink | None:
@@ -75,22 +76,22 @@ class Sender(Protocol):
 class BatchTarget(Sender, Protocol):
     """A destination of sealed batches. One thread uses it; any thread may call `interrupt`.
 
-    A target may have a method `lane_of`, which returns the lane of a batch by its name. A lane has
-    batches that the target treats the same, such as those of one tenant, and its failures delay no
-    other lane. `send` is called with batches of one lane.
+    A target may have a method `lane_of`, which returns the lane of a batch by its name. A lane
+    consists of batches that the target treats the same, such as those of one tenant, and its
+    failures delay no other lane. `send` is called with batches of one lane.
 
-    Batches are sent at least once: if the answer to a request is lost, its batches are sent again
+    Batches are sent at least once: if the response to a request is lost, its batches are sent again
     with the same ids.
     """
 
     def interrupt(self) -> None:
-        """End what `send` or `upload` are about, as far as that can be done, and what follows."""
+        """Cancel the `send` or `upload` in progress, if possible, and refuse all later ones."""
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
 
     def abandon(self) -> None:
-        """In a forked child: let go of the connections without a word to the server."""
+        """In a forked child: drop the parent's connections, and send nothing to the server."""
 
 
 def lanes_of(target: object) -> Callable[[str], str]:

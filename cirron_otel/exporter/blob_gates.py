@@ -1,4 +1,4 @@
-"""When the next snapshot file may be tried."""
+"""Retry times of snapshot files."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterable
 
 from ..spool.blobs import BlobKey, tenant_of_directory
 from .blobs import BlobQueue
-from .pace import Failure, Gate, Pace, kind_of
+from .pace import FailureKind, RetryGate, RetryPolicy, kind_of
 
 _ALWAYS = float("-inf")
 
 
 class BlobGates:
-    """A gate for the target, and one for each tenant with a failed upload; for one thread.
+    """A retry gate for the target, and one for each tenant with a failed upload; for one thread.
 
-    A failed upload delays the other files of its tenant. It delays all files if the target gave no
-    answer.
+    A failed upload delays the other files of its tenant. It delays all files if the target did not
+    respond.
     """
 
-    def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
-        """All are open. `clock` gives seconds."""
+    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
+        """Create it with all gates open. `clock` returns seconds."""
         self._pace, self._clock = pace, clock
-        self._target = Gate(pace, clock)
-        self._tenants: dict[str, Gate] = {}
+        self._target = RetryGate(pace, clock)
+        self._tenants: dict[str, RetryGate] = {}
 
     def first(self, queue: BlobQueue) -> BlobKey | None:
         """Return the first file of a queue that may be tried now; None if there is none."""
@@ -44,22 +44,22 @@ class BlobGates:
         return min(times, default=float("inf"))
 
     def passed(self, key: BlobKey) -> None:
-        """Note that the target answered an upload with success, or refused it permanently."""
+        """Record that the target accepted an upload, or refused it permanently."""
         self._target.passed()
         self._tenants.pop(tenant_of_directory(key.directory), None)
 
     def failed(self, key: BlobKey, error: Exception) -> None:
         """Delay the files that the failure is evidence against."""
-        if kind_of(error) is Failure.NO_ANSWER:
+        if kind_of(error) is FailureKind.NO_ANSWER:
             self._target.failed(error)
             return
         tenant = tenant_of_directory(key.directory)
-        self._tenants.setdefault(tenant, Gate(self._pace, self._clock)).failed(error)
+        self._tenants.setdefault(tenant, RetryGate(self._pace, self._clock)).failed(error)
 
-    def hurry(self) -> None:
-        """Wait no longer than the target asked to: the end is near."""
+    def shorten_waits(self) -> None:
+        """Wait no longer than the target asked for, because the process is about to end."""
         for gate in (self._target, *self._tenants.values()):
-            gate.hurry()
+            gate.shorten_waits()
 
     def _opens_for(self, tenant: str) -> float:
         gate = self._tenants.get(tenant)

@@ -1,7 +1,7 @@
-"""Snapshot files on their way to a target: which are to go, and which are there.
+"""Snapshot files that a target is to receive, and those that it has.
 
-They go behind the batch that names them, on the thread of the delivery, part by part; what is to go
-outlives the process in `state/blobs-<target>-<owner>.json`.
+A file is sent after the batch that names it, by the same delivery, part by part. The list of files
+to send survives the process in `state/blobs-<target>-<owner>.json`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .awaited_blobs import AwaitedBlobs
 from .errors import RefusedError
 
 _KEPT = 10_000
-"""Files kept as done, the newest: batches may name a file that went with another."""
+"""The most finished files that are remembered: several batches may name the same file."""
 _AWAITED = 10_000
-"""Files awaited at most, the newest: some clients never send the files that their batches name."""
+"""The most files that are awaited: some clients never send the files that their batches name."""
 
 
 class _Snapshot(msgspec.Struct):
@@ -41,10 +41,10 @@ _batch_decoder = msgspec.json.Decoder(_Batch)
 
 
 def local_blobs(data: bytes) -> list[BlobKey]:
-    """The files below `snapshots/` that the batch in `data` names by `file://` URIs, in order.
+    """Return the files below `snapshots/` that a batch names by `file://` URIs, in order.
 
-    A URI with another scheme says where a file is already. Nothing outside that directory is ever
-    named, whatever stands in the batch: of a path only its last two parts count.
+    A URI with another scheme refers to a file that was sent already. No file outside that directory
+    is ever named, whatever the batch contains: only the last two parts of a path count.
     """
     if b"blob_uri" not in data:
         return []
@@ -52,12 +52,12 @@ def local_blobs(data: bytes) -> list[BlobKey]:
         uris = [each.blob_uri for each in _batch_decoder.decode(data).snapshots]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         uris = _uris(data)
-    keys = (blob_key(uri, "", "") for uri in uris if uri)  # of a remote URI, that gives None
+    keys = (blob_key(uri, "", "") for uri in uris if uri)  # None for a remote URI
     return list(dict.fromkeys(key for key in keys if key is not None))
 
 
 def _uris(data: bytes) -> list[str | None]:
-    """The same of JSON that says more than strict decoders take, a lone surrogate for example."""
+    """Return the URIs of JSON that strict decoders reject, such as JSON with a lone surrogate."""
     try:
         batch = exactjson.loads(data)
     except (InputError, RecursionError):
@@ -79,9 +79,10 @@ def named_blobs(name: str, data: bytes) -> list[BlobKey]:
 
 @contextlib.contextmanager
 def open_blob(snapshots: Path, key: BlobKey) -> Iterator[BinaryIO]:
-    """The file of `key`, open. Raises FileNotFoundError; RefusedError where a link leads there.
+    """Open the file `key` below `snapshots`.
 
-    Raises OSError where it cannot be read.
+    Raises FileNotFoundError, RefusedError if it is a link or not a regular file, and OSError if
+    reading fails.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -116,13 +117,13 @@ _told_decoder = msgspec.json.Decoder(_Told)
 
 
 class BlobQueue:
-    """The snapshot files that a target is to get of one owner's batches; `save` makes it last.
+    """The snapshot files of one owner's batches that a target is to receive; `save` persists it.
 
-    Only who holds the lease of (target, owner) may use it.
+    Only the holder of the lease of (target, owner) may use it.
     """
 
     def __init__(self, state: Path, target: str, owner: str) -> None:
-        """Read what is kept. Raises InputError where that is damaged: see `reset`."""
+        """Read the saved queue. Raises InputError if it is damaged; see `reset`."""
         self.path = queue_path(state, target, owner)
         self._pending: dict[BlobKey, None] = {}
         self._done: dict[BlobKey, None] = {}
@@ -141,12 +142,12 @@ class BlobQueue:
 
     @classmethod
     def reset(cls, state: Path, target: str, owner: str) -> BlobQueue:
-        """Set a damaged file aside as `.bad` and begin anew. Raises TargetError."""
+        """Rename a damaged file to `.bad` and return an empty queue. Raises TargetError."""
         set_aside(queue_path(state, target, owner))
         return cls(state, target, owner)
 
     def __len__(self) -> int:
-        """Return how many files are to go; awaited ones do not count."""
+        """Return how many files are to be sent; awaited ones do not count."""
         return len(self._pending)
 
     def __iter__(self) -> Iterator[BlobKey]:
@@ -154,44 +155,44 @@ class BlobQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file is to go, and none is awaited."""
+        """Whether no file is to be sent or awaited."""
         return not (self._pending or len(self._awaited))
 
     def add(self, keys: Iterable[BlobKey]) -> bool:
-        """Take up files that are neither done nor waiting nor awaited; False if there were none."""
+        """Add the files that are new to the queue; return whether there were any."""
         known = (self._done, self._pending, self._awaited)
         new = [key for key in keys if not any(key in each for each in known)]
         self._pending.update(dict.fromkeys(new))
         return bool(new)
 
     def first(self) -> BlobKey:
-        """The file whose turn it is."""
+        """Return the next file."""
         return next(iter(self._pending))
 
     def put_back(self, key: BlobKey) -> None:
-        """Let the others go first."""
+        """Move a file to the end of the queue."""
         if key in self._pending:
             del self._pending[key]
             self._pending[key] = None
 
     def await_file(self, key: BlobKey, now: float) -> BlobKey | None:
-        """Look for a file again later: it is not in the spool yet.
+        """Look for a file again later, because it is not in the spool yet.
 
-        Return the file that is given up for it, because too many are awaited; mostly None.
+        Returns the file that is given up instead if too many are awaited, else None.
         """
         self._pending.pop(key, None)
         return self._awaited.add(key, now)
 
-    def look_again(self, now: float) -> None:
-        """Let those awaited files go that are to be looked for by now."""
+    def rescan(self, now: float) -> None:
+        """Queue the awaited files whose next look is due by `now`."""
         self._pending.update(dict.fromkeys(self._awaited.take_due(now)))
 
-    def looks_again(self) -> float:
-        """Return when to call `look_again`; infinity if no file is awaited."""
+    def rescan_at(self) -> float:
+        """Return when to call `rescan`; infinity if no file is awaited."""
         return self._awaited.opens()
 
     def finish(self, key: BlobKey) -> None:
-        """Note that a file is there, or will never be."""
+        """Record that the target has a file, or never will."""
         self._pending.pop(key, None)
         self._awaited.remove(key)
         self._done[key] = None
@@ -199,11 +200,11 @@ class BlobQueue:
             del self._done[next(iter(self._done))]
 
     def save(self) -> None:
-        """Write it. Raises TargetError where it cannot be written."""
+        """Write the queue to its file. Raises TargetError if that fails."""
         pending = [*self._pending, *self._awaited]
         replace_file(self.path, msgspec.json.encode(_Told(1, pending, list(self._done))))
 
 
 def queue_path(state: Path, target: str, owner: str) -> Path:
-    """The file of a queue."""
+    """Return the path of the file in which a queue is saved."""
     return state / f"blobs-{digest('cursor', target)[:8].hex()}-{owner}.json"

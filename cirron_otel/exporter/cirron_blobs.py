@@ -28,7 +28,7 @@ _ELSEWHERE = frozenset((409, 416))
 _NUMBER = re.compile(r"\d{1,18}")
 
 
-class Request(Protocol):
+class SendRequest(Protocol):
     """One request to the platform; `path` follows its endpoint. Raises as BatchTarget.send."""
 
     def __call__(
@@ -42,7 +42,7 @@ class Request(Protocol):
         """Give the answer, whatever its status."""
 
 
-Judge = Callable[[HttpAnswer], NoReturn]
+RaiseForAnswer = Callable[[HttpAnswer], NoReturn]
 """Raises what an answer that is no success means."""
 
 
@@ -51,7 +51,7 @@ class CirronBlobs:
 
     awaits_files = False
 
-    def __init__(self, request: Request, judge: Judge, ingest_path: str) -> None:
+    def __init__(self, request: SendRequest, judge: RaiseForAnswer, ingest_path: str) -> None:
         """Nothing is asked yet."""
         self._request, self._judge = request, judge
         self._base = f"{ingest_path}/blobs"

@@ -22,8 +22,8 @@ from .backlog import MOST_NAMES, Backlog
 from .batch_target import BatchTarget, SealedBatch
 from .engine import DeliveryEngine
 from .errors import StoppedError
-from .leftovers import Leftovers
-from .pace import Gate, Pace
+from .leftovers import OrphanedBacklogs
+from .pace import RetryGate, RetryPolicy
 from .tally import DeliveryStats
 
 _GRACE_S = 0.5
@@ -44,7 +44,7 @@ class Delivery(DeliveryEngine):
         owner: Owner,
         target: BatchTarget,
         *,
-        pace: Pace | None = None,
+        pace: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
@@ -77,8 +77,8 @@ class Delivery(DeliveryEngine):
         self._is_stopped = False
         self._deadline: float | None = None
         """When `finish` gives up; None before it is called."""
-        self._leftovers = Leftovers(paths, target.key, owner.prefix, self)
-        self._own_gate = Gate(self._pace, clock)
+        self._leftovers = OrphanedBacklogs(paths, target.key, owner.prefix, self)
+        self._own_gate = RetryGate(self._pace, clock)
         """Closed for a while after a local error, such as a full disk."""
         self._sweep_at = clock()
         self._thread = threading.Thread(
@@ -107,20 +107,20 @@ class Delivery(DeliveryEngine):
             if self._is_idle:
                 self._changed.notify_all()
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Look for batches of dead owners now, because a recovery has written some."""
         with self._changed:
             self._leftovers.are_more = True
             self._sweep_at = self._clock()
             self._changed.notify_all()
 
-    def press(self) -> None:
-        """Request room in the spool, from any thread; see `Schedule.press`."""
-        super().press()
+    def request_room(self) -> None:
+        """Request room in the spool, from any thread; see `Schedule.request_room`."""
+        super().request_room()
         with self._changed:
             self._changed.notify_all()
 
-    def hurry(self, timeout: float) -> None:
+    def request_flush(self, timeout: float) -> None:
         """Announce that `finish` follows, and give up in `timeout` seconds; do not wait."""
         if os.getpid() == self._pid:
             with self._changed:
@@ -136,7 +136,7 @@ class Delivery(DeliveryEngine):
         """
         if os.getpid() != self._pid:
             return False
-        self.hurry(timeout)
+        self.request_flush(timeout)
         if self._thread.is_alive():
             self._thread.join(timeout)
             if self._thread.is_alive():
@@ -225,7 +225,7 @@ class Delivery(DeliveryEngine):
         if self._target.blobs is not None:
             for backlog in self._backlogs():
                 if self._deadline is None:
-                    backlog.blobs.look_again(self._clock())
+                    backlog.blobs.rescan(self._clock())
                 if self.upload_part(backlog):
                     self._settle(backlog)
                     return True
@@ -306,11 +306,11 @@ class Delivery(DeliveryEngine):
             return self._is_stopped
         if not self._is_flushing:
             self._is_flushing = self._is_scan_due = True  # some batch may never have been notified
-            self._own_gate.hurry()
-            self._schedule.hurry()
-            self._blob_gates.hurry()
+            self._own_gate.shorten_waits()
+            self._schedule.shorten_waits()
+            self._blob_gates.shorten_waits()
             for backlog in self._backlogs():
-                backlog.blobs.look_again(float("inf"))
+                backlog.blobs.rescan(float("inf"))
         if self._is_own_done() or self._clock() >= self._deadline:
             return True
         return self._next() > self._deadline
@@ -334,7 +334,7 @@ class Delivery(DeliveryEngine):
             queues = [backlog.blobs for backlog in backlogs]
             times.append(self._blob_gates.opens(queues))
             if self._deadline is None:
-                times += [queue.looks_again() for queue in queues]
+                times += [queue.rescan_at() for queue in queues]
         if own is None or self._deadline is None:
             times.append(self._sweep_at)
         if own is not None and self._deadline is None:

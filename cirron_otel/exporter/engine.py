@@ -26,12 +26,12 @@ from .batch_target import Receipt, SealedBatch, Sender, lanes_of
 from .blob_gates import BlobGates
 from .blobs import named_blobs
 from .errors import RefusedError, StoppedError
-from .pace import Failure, Pace, kind_of
+from .pace import FailureKind, RetryPolicy, kind_of
 from .resubmission import Resubmission
 from .schedule import Schedule
 from .tally import DeliveryStats
 
-_ABOUT_THE_REQUEST = (Failure.SERVER_FAULT, Failure.FINAL, Failure.UNAUTHORIZED)
+_ABOUT_THE_REQUEST = (FailureKind.SERVER_FAULT, FailureKind.FINAL, FailureKind.UNAUTHORIZED)
 
 
 class _Result(NamedTuple):
@@ -58,7 +58,7 @@ class DeliveryEngine:
         target: Sender,
         stats: DeliveryStats,
         *,
-        pace: Pace | None = None,
+        pace: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
@@ -71,7 +71,7 @@ class DeliveryEngine:
         self.backlogs: dict[str, Backlog] = {}
         """The claimed backlogs, by owner. Other threads may copy the dict."""
         self._paths, self._target, self._stats = paths, target, stats
-        self._pace, self._clock, self._most_names = pace or Pace(), clock, most_names
+        self._pace, self._clock, self._most_names = pace or RetryPolicy(), clock, most_names
         self._schedule = Schedule(self._pace, clock)
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
         self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
@@ -137,9 +137,9 @@ class DeliveryEngine:
 
     # --- group, send, acknowledge or retry ------------------------------------------------------
 
-    def press(self) -> None:
-        """Request room in the spool, from any thread; see `Schedule.press`."""
-        self._schedule.press()
+    def request_room(self) -> None:
+        """Request room in the spool, from any thread; see `Schedule.request_room`."""
+        self._schedule.request_room()
 
     def send_group(self, backlog: Backlog) -> bool:
         """Send the next group of a backlog; return whether there was one, or the lease was lost.

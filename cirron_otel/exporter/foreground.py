@@ -14,7 +14,7 @@ from .backlog import Backlog
 from .batch_target import Receipt, SealedBatch, Sender
 from .engine import DeliveryEngine
 from .errors import MisconfiguredError, StoppedError, UnreachableError
-from .pace import Backoff, Pace
+from .pace import Backoff, RetryPolicy
 from .tally import DeliveryStats
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ForegroundDelivery(DeliveryEngine):
         receives messages for the user, and `on_failure` the failures that are retried. `letters`
         are the dead letters of the target.
         """
-        pace = Pace(backoff or Backoff())
+        pace = RetryPolicy(backoff or Backoff())
         super().__init__(paths, target, stats, pace=pace, most_names=_MOST_NAMES, letters=letters)
         self.lost: set[str] = set()
         """Batches that were queued when another process took their lease; the caller clears it."""

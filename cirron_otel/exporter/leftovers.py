@@ -12,7 +12,7 @@ _MOST_CLAIMED = 4
 """Dead owners whose batches are claimed at once; each may take MOST_NAMES of memory."""
 
 
-class Leftovers:
+class OrphanedBacklogs:
     """The backlogs that a delivery claimed of dead owners; the delivery sends them.
 
     For the delivery's thread, but any thread may set `are_more` and read `claimed`.

@@ -30,7 +30,7 @@ _LOGGERS = (
     # It writes headers that it cannot read, secrets included.
     "opentelemetry.util.re",
 )
-"""Where they log what `Exporter` says itself, once."""
+"""Where they log what `OtlpMetricExporter` says itself, once."""
 _NOT_TAKEN = frozenset({404, 405, 501})
 """HTTP's ways to say that there is no such service; gRPC's is UNIMPLEMENTED."""
 _MOST_HEARD = 16
@@ -39,7 +39,7 @@ Told = Callable[[str, bool], None]
 """Told of a failure: what happened, and whether the endpoint takes no metrics at all."""
 
 
-class Exporter(MetricExporter):
+class OtlpMetricExporter(MetricExporter):
     """The stock exporter behind a count of what became of each export. Its methods raise nothing
     that the stock one raises.
     """

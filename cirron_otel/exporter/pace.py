@@ -32,7 +32,7 @@ _random = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RetryPolicy:
     """How often a delivery tries, in seconds."""
 
     backoff: Backoff = field(default_factory=Backoff)
@@ -43,10 +43,10 @@ class Pace:
     """Between looks at what dead owners left."""
 
 
-class Gate:
+class RetryGate:
     """When the next attempt may be made, by the clock that it was given."""
 
-    def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
+    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
         """It is open."""
         self._pace, self._clock = pace, clock
         self._failures = 0
@@ -77,7 +77,7 @@ class Gate:
             self._asked_until = now + asked
         self.opens = now + wait
 
-    def hurry(self) -> None:
+    def shorten_waits(self) -> None:
         """Wait no longer than the target asked to, and begin with short waits again."""
         self._failures = 0
         self.opens = min(self.opens, self._asked_until)
@@ -93,7 +93,7 @@ _FINAL = re.compile(
 )
 
 
-class Failure(Enum):
+class FailureKind(Enum):
     """The kinds of failures, by what they are evidence of."""
 
     NO_ANSWER = auto()
@@ -108,27 +108,27 @@ class Failure(Enum):
     """A fault of the server, perhaps caused by the batch."""
 
 
-def kind_of(error: Exception) -> Failure:
+def kind_of(error: Exception) -> FailureKind:
     """Classify a failure of an attempt that is not a RefusedError."""
     status = error.status if isinstance(error, PushError) else None
     if status is None:
-        return Failure.SERVER_FAULT
+        return FailureKind.SERVER_FAULT
     for pattern, kind in (
-        (_NO_ANSWER, Failure.NO_ANSWER),
-        (_RATE_LIMIT, Failure.RATE_LIMIT),
-        (_UNAUTHORIZED, Failure.UNAUTHORIZED),
-        (_FINAL, Failure.FINAL),
+        (_NO_ANSWER, FailureKind.NO_ANSWER),
+        (_RATE_LIMIT, FailureKind.RATE_LIMIT),
+        (_UNAUTHORIZED, FailureKind.UNAUTHORIZED),
+        (_FINAL, FailureKind.FINAL),
     ):
         if pattern.fullmatch(status):
             return kind
-    return Failure.SERVER_FAULT
+    return FailureKind.SERVER_FAULT
 
 
-OF_TARGET = (Failure.NO_ANSWER, Failure.SERVER_FAULT)
+OF_TARGET = (FailureKind.NO_ANSWER, FailureKind.SERVER_FAULT)
 """Kinds of failures that may concern the whole target."""
 
 
-def wait_after(pace: Pace, failures: int, error: Exception) -> float:
+def wait_after(pace: RetryPolicy, failures: int, error: Exception) -> float:
     """Return how long to wait after an error that follows `failures` others, seconds."""
     wait = pace.backoff.wait(failures)
     if isinstance(error, MisconfiguredError):  # grows faster, to a longer limit

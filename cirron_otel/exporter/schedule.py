@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .errors import PushError
-from .pace import OF_TARGET, Failure, Pace, kind_of, wait_after
+from .pace import OF_TARGET, FailureKind, RetryPolicy, kind_of, wait_after
 
 _LANE_PROBES = 3
 """Batches of one lane that fail in a row before the lane waits."""
@@ -28,7 +28,7 @@ _MOST_LANES = 10_000
 """Lanes that are remembered although none of their batches waits."""
 _PRESSED_S = 10.0
 """The time for which a request for room lasts, seconds."""
-_PATIENCE_S = {Failure.UNAUTHORIZED: 600.0, Failure.FINAL: 60.0}
+_PATIENCE_S = {FailureKind.UNAUTHORIZED: 600.0, FailureKind.FINAL: 60.0}
 """A lane that fails in this way for this long, while others are accepted, is given up."""
 _ANY_LATER_TIME = float("-inf")
 
@@ -36,7 +36,7 @@ _ANY_LATER_TIME = float("-inf")
 class _Level:
     """The times at which attempts may be made at a lane, or at the target."""
 
-    def __init__(self, pace: Pace, probes: int) -> None:
+    def __init__(self, pace: RetryPolicy, probes: int) -> None:
         self._pace, self._probes = pace, probes
         self._streak = 0
         """Failures in a row, each of a batch or lane that had not failed before."""
@@ -83,7 +83,7 @@ class _Level:
             self._asked_until = now + asked
         self.opens = now + wait
 
-    def hurry(self) -> None:
+    def shorten_waits(self) -> None:
         self._streak = 0
         self._closings = min(self._closings, 1)
         self.opens = min(self.opens, self._asked_until)
@@ -107,7 +107,7 @@ class _Tries:
 
 
 class _Lane(_Level):
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: RetryPolicy) -> None:
         super().__init__(pace, _LANE_PROBES)
         self.passes = 0
         """Requests that were accepted since this object was made."""
@@ -115,7 +115,7 @@ class _Lane(_Level):
         """Batches that failed and are still to be sent."""
         self.grouped = 0
         """Those of them that failed in a group."""
-        self.kind = Failure.NO_ANSWER
+        self.kind = FailureKind.NO_ANSWER
         """The kind of the latest failure."""
         self.failing_since: float | None = None
         """The time of the first failure since the last success."""
@@ -129,7 +129,7 @@ class Schedule:
     Its size is bounded by the number of batches that failed and still wait.
     """
 
-    def __init__(self, pace: Pace, clock: Callable[[], float]) -> None:
+    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
         """Create it with all lanes open. `clock` returns seconds, and never goes back."""
         self._pace, self.clock = pace, clock
         self._target = _Level(pace, _TARGET_PROBES)
@@ -145,7 +145,7 @@ class Schedule:
         self.releases = 0
         """Raised whenever batches that were held back may be tried at once."""
 
-    def press(self) -> None:
+    def request_room(self) -> None:
         """Request room in the spool, from any thread.
 
         A lane that fails while others are accepted is given up then: a full spool would stop all
@@ -266,7 +266,7 @@ class Schedule:
             self._note(name, lane, found, opens, is_group=len(names) > 1)
         if len(names) == 1 and self._is_hopeless(names[0], found, now):
             return True
-        found.failed(now, error, is_new=is_new, closes=kind is Failure.RATE_LIMIT)
+        found.failed(now, error, is_new=is_new, closes=kind is FailureKind.RATE_LIMIT)
         if kind in OF_TARGET and (is_new_lane or self._target.is_closed):
             self._target.failed(now, error, is_new=is_new_lane, closes=False)
         return False
@@ -299,8 +299,8 @@ class Schedule:
     def _is_hopeless(self, name: str, found: _Lane, now: float) -> bool:
         if self._is_given_up(found, now):
             return True
-        most = _MOST_FINAL_TRIES if found.kind is Failure.FINAL else _MOST_TRIES
-        return found.kind is not Failure.RATE_LIMIT and self._tries[name].blamed >= most
+        most = _MOST_FINAL_TRIES if found.kind is FailureKind.FINAL else _MOST_TRIES
+        return found.kind is not FailureKind.RATE_LIMIT and self._tries[name].blamed >= most
 
     def _is_given_up(self, found: _Lane, now: float) -> bool:
         """Whether a lane is given up, because it fails while others are accepted.
@@ -335,11 +335,11 @@ class Schedule:
             for lane in idle[:-_MOST_LANES]:
                 del self._lanes[lane]
 
-    def hurry(self) -> None:
+    def shorten_waits(self) -> None:
         """Wait only as long as the target asked for, and restart with short waits."""
-        self._target.hurry()
+        self._target.shorten_waits()
         for found in self._lanes.values():
-            found.hurry()
+            found.shorten_waits()
         for tries in self._tries.values():
             tries.opens = _ANY_LATER_TIME
         self.releases += 1

@@ -20,7 +20,7 @@ from ..spool.reader import SpoolReader
 from ..spool.state import unwritable
 from ..translator.encode import SEGMENTED, Options
 from .export_stats import ExportStats
-from .follow_work import Terms, Work
+from .follow_work import FollowOptions, FollowSession
 from .indexed import FollowIndex
 from .listing import Listing
 
@@ -45,18 +45,18 @@ class Follower:
         *,
         stop: threading.Event,
         say: Callable[[str], None],
-        terms: Terms | None = None,
+        terms: FollowOptions | None = None,
     ) -> None:
         """Find the spool; `say` receives messages for the user. Raises InputError."""
         self._reader = SpoolReader(source, on_finding=self._found)
         self._paths = self._reader.paths
         self._config, self._options, self._stats = config, options, stats
-        self._stop, self._say, self._terms = stop, say, terms or Terms()
+        self._stop, self._say, self._terms = stop, say, terms or FollowOptions()
         self._key = target_key(config)
         self._broken: set[str] = set()
         self._listing = Listing(self._reader, is_noted=self._terms.is_noted)
         self._is_said = False
-        self._at_work: Work | None = None
+        self._at_work: FollowSession | None = None
 
     def run(self) -> None:
         """Export until `stop` is set. Raises TargetError and EndpointError."""
@@ -84,10 +84,10 @@ class Follower:
             with lease, self._work() as work:
                 work.round(is_last=True)
 
-    def press(self) -> None:
+    def request_room(self) -> None:
         """Request space in the spool, from any thread; see Schedule."""
         if (work := self._at_work) is not None:
-            work.press()
+            work.request_room()
 
     def unsent(self) -> int:
         """Return how many batches the endpoint lacks."""
@@ -111,7 +111,7 @@ class Follower:
             self._stats.skip(finding)
 
     @contextlib.contextmanager
-    def _work(self) -> Iterator[Work]:
+    def _work(self) -> Iterator[FollowSession]:
         path = self._paths.state / f"follow-{self._key}.sqlite"
         with contextlib.ExitStack() as stack:
             try:
@@ -133,7 +133,7 @@ class Follower:
                 stack.callback(delivery.close)
                 is_segmented = self._options.layout == SEGMENTED
                 stack.callback(self._end_work)
-                self._at_work = Work(
+                self._at_work = FollowSession(
                     self._reader,
                     self._listing,
                     index,

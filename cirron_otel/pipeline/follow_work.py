@@ -37,7 +37,7 @@ MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportStats], IndexedTa
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class FollowOptions:
     """The options of a continuous export."""
 
     undecided_seconds: float = UNDECIDED_SECONDS
@@ -56,7 +56,7 @@ class Terms:
     """The endpoint's dead letters."""
 
 
-class Work:
+class FollowSession:
     """The work of the process that holds the lease to export a spool to one target."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Work:
         delivery: ForegroundDelivery,
         stats: ExportStats,
         broken: set[str],
-        terms: Terms,
+        terms: FollowOptions,
         is_segmented: bool,
     ) -> None:
         self._reader, self._listing = reader, listing
@@ -114,9 +114,9 @@ class Work:
                 self._work_at(owner, names, new, is_read, is_last)
         self._is_begun = True
 
-    def press(self) -> None:
+    def request_room(self) -> None:
         """Request space in the spool, from any thread; see Schedule."""
-        self._delivery.press()
+        self._delivery.request_room()
 
     def left(self) -> list[str] | None:
         """The batches that may be unsent, from any thread; None before they are known."""

@@ -27,7 +27,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from .. import semconv as sc
 from .._version import __version__
 from ..config.exporters import are_metrics_named
-from ..exporter.otlp_metrics import Exporter
+from ..exporter.otlp_metrics import OtlpMetricExporter
 from .clock import wall_now
 from .costs import resident_now
 from .durations import BOUNDS_NS, Lengths, exponential
@@ -62,7 +62,7 @@ class Reader(sdk.PeriodicExportingMetricReader):
     """
 
     def __init__(
-        self, exporter: Exporter, measures: Measures, resource: Callable[[], Resource]
+        self, exporter: OtlpMetricExporter, measures: Measures, resource: Callable[[], Resource]
     ) -> None:
         """`resource` is that of the session: it may become known later than this."""
         super().__init__(exporter, export_interval_millis=math.inf)
@@ -229,7 +229,7 @@ class MetricsPush:
     ) -> None:
         """Raises UsageError where a variable is wrong; MissingExtraError without the extra."""
         self._is_named = are_metrics_named(environ)
-        self._exporter = Exporter(environ, self._failed)
+        self._exporter = OtlpMetricExporter(environ, self._failed)
         self._where = self._exporter.config.shown_endpoint
         aggregation = (self._exporter._preferred_aggregation or {}).get(Histogram)
         self.measures = Measures(

@@ -40,10 +40,10 @@ class Exporter(Protocol):
     def notify(self, name: str) -> None:
         """A batch is in the spool."""
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Batches of dead processes were recovered."""
 
-    def hurry(self, timeout: float) -> None:
+    def request_flush(self, timeout: float) -> None:
         """Say that `finish` comes, with that time from now; it does not wait."""
 
     def finish(self, timeout: float) -> bool:
@@ -152,7 +152,7 @@ class Pipeline:
         is_sending = self.mode == NORMAL
         # All at the same time: an unreachable target does not delay the others.
         for exporter in self.exporters:
-            exporter.hurry(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
+            exporter.request_flush(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
         if self.metrics is not None:
             self.metrics.hurry()
         for exporter in self.exporters:

@@ -43,7 +43,7 @@ def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
             record_error("recovery", found.problem)
     if any(found.name for found in recovered):
         for exporter in exporters:
-            exporter.look_again()
+            exporter.rescan()
 
 
 def exports_of_session(

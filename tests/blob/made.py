@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cirron_otel.blob import BlobStore
-from cirron_otel.blob.content import Content, file_content
+from cirron_otel.blob.content import BlobContent, file_content
 
 
 @contextlib.contextmanager
-def content_of(path: Path) -> Iterator[Content]:
+def content_of(path: Path) -> Iterator[BlobContent]:
     with path.open("rb") as file:
         yield file_content(file)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.blob import BlobStore, DifferentError, Held, open_store
-from cirron_otel.blob.content import Content
+from cirron_otel.blob import BlobStore, DifferentError, StoredObject, open_store
+from cirron_otel.blob.content import BlobContent
 from cirron_otel.blob.s3 import PART_BYTES
 from cirron_otel.errors import UsageError
 from cirron_otel.exporter.errors import StoppedError
@@ -30,7 +30,7 @@ def test_what_is_put_is_there(size: int, store: BlobStore, tmp_path: Path) -> No
     with content_of(written(tmp_path / "file", data)) as content:
         assert store.head(KEY) is None
         assert store.put(KEY, content)
-        assert store.head(KEY) == Held(size, content.sha256)
+        assert store.head(KEY) == StoredObject(size, content.sha256)
     assert b"".join(store.get(KEY)) == data
     assert not put(store, KEY, tmp_path / "file")
     store.delete(KEY)
@@ -118,7 +118,7 @@ import sys, time
 from cirron_otel.blob import open_store
 from cirron_otel.blob.content import Content
 
-class Stuck(Content):
+class Stuck(BlobContent):
     def checked_pieces(self, size=1 << 20):
         for number, piece in enumerate(self.pieces(size)):
             if number * size >= self.size // 2:
@@ -172,7 +172,7 @@ def test_a_file_that_changes_meanwhile_is_not_stored(
 
 
 def test_what_is_interrupted_ends(store: BlobStore, tmp_path: Path) -> None:
-    class Interrupting(Content):
+    class Interrupting(BlobContent):
         def pieces(self, size: int = 1 << 20):  # type: ignore[no-untyped-def]
             for number, piece in enumerate(super().pieces(size)):
                 if self.is_known and number == 1:

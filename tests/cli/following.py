@@ -15,7 +15,7 @@ from cirron_otel.exporter.pace import Backoff
 from cirron_otel.pipeline.export_report import ExportReport
 from cirron_otel.pipeline.export_stats import ExportStats
 from cirron_otel.pipeline.follow import Follower
-from cirron_otel.pipeline.follow_work import Terms
+from cirron_otel.pipeline.follow_work import FollowOptions
 from cirron_otel.spool import SpoolWriter
 from cirron_otel.translator.encode import Options
 from tests.exporter.servers import PROTOBUF, Answer, HttpReceiver
@@ -53,7 +53,7 @@ class Following:
             self.stats,
             stop=self.stop,
             say=self.said.append,
-            terms=Terms(**{"patience": 0, "backoff": FAST, **terms}),
+            terms=FollowOptions(**{"patience": 0, "backoff": FAST, **terms}),
         )
 
     @property

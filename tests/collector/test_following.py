@@ -10,7 +10,7 @@ import pytest
 
 from cirron_otel.collector import following
 from cirron_otel.collector.exporter_options import OtlpExporter
-from cirron_otel.collector.following import Following
+from cirron_otel.collector.following import OtlpSender
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.exporter.config import OtlpConfig, Protocol
 from cirron_otel.spool import SpoolWriter
@@ -31,7 +31,7 @@ def test_a_spool_that_cannot_be_made_is_tried_again(
     root.write_text("a file stands in the way")
     exporter = OtlpExporter(endpoint="http://localhost:1")
     paths = SpoolPaths.under(root)
-    at_work = Following(paths, exporter, OtlpConfig(), lambda _name: {}, Registry())
+    at_work = OtlpSender(paths, exporter, OtlpConfig(), lambda _name: {}, Registry())
     try:
         _until(lambda: bool(caplog.records))
         assert not paths.spool.is_dir()
@@ -53,7 +53,7 @@ def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> 
     with http_endpoint(lambda _, name: 400 if name == "span-0" else 200) as endpoint:
         exporter = OtlpExporter(endpoint=endpoint.url, protocol="http/protobuf")
         config = OtlpConfig(Protocol.HTTP_PROTOBUF, endpoint.url)
-        at_work = Following(paths, exporter, config, lambda _name: (), Registry())
+        at_work = OtlpSender(paths, exporter, config, lambda _name: (), Registry())
         try:
             _until(lambda: len(set(endpoint.names())) == 2)
             blocked.unlink()
@@ -66,7 +66,7 @@ def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> 
 def test_every_evicted_batch_is_counted(tmp_path: Path) -> None:
     """Findings are counted, not kept: any number of batches may leave the spool."""
     paths = SpoolWriter(tmp_path).paths
-    at_work = Following(paths, OtlpExporter(endpoint=""), OtlpConfig(), lambda _: (), Registry())
+    at_work = OtlpSender(paths, OtlpExporter(endpoint=""), OtlpConfig(), lambda _: (), Registry())
     at_work.end(10.0)
     for number in range(5):
         at_work._stats.skip(Finding(f"{number}.json", "evicted", "gone"))

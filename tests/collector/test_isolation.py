@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.collector.exporter_options import OtlpExporter
-from cirron_otel.collector.following import Following
+from cirron_otel.collector.following import OtlpSender
 from cirron_otel.collector.metrics import EXPORTED_BATCHES, Registry
 from cirron_otel.collector.targets import otlp_config
 from cirron_otel.receiver.whose import TenantHeaders
@@ -41,7 +41,7 @@ class Spool:
         self.writer = SpoolWriter(root, None, durable=False)
         self.tenants: dict[str, str] = {}
         self._count = 0
-        self._following: Following | None = None
+        self._following: OtlpSender | None = None
 
     def put(self, tenant: str, span: str) -> str:
         self._count += 1
@@ -76,7 +76,7 @@ class Spool:
             headers_from=("x-scope-orgid",) if passes else (),
         )
         registry = Registry()
-        following = Following(
+        following = OtlpSender(
             self.paths, exporter, otlp_config(exporter), self.headers_of, registry
         )
         self._following = following

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.passing import PassingCirron
+from cirron_otel.collector.passing import ForwardingCirronTarget
 from cirron_otel.exporter import blobs
 from cirron_otel.exporter.awaited_blobs import LONGEST_WAIT_S, AwaitedBlobs
 from cirron_otel.exporter.blobs import BlobQueue
@@ -78,7 +78,9 @@ def test_of_too_many_the_oldest_is_given_up(
     monkeypatch.setattr(blobs, "_AWAITED", 2)
     process = Process(tmp_path)
     with CirronServer().running() as server:
-        delivery = process.delivery(PassingCirron(server.url, "/v1/traces", KEY, "t", timeout=20.0))
+        delivery = process.delivery(
+            ForwardingCirronTarget(server.url, "/v1/traces", KEY, "t", timeout=20.0)
+        )
         records = [process.snapshot(name, b"x") for name in "abc"]
         files = [process.paths.snapshots / name / FILE for name in "abc"]
         for file in files:

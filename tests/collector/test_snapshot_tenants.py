@@ -14,7 +14,7 @@ import pytest
 from cirron_otel.cli import main
 from cirron_otel.cli.pruning import plan
 from cirron_otel.collector.logs import Logging
-from cirron_otel.collector.passing import PassingCirron
+from cirron_otel.collector.passing import ForwardingCirronTarget
 from cirron_otel.collector.worker import Worker
 from cirron_otel.exporter.errors import RefusedError
 from cirron_otel.receiver.journal_files import PARTS, intake_directory
@@ -71,7 +71,7 @@ def test_a_file_is_not_sent_without_the_headers_of_its_tenant(tmp_path: Path) ->
         (tmp_path / key.directory).mkdir()
         (tmp_path / key.directory / key.file).write_bytes(b"values")
     with CirronServer().running() as server:
-        target = PassingCirron(server.url, "/v1/traces", KEY, "test", timeout=20.0)
+        target = ForwardingCirronTarget(server.url, "/v1/traces", KEY, "test", timeout=20.0)
         target.tenants = lambda: {tenant_of(headers["a"]): headers["a"]}
         assert target.blobs.upload(tmp_path, keys[1])  # nothing is forwarded
         target.pass_on(("x-scope-orgid",), lambda _: headers["a"])

@@ -15,12 +15,12 @@ from typing import Any
 from cirron_otel.exporter.batch_target import BatchTarget
 from cirron_otel.exporter.cirron_http import CirronTarget
 from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.pace import Backoff, Pace
+from cirron_otel.exporter.pace import Backoff, RetryPolicy
 from cirron_otel.spool.owner import Owner
 from cirron_otel.spool.paths import target_spool
 from cirron_otel.spool.writer import SpoolWriter
 
-QUICK = Pace(Backoff(first=0.01, longest=0.05), misconfigured=0.02, sweep=0.05)
+QUICK = RetryPolicy(Backoff(first=0.01, longest=0.05), misconfigured=0.02, sweep=0.05)
 KEY = "cirron_secret_0123456789"
 SESSION = "5e55104000000001" + "a" * 16
 
@@ -50,7 +50,7 @@ class Process:
         self.sealed.append(batch["batch_id"])
         return self.writer.write(json.dumps(batch, separators=(",", ":")).encode()).name
 
-    def delivery(self, target: BatchTarget, pace: Pace = QUICK, **options: Any) -> Delivery:
+    def delivery(self, target: BatchTarget, pace: RetryPolicy = QUICK, **options: Any) -> Delivery:
         return Delivery(self.paths, self.owner, target, pace=pace, **options)
 
     def snapshot(self, span: str, content: bytes, kind: str = "weights") -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from cirron_otel.exporter import cirron_blobs
 from cirron_otel.exporter.blobs import local_blobs, open_blob
 from cirron_otel.exporter.errors import RefusedError
-from cirron_otel.exporter.pace import Backoff, Pace
+from cirron_otel.exporter.pace import Backoff, RetryPolicy
 from cirron_otel.spool.blobs import BlobKey
 
 from .cirron_server import CirronServer, Fault
@@ -243,7 +243,7 @@ def test_a_failed_upload_delays_only_the_files_of_its_tenant(tmp_path: Path, sta
     first, second = (f"{'ab' * 16}~{tenant}" for tenant in ("aa", "bb"))
     with CirronServer().running() as server:
         server.blob_faults = [Fault(status) for _ in range(20)]
-        delivery = process.delivery(cirron_target(server.url), Pace(Backoff(first=120.0)))
+        delivery = process.delivery(cirron_target(server.url), RetryPolicy(Backoff(first=120.0)))
         delivery.start()
         delivery.notify(process.seal([process.snapshot(first, content(300))]))
         until(lambda: len(server.blob_faults) < 20)

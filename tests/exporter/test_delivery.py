@@ -19,7 +19,7 @@ from cirron_otel.exporter.batch_target import Receipt, SealedBatch
 from cirron_otel.exporter.delivery import Delivery
 from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 from cirron_otel.exporter.event_stream import EventStreamTarget
-from cirron_otel.exporter.pace import Backoff, Gate, Pace
+from cirron_otel.exporter.pace import Backoff, RetryGate, RetryPolicy
 from cirron_otel.spool.lease import claim_delivery
 from cirron_otel.spool.paths import file_name
 
@@ -213,7 +213,9 @@ def test_slow_answers_do_not_hold_up_the_end(tmp_path: Path) -> None:
 
 def test_retry_after_is_kept_to() -> None:
     now = [1000.0]
-    gate = Gate(Pace(Backoff(first=1, longest=8, jitter=0), misconfigured=60), lambda: now[0])
+    gate = RetryGate(
+        RetryPolicy(Backoff(first=1, longest=8, jitter=0), misconfigured=60), lambda: now[0]
+    )
     waits = []
     for _ in range(5):
         gate.failed(UnreachableError("busy"))
@@ -223,12 +225,12 @@ def test_retry_after_is_kept_to() -> None:
     assert gate.is_open
     gate.failed(UnreachableError("busy", retry_after=100))
     assert 100 <= gate.opens - now[0] <= 101
-    gate.hurry()  # the end of the process is no reason to ask before that
+    gate.shorten_waits()  # the end of the process is no reason to ask before that
     assert gate.opens - now[0] == 100
     gate.passed()
     gate.failed(MisconfiguredError("wrong key"))
     assert gate.opens - now[0] == 60
-    gate.hurry()
+    gate.shorten_waits()
     assert gate.is_open
 
 

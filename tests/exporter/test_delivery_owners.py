@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.exporter.backlog import Backlog
-from cirron_otel.exporter.pace import Pace
+from cirron_otel.exporter.pace import RetryPolicy
 from cirron_otel.spool.cursor import cursor_path
 from cirron_otel.spool.lease import claim_delivery
 
@@ -82,7 +82,7 @@ def test_what_is_recovered_meanwhile_is_sent_when_it_is_told_to_look(tmp_path: P
         leave_cursor(dead, target.key)
         dead.seal()
         dead.owner.release()
-        delivery.look_again()
+        delivery.rescan()
         until(lambda: server.accepted == dead.sealed)
         assert delivery.finish(30)
 
@@ -98,7 +98,7 @@ def test_many_dead_owners_are_claimed_a_few_at_a_time(tmp_path: Path) -> None:
             left += dead.sealed
             dead.owner.release()
         process = Process(tmp_path)
-        slow = Pace(QUICK.backoff, sweep=3600)
+        slow = RetryPolicy(QUICK.backoff, sweep=3600)
         delivery = process.delivery(cirron_target(server.url), slow)
         delivery.start()
         until(lambda: len(server.accepted) == 22)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.collector import feeding
-from cirron_otel.collector.feeding import Oldest, Unsent, unsent
+from cirron_otel.collector.feeding import OldestUnsent, UnsentBatches, unsent
 from cirron_otel.exporter.backlog import Backlog
 from cirron_otel.exporter.config import target_key
 from cirron_otel.exporter.delivery import Delivery
@@ -62,7 +62,7 @@ def test_a_batch_that_disappears_hides_no_other(tmp_path: Path) -> None:
     names = [write(paths, START_NS + number, number) for number in range(3)]
     first = file_name(START_NS - 1, "f" * 32)
     (paths.spool / first).symlink_to("missing")
-    unsent_here = Unsent(paths, "key")
+    unsent_here = UnsentBatches(paths, "key")
     assert unsent_here.look().waiting == unsent_here.count() == len(names) + 1
     assert unsent_here.look(lambda: names).age_s > 0
 
@@ -76,7 +76,7 @@ def test_an_old_batch_does_not_keep_the_names_of_later_ones(
     late = write(paths, START_NS, 0)
     backlog = Backlog.claim(paths, "key", NONE, print)
     assert backlog is not None
-    oldest = Oldest(paths, Unsent(paths, "key"), [late])
+    oldest = OldestUnsent(paths, UnsentBatches(paths, "key"), [late])
     for number in range(1, 40):
         name = file_name(START_NS + number, f"{number:032x}")
         if number % 2:  # the others are evicted
@@ -101,7 +101,7 @@ def test_it_is_stored(tmp_path: Path, is_told: bool) -> None:
         delivery.start()
     late = write(paths, START_NS - 10**15, 99_999)
     assert unsent(paths, target) == [late]
-    looking = Unsent(paths, target.key)
+    looking = UnsentBatches(paths, target.key)
     assert looking.lacks(late)
     assert looking.look().waiting == 1
     for name in [late] if is_told else unsent(paths, target):

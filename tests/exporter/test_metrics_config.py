@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 
 from cirron_otel.errors import MissingExtraError, UsageError
 from cirron_otel.exporter.config import OtlpConfig, Signal
-from cirron_otel.exporter.otlp_metrics import Exporter
+from cirron_otel.exporter.otlp_metrics import OtlpMetricExporter
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
 
@@ -39,7 +39,7 @@ def set_all(monkeypatch: pytest.MonkeyPatch, protocol: str, case: dict[str, str]
 
 
 def made(environ: dict[str, str]) -> Any:
-    exporter = Exporter(environ, lambda _why, _is_not_taken: None)
+    exporter = OtlpMetricExporter(environ, lambda _why, _is_not_taken: None)
     inner: Any = exporter._inner
     exporter.shutdown()
     return inner

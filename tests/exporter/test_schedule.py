@@ -7,7 +7,7 @@ import pytest
 from cirron_otel.exporter import schedule
 from cirron_otel.exporter.batch_queue import BatchQueue
 from cirron_otel.exporter.errors import MisconfiguredError, PushError, UnreachableError
-from cirron_otel.exporter.pace import Backoff, Failure, Pace, kind_of
+from cirron_otel.exporter.pace import Backoff, FailureKind, RetryPolicy, kind_of
 from cirron_otel.exporter.schedule import Schedule
 
 DOWN = UnreachableError("down", status="no answer")
@@ -22,7 +22,7 @@ class Lane:
 
     def __init__(self, *names: str) -> None:
         self.now = 0.0
-        self.schedule = Schedule(Pace(Backoff(jitter=0)), lambda: self.now)
+        self.schedule = Schedule(RetryPolicy(Backoff(jitter=0)), lambda: self.now)
         self.queue = BatchQueue(self.schedule, lambda name: name[0])
         for name in names:
             self.queue.add(name)
@@ -135,14 +135,14 @@ def test_a_target_that_names_a_time_is_not_asked_before_it() -> None:
     for name in ("b1", "b2", "b3"):
         one.fails(FORBIDDEN, name)
     assert one.queue.take() is None
-    one.schedule.hurry()
+    one.schedule.shorten_waits()
     one.passes("b1", "b2", "b3", "b4")
     assert one.queue.take() is None
     assert one.queue.opens() == 100
     alone = Lane("c1")
     alone.fails(FAULT, "c1")
     assert alone.queue.take() is None
-    alone.schedule.hurry()
+    alone.schedule.shorten_waits()
     alone.passes("c1")
 
 
@@ -230,20 +230,20 @@ def test_room_is_made_of_what_holds_back_the_others() -> None:
     one = Lane("a1", "b1")
     one.fails(BUSY, "a1")
     one.passes("b1")
-    one.schedule.press()
+    one.schedule.request_room()
     assert one.queue.take() is None
     one.schedule.relieve()
     assert one.fails(BUSY, "a1")
     late = Lane("a1", "b1")
     late.fails(BUSY, "a1")
     late.passes("b1")
-    late.schedule.press()
+    late.schedule.request_room()
     late.now += 11
     late.schedule.relieve()
     assert not late.fails(BUSY, "a1")  # nothing has asked for room for a while
     alone = Lane("a1")
     alone.fails(BUSY, "a1")
-    alone.schedule.press()
+    alone.schedule.request_room()
     alone.schedule.relieve()
     assert alone.queue.take() is None  # nothing else is accepted: it may be the target
 
@@ -278,26 +278,26 @@ def test_a_rate_limit_is_no_fault_of_a_batch() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        ("", Failure.NO_ANSWER),
-        ("no answer", Failure.NO_ANSWER),
-        ("503 Service Unavailable", Failure.NO_ANSWER),
-        ("UNAVAILABLE", Failure.NO_ANSWER),
-        ("429", Failure.RATE_LIMIT),
-        ("RESOURCE_EXHAUSTED", Failure.RATE_LIMIT),
-        ("401 Unauthorized", Failure.UNAUTHORIZED),
-        ("PERMISSION_DENIED", Failure.UNAUTHORIZED),
-        ("404 Not Found", Failure.FINAL),
-        ("431", Failure.FINAL),
-        ("200 OK", Failure.FINAL),
-        ("UNIMPLEMENTED", Failure.FINAL),
-        ("408", Failure.SERVER_FAULT),
-        ("500", Failure.SERVER_FAULT),
-        ("INTERNAL", Failure.SERVER_FAULT),
+        ("", FailureKind.NO_ANSWER),
+        ("no answer", FailureKind.NO_ANSWER),
+        ("503 Service Unavailable", FailureKind.NO_ANSWER),
+        ("UNAVAILABLE", FailureKind.NO_ANSWER),
+        ("429", FailureKind.RATE_LIMIT),
+        ("RESOURCE_EXHAUSTED", FailureKind.RATE_LIMIT),
+        ("401 Unauthorized", FailureKind.UNAUTHORIZED),
+        ("PERMISSION_DENIED", FailureKind.UNAUTHORIZED),
+        ("404 Not Found", FailureKind.FINAL),
+        ("431", FailureKind.FINAL),
+        ("200 OK", FailureKind.FINAL),
+        ("UNIMPLEMENTED", FailureKind.FINAL),
+        ("408", FailureKind.SERVER_FAULT),
+        ("500", FailureKind.SERVER_FAULT),
+        ("INTERNAL", FailureKind.SERVER_FAULT),
     ],
 )
-def test_kinds(status: str, kind: Failure) -> None:
+def test_kinds(status: str, kind: FailureKind) -> None:
     assert kind_of(UnreachableError("why", status=status)) is kind
-    assert kind_of(ValueError(status)) is Failure.SERVER_FAULT
+    assert kind_of(ValueError(status)) is FailureKind.SERVER_FAULT
 
 
 def test_what_is_forgotten_before_its_turn_has_none() -> None:
@@ -320,7 +320,7 @@ def test_an_old_acceptance_is_no_evidence_once_all_lanes_fail(error: PushError) 
     one.queue.add("b2")
     one.fails(error, "b2")
     while one.now < 3600:
-        one.schedule.press()  # the spool is full: there is no room for what the target lacks
+        one.schedule.request_room()  # the spool is full: there is no room for what the target lacks
         one.schedule.relieve()
         name = one.queue.take()
         if name is None:
@@ -336,7 +336,7 @@ def test_an_old_acceptance_is_no_evidence_once_the_target_fails() -> None:
     one.fails(DOWN, "a1")
     one.passes("b1")
     one.fails(DOWN, "c1")
-    one.schedule.press()
+    one.schedule.request_room()
     one.schedule.relieve()
     one.now = one.queue.opens()
     assert not one.fails(DOWN, "a1")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector.delivering import Delivering
+from cirron_otel.collector.delivering import TargetSender
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.exporter.batch_target import SealedBatch
 from cirron_otel.exporter.config import target_key
@@ -172,7 +172,7 @@ def measured(root: Path, count: int) -> int:
     names = fill(root, count)
     paths, target = SpoolPaths.under(root), StorageTarget(f"sqlite:///{root}/spool")
     has_all(paths, target.key, names)
-    sending = Delivering(paths, target, Registry(), "database")
+    sending = TargetSender(paths, target, Registry(), "database")
     try:
         new = SpoolWriter(root).write(batch(count)[1]).name
         with counted() as calls:
@@ -193,7 +193,7 @@ def test_what_waits_for_a_database(tmp_path: Path) -> None:
 def test_the_oldest_that_waits_is_found_behind_those_that_went(tmp_path: Path) -> None:
     names = fill(tmp_path, 10)
     paths, target = SpoolPaths.under(tmp_path), StorageTarget(f"sqlite:///{tmp_path}/spool")
-    sending = Delivering(paths, target, Registry(), "database")
+    sending = TargetSender(paths, target, Registry(), "database")
     try:
         assert sending.standing().waiting == 10
         (paths.spool / names[0]).unlink()

@@ -13,7 +13,7 @@ from cirron_otel.cli.main import run
 from cirron_otel.errors import InputError
 from cirron_otel.exporter import resubmission
 from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.pace import Backoff, Pace
+from cirron_otel.exporter.pace import Backoff, RetryPolicy
 from cirron_otel.exporter.resubmission import Resubmission
 from cirron_otel.exporter.schedule import Schedule
 from cirron_otel.spool.dead_letters import (
@@ -339,7 +339,7 @@ def test_a_retry_that_fails_for_now_is_made_again(tmp_path: Path) -> None:
     """And not while the target has to be left alone; other batches are no part of it."""
     process = Process(tmp_path)
     now, sent = [0.0], []
-    schedule = Schedule(Pace(Backoff(jitter=0)), lambda: now[0])
+    schedule = Schedule(RetryPolicy(Backoff(jitter=0)), lambda: now[0])
     with CirronServer().running() as server:
         server.faults = [Fault(429, {"Retry-After": "100"})]
         _, letters = delivery_of(process, server.url)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.delivering import Delivering
+from cirron_otel.collector.delivering import TargetSender
 from cirron_otel.collector.metrics import Registry
 from cirron_otel.collector.owned_rows import OwnedRows
 from cirron_otel.spool.dead_letters import dead_letters
@@ -49,7 +49,7 @@ def test_a_database_that_does_not_take_one_tenants_batches(
         spool.put("bad", "bad")
         spool.put("good", f"good-{turn}")
     rows = OwnedRows(url, Context(), spool.headers_of)
-    sending = Delivering(spool.paths, rows, Registry(), "database")
+    sending = TargetSender(spool.paths, rows, Registry(), "database")
     stored = [f"good-{turn}" for turn in range(COUNT)]
     try:
         with Storage.open(url) as storage:
