@@ -1,8 +1,8 @@
-"""OpenTelemetry's resource detector `cirron`: where in a cluster a process runs, and on what GPU.
+"""The OpenTelemetry resource detector `cirron`: a process's position in a cluster, and its GPUs.
 
-Names are OpenTelemetry's where it has one (semantic conventions, k8s), else `cirron.*`. Nothing is
-asked over a network, no process is started, and the device is not touched: what is read is the
-environment and files of the kernel and of the pod.
+Names are OpenTelemetry's if it defines one (semantic conventions, k8s), otherwise `cirron.*`. The
+detector reads only the environment and files of the kernel and of the pod; it uses no network,
+starts no process, and does not access the device.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SLURM: Final = {
     "SLURMD_NODENAME": "cirron.slurm.node.name",
 }
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-# The variables that manifests give these fields by custom (the downward API names none itself), in
-# the order of trust.
+# The variables that manifests customarily use for these fields (the downward API defines none), in
+# order of precedence.
 _KUBERNETES: Final = {
     "k8s.pod.name": ("K8S_POD_NAME", "POD_NAME", "HOSTNAME"),
     "k8s.pod.uid": ("K8S_POD_UID", "POD_UID"),
@@ -54,10 +54,10 @@ _UNKNOWN_AMD = "AMD GPU"
 
 
 class CirronDetector(ResourceDetector):
-    """The entry point; `OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=cirron` asks for it."""
+    """The entry point; `OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=cirron` enables it."""
 
     def detect(self) -> Resource:
-        """What is known of this process. Raises nothing."""
+        """Return the resource of this process. Raises nothing."""
         try:
             return Resource(dict(surroundings(os.environ)))
         except Exception as error:
@@ -66,7 +66,7 @@ class CirronDetector(ResourceDetector):
 
 
 def surroundings(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | int]:
-    """The attributes, from the variables in `environ` and the files below `root`."""
+    """Return the attributes, from the variables in `environ` and the files below `root`."""
     source = Identity.from_environment(environ).source
     found: dict[str, str | int] = {} if source == "none" else {LAUNCHER: source}
     for variable, name in _SLURM.items():
@@ -90,10 +90,10 @@ def _kubernetes(environ: Mapping[str, str], root: Path) -> dict[str, str]:
 
 
 def _gpus(environ: Mapping[str, str], root: Path) -> dict[str, str | int]:
-    """The model of the GPUs that the process may use, and how many they are.
+    """Return the model and the number of the GPUs that the process may use.
 
-    Several models are one text, with commas. `CUDA_VISIBLE_DEVICES` is believed where it lists
-    numbers; ids of devices and of their parts only say how many there are.
+    Several models are joined with commas. Numbers in `CUDA_VISIBLE_DEVICES` select devices; ids of
+    devices and of their partitions only determine how many there are.
     """
     models = [*_nvidia(root)]
     models = _visible(models, environ.get("CUDA_VISIBLE_DEVICES")) if models else [*_amd(root)]
@@ -114,12 +114,12 @@ def _visible(models: list[str], listed: str | None) -> list[str]:
         elif len(each) < _MOST_DIGITS and int(each) < len(models):
             found.append(models[int(each)])
         else:
-            break  # CUDA ignores what follows a number that it does not have
+            break  # CUDA ignores everything after an invalid number
     return found
 
 
 def _nvidia(root: Path) -> Iterator[str]:
-    """In the order of their bus, as nvidia-smi lists them."""
+    """Yield the models in the order of the bus, as nvidia-smi lists them."""
     for path in sorted((root / _NVIDIA).glob("*/information")):
         found = _NVIDIA_MODEL.search(_text(path))
         if found:
@@ -127,7 +127,7 @@ def _nvidia(root: Path) -> Iterator[str]:
 
 
 def _amd(root: Path) -> Iterator[str]:
-    """Nodes of the kernel's topology that are GPUs, and no processors, have SIMDs."""
+    """Yield the models; nodes of the kernel's topology that have SIMDs are GPUs."""
     for path in sorted((root / _AMD).glob("*/properties")):
         if re.search(r"^simd_count [1-9]", _text(path), re.MULTILINE):
             yield _text(path.with_name("name")) or _UNKNOWN_AMD
@@ -142,5 +142,5 @@ def _text(path: Path) -> str:
 
 
 def _clean(text: str) -> str:
-    """Variables may hold bytes that are no UTF-8; Python keeps them as lone surrogates."""
+    """Replace bytes that are not UTF-8; Python represents them as lone surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8")[:_MOST_CHARACTERS]

@@ -1,9 +1,9 @@
-"""A histogram of lengths of time, filled a flush at a time, with an example of each bucket.
+"""A histogram of durations, filled once for each flush, with an example for each bucket.
 
-OpenTelemetry's own histograms take one value a call, 6 µs each on the flush thread, which shares
-the interpreter's lock with training; this takes a list, 0.3 µs a value. What it gives is the data
-model's (opentelemetry.io/docs/specs/otel/metrics/data-model): explicit buckets, or base-2
-exponential ones.
+OpenTelemetry's histograms accept one value for each call, which takes 6 µs on the flush thread, and
+that thread shares the interpreter lock with training. This one accepts a list and takes 0.3 µs for
+each value. Its result follows the data model
+(opentelemetry.io/docs/specs/otel/metrics/data-model): explicit or base-2 exponential buckets.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from .scope import Scope
 BOUNDS_NS = (*(each * 10**power for power in range(4, 11) for each in (1, 2, 5)), 10**11)
 """Upper bounds of the buckets, inclusive: 1, 2 and 5 of each power of ten from 10 µs to 100 s."""
 FINEST_SCALE = 6
-"""Of exponential buckets: 64 for each doubling, each 1.1 % wide."""
+"""The finest scale of exponential buckets: 64 for each factor of two, each 1.1 % wide."""
 MOST_EXPONENTIAL = 160
-"""Exponential buckets of a point (specification, "Base2 Exponential Bucket Histogram": MaxSize)."""
+"""Maximum buckets of a point (specification, "Base2 Exponential Bucket Histogram": MaxSize)."""
 
 _bucket = partial(bisect_left, BOUNDS_NS)
 _FINEST = 1 << FINEST_SCALE
 
 
 class Example(NamedTuple):
-    """One measured span: what an exemplar says."""
+    """One measured span: the content of an exemplar."""
 
     length_ns: int
     time_ns: int
-    """When it ended, wall time."""
+    """End of the span, wall-clock time."""
     trace_id: int
     span_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What a series is at one moment."""
+    """The state of a series at one moment."""
 
     start_ns: int
-    """Since when it counts, wall time."""
+    """Start of the series, wall-clock time."""
     count: int
     sum_ns: int
     least_ns: int
     most_ns: int
     buckets: dict[int, int]
-    """How many lengths are in each bucket that has any: by its place among those of BOUNDS_NS, or
-    by its exponential index at FINEST_SCALE."""
+    """Number of durations in each non-empty bucket, by its index in BOUNDS_NS or by its exponential
+    index at FINEST_SCALE."""
     examples: list[Example]
 
 
 class Durations:
-    """One series. Not for two threads at once."""
+    """One series. It is not thread-safe."""
 
     __slots__ = ("_bucket_of", "_buckets", "_examples", "_least", "_most", "_start_ns", "_sum")
 
     def __init__(self, start_ns: int, *, is_exponential: bool = False) -> None:
-        """`start_ns`: since when it counts, wall time."""
+        """`start_ns`: start of the series, wall-clock time."""
         self._bucket_of = exponential_index if is_exponential else _bucket
         self._start_ns = start_ns
         self._buckets: Counter[int] = Counter()
@@ -71,16 +71,16 @@ class Durations:
         self._examples: dict[int, Example] = {}
 
     def add(self, lengths: Sequence[int]) -> None:
-        """Take lengths, ns; at least one."""
+        """Add durations in nanoseconds; at least one."""
         self._buckets.update(map(self._bucket_of, lengths))
         self._sum += sum(lengths)
         least, self._most = min(lengths), max(*lengths, self._most)
         self._least = least if self._least is None else min(least, self._least)
 
     def exemplify(self, lengths: Iterable[int], scopes: Iterable[Scope], *, all_: bool) -> None:
-        """Remember the last scope of each bucket of BOUNDS_NS; only sampled ones unless `all_`.
+        """Retain the last scope of each bucket of BOUNDS_NS; only sampled ones unless `all_`.
 
-        `scopes` are those that the `lengths` are of.
+        `scopes` are the scopes whose durations are `lengths`.
         """
         last = dict(zip(map(_bucket, lengths), scopes, strict=False))
         for bucket, scope in last.items():
@@ -94,8 +94,9 @@ class Durations:
                 )
 
     def collect(self, now_ns: int, *, is_delta: bool) -> Lengths | None:
-        """What it is now; None where it has nothing. It forgets its examples, or with `is_delta`
-        everything.
+        """Return the current state; None if the series is empty.
+
+        Examples are discarded afterwards; with `is_delta`, everything is.
         """
         if self._least is None:
             return None

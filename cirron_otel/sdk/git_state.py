@@ -1,7 +1,7 @@
 """The commit of the program's git repository, and whether its tracked files have been changed.
 
-The commit is read from the repository's files. Whether the tree is dirty needs a `git` process: it
-runs beside the training, is asked for its result without waiting, and is killed at the end.
+The commit is read from the repository's files. A `git` process determines whether the tree is
+dirty: it runs in parallel with training, is polled without waiting, and is killed at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 COMMIT: Final = "vcs.ref.head.revision"
-"""OpenTelemetry's name (semantic conventions, VCS), as is the next."""
+"""OpenTelemetry's name (semantic conventions, VCS), as is `BRANCH`."""
 BRANCH: Final = "vcs.ref.head.name"
 DIRTY: Final = "cirron.git.dirty"
 
@@ -32,7 +32,7 @@ _COMMAND = (
 
 
 def program_directory() -> Path:
-    """The directory of the script that runs, else the working directory."""
+    """Return the directory of the running script, or else the working directory."""
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
     if script is not None and script.is_file():
         return script.resolve().parent
@@ -40,7 +40,7 @@ def program_directory() -> Path:
 
 
 def head_of(directory: Path) -> dict[str, str]:
-    """The commit and the branch that are checked out in the repository around `directory`."""
+    """Return the checked-out commit and branch of the repository that contains `directory`."""
     repository = _repository(directory)
     if repository is None:
         return {}
@@ -55,12 +55,12 @@ def head_of(directory: Path) -> dict[str, str]:
 
 
 class TreeState:
-    """Whether the tracked files of the repository around a directory differ from its commit."""
+    """Determines whether the tracked files of a directory's repository differ from its commit."""
 
     def __init__(self, directory: Path) -> None:
-        """Start to compare them, in a process of its own.
+        """Start the comparison in a separate process.
 
-        A program that handles the signals of its children, or ignores them, gets no child of ours.
+        No process is started if the program handles or ignores SIGCHLD.
         """
         self._process: subprocess.Popen[bytes] | None = None
         if signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
@@ -73,11 +73,11 @@ class TreeState:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there may be a result later."""
+        """Whether a result may still become available."""
         return self._process is not None
 
     def result(self, *, is_last: bool) -> dict[str, bool]:
-        """The attribute, once; nothing as long as the process runs. `is_last`: end it."""
+        """Return the attribute once the process has ended; `is_last` ends the process."""
         process = self._process
         if process is None:
             return {}
@@ -95,7 +95,7 @@ class TreeState:
 
 
 def _repository(directory: Path) -> Path | None:
-    """The git directory of the work tree that contains `directory`."""
+    """Return the git directory of the work tree that contains `directory`."""
     for each in (directory, *directory.parents):
         entry = each / ".git"
         if entry.is_dir():
@@ -107,7 +107,7 @@ def _repository(directory: Path) -> Path | None:
 
 
 def _commit_of(repository: Path, reference: str) -> str | None:
-    """The commit of a reference, from its own file or the packed ones."""
+    """Return the commit of a reference, from its file or from the packed references."""
     if ".." in reference or reference.startswith("/"):
         return None
     common = _read(repository / "commondir")

@@ -1,4 +1,4 @@
-"""`health()`: how the SDK fares, in numbers. The keys of cirron-sdk, and more of our own."""
+"""`health()`: the state of the SDK in numbers, with the keys of cirron-sdk and further ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SNAPSHOTS = {"count": 0, "seconds": 0.0, "longest_seconds": 0.0, "files": 0, "f
 
 
 def disabled_health() -> dict[str, Any]:
-    """What there is to say where no session was opened: the keys are those of a session's."""
+    """Return the health without a session; the keys are the same as for a session."""
     return {
         "enabled": False,
         "scope_drop_count": drops.too_deep,
@@ -62,7 +62,7 @@ def disabled_health() -> dict[str, Any]:
 
 
 def health_of(runtime: Runtime) -> dict[str, Any]:
-    """The state of a session, running or over. Times are wall-clock nanoseconds, sizes bytes."""
+    """Return the health of an open or closed session. Times are wall-clock ns, sizes bytes."""
     pipeline = runtime.pipeline
     sealer, collector = pipeline.sealer, pipeline.collector
     lost = runtime.drops.by_reason()

@@ -1,8 +1,9 @@
-"""Which process of which job this is, as launchers say it in the environment.
+"""The position of this process in its job, from the environment variables of launchers.
 
-In order of trust: torchrun (and all that set its names: Kubeflow, DeepSpeed, Accelerate, Ray),
-Open MPI and what speaks PMIx or PMI, Slurm, Kubernetes. The first that states a rank states all
-but the job, which is the first that any of them names. What is no number counts as unset.
+In order of precedence: torchrun (and everything that sets its variables: Kubeflow, DeepSpeed,
+Accelerate, Ray), Open MPI and launchers with PMIx or PMI, Slurm, Kubernetes. The first launcher
+that sets a rank determines everything except the job id, which is the first one that any of them
+sets. A value that is not a number counts as unset.
 """
 
 from __future__ import annotations
@@ -13,72 +14,72 @@ from dataclasses import dataclass
 from typing import Final
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# torchrun's `--rdzv-id` where none is given.
+# torchrun's default for `--rdzv-id`.
 _NO_RUN_ID = "none"
-# Steps that are no tasks of srun: batch, interactive, extern (slurm.h, SLURM_BATCH_SCRIPT …).
+# Steps that srun does not start: batch, interactive, extern (slurm.h, SLURM_BATCH_SCRIPT …).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _STEP = re.compile(r"[0-9]{1,10}")
 _SLURM_NAMESPACE = "slurm."
 NO_SOURCE: Final = "none"
-"""The source of an identity that nothing stated."""
+"""The source of an identity if no launcher sets one."""
 TORCH_DISTRIBUTED: Final = "torch.distributed"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process among those of its job."""
+    """The position of a process in its job."""
 
     rank: int | None = 0
-    """None: this is none of the job's processes, but what runs them."""
+    """None: this process starts the job's processes and is not one of them."""
     local_rank: int | None = None
-    """The rank among the processes of the same node, None where nothing says it."""
+    """The rank among the processes of the same node; None if it is unknown."""
     world_size: int = 1
-    """The processes of the job; where no launcher says it, the least that there can be."""
+    """Number of processes of the job; if it is unknown, the smallest possible number."""
     job_id: str | None = None
     """The launcher's name for the job.
 
-    Not unique: torchrun's is what the user typed, often the same for each run. Never derive an id
+    It is not unique: torchrun's is user input and often the same for each run. Never derive an id
     from it alone.
     """
     node_rank: int | None = None
     restart_count: int = 0
-    """How often the launcher has started the job's processes again."""
+    """How often the launcher has restarted the job's processes."""
     source: str = NO_SOURCE
-    """What stated the rank: torchrun, openmpi, pmix, pmi, slurm, kubernetes, torch.distributed, or
-    none."""
+    """The source of the rank: torchrun, openmpi, pmix, pmi, slurm, kubernetes, torch.distributed,
+    or none."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Identity:
-        """What the launchers' variables in `environ` say. Raises nothing."""
+        """Read the launchers' variables in `environ`. Raises nothing."""
         job_id = _job_id(environ)
         for source, read in _LAUNCHERS.items():
-            found = read(environ)
-            if found is not None:
-                return _checked(source, found, job_id)
+            values = read(environ)
+            if values is not None:
+                return _checked(source, values, job_id)
         return cls(job_id=job_id)
 
 
 _Found = dict[str, int | None]
 
 
-def _checked(source: str, found: _Found, job_id: str | None) -> Identity:
-    rank = found["rank"] or 0
-    size = found.get("world_size")
+def _checked(source: str, values: _Found, job_id: str | None) -> Identity:
+    rank = values["rank"] or 0
+    size = values.get("world_size")
     world_size = size if size is not None and size > rank else rank + 1
-    local_rank = found.get("local_rank")
+    local_rank = values.get("local_rank")
     return Identity(
         rank=rank,
         local_rank=local_rank if local_rank is not None and local_rank < world_size else None,
         world_size=world_size,
         job_id=job_id,
-        node_rank=found.get("node_rank"),
-        restart_count=found.get("restart_count") or 0,
+        node_rank=values.get("node_rank"),
+        restart_count=values.get("restart_count") or 0,
         source=source,
     )
 
 
 def _number(environ: Mapping[str, str], *variables: str) -> int | None:
-    """The first of the variables that is a number from 0 to 999,999,999."""
+    """Return the first variable that is a number from 0 to 999,999,999."""
     for variable in variables:
         text = environ.get(variable, "").strip()
         if _NUMBER.fullmatch(text):
@@ -87,7 +88,7 @@ def _number(environ: Mapping[str, str], *variables: str) -> int | None:
 
 
 def _torchrun(environ: Mapping[str, str]) -> _Found | None:
-    # LOCAL_RANK without RANK: one node's processes, as cirron-sdk reads it too.
+    # LOCAL_RANK without RANK: a job on one node; cirron-sdk does the same.
     local_rank = _number(environ, "LOCAL_RANK")
     rank = _number(environ, "RANK")
     if rank is None and not environ.get("RANK") and not _number(environ, "NODE_RANK", "GROUP_RANK"):
@@ -117,7 +118,7 @@ def _openmpi(environ: Mapping[str, str]) -> _Found | None:
 
 def _pmix(environ: Mapping[str, str]) -> _Found | None:
     rank = _number(environ, "PMIX_RANK")
-    # PMIx states no size; where srun is its server, Slurm's step does.
+    # PMIx sets no size; if srun is its server, Slurm's step does.
     return None if rank is None else _within_slurm(environ) | {"rank": rank}
 
 
@@ -125,12 +126,12 @@ def _pmi(environ: Mapping[str, str]) -> _Found | None:
     rank = _number(environ, "PMI_RANK")
     if rank is None:
         return None
-    found: _Found = {
+    values: _Found = {
         "rank": rank,
         "world_size": _number(environ, "PMI_SIZE"),
         "local_rank": _number(environ, "MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
     }
-    return _within_slurm(environ) | {k: v for k, v in found.items() if v is not None}
+    return _within_slurm(environ) | {k: v for k, v in values.items() if v is not None}
 
 
 def _within_slurm(environ: Mapping[str, str]) -> _Found:
@@ -139,7 +140,7 @@ def _within_slurm(environ: Mapping[str, str]) -> _Found:
 
 def _slurm(environ: Mapping[str, str]) -> _Found | None:
     rank = _number(environ, "SLURM_PROCID")
-    # A batch script's own shell has SLURM_PROCID=0 and SLURM_NTASKS=n too, and is no task of n.
+    # The shell of a batch script also has SLURM_PROCID=0 and SLURM_NTASKS=n, but is not a task.
     if rank is None or not _is_in_step(environ):
         return None
     return {
@@ -157,7 +158,7 @@ def _is_in_step(environ: Mapping[str, str]) -> bool:
 
 
 def slurm_step(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The job and the step of srun that a process is a task of; None outside of a step."""
+    """Return the job and the srun step that a process belongs to; None outside of a step."""
     job = environ.get("SLURM_JOB_ID", "").strip()
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
     return (job, step) if job and _slurm(environ) is not None else None
@@ -185,7 +186,7 @@ def _job_id(environ: Mapping[str, str]) -> str | None:
     namespace = environ.get("PMIX_NAMESPACE", "").strip()
     candidates = (
         "" if run_id.lower() == _NO_RUN_ID else run_id,
-        # Under srun that is Slurm's job and step: the job is named below.
+        # Under srun this is Slurm's job and step; the job follows below.
         "" if namespace.startswith(_SLURM_NAMESPACE) else namespace,
         environ.get("SLURM_JOB_ID", "").strip(),
         _kubernetes_job(environ),
@@ -194,12 +195,12 @@ def _job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def _kubernetes_job(environ: Mapping[str, str]) -> str:
-    """The name of an indexed Job, whose pods are called `<job>-<index>[-<random>]`."""
+    """Return the name of an indexed Job; its pods are named `<job>-<index>[-<random>]`."""
     index = environ.get("JOB_COMPLETION_INDEX", "").strip()
     if not _NUMBER.fullmatch(index):
         return ""
     for variable in ("POD_NAME", "HOSTNAME"):
-        found = re.fullmatch(rf"(.+)-{index}(?:-[a-z0-9]{{5}})?", environ.get(variable, "").strip())
-        if found:
-            return found[1]
+        match = re.fullmatch(rf"(.+)-{index}(?:-[a-z0-9]{{5}})?", environ.get(variable, "").strip())
+        if match:
+            return match[1]
     return ""

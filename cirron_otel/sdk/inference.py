@@ -1,8 +1,8 @@
-"""`inference`: a scope `request` around every call that serves, with cirron-sdk's marks on it.
+"""`inference`: a scope `request` for every served call, with the marks of cirron-sdk.
 
-A stream gets summary marks: `time_to_first_token_ms`, `request_duration_ms`, `output_tokens` (its
-items, unless an item reports usage) and `tokens_per_second` (after the first item). A result or
-item with OpenAI's `usage` gives its token counts.
+A stream gets summary marks: `time_to_first_token_ms`, `request_duration_ms`, `output_tokens` (the
+number of items, unless an item reports usage), and `tokens_per_second` (after the first item).
+Token counts are read from a result or item with OpenAI's `usage`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 REQUEST = "request"
 CHUNK_TIMING = "stream_chunk_timing"
-"""The key of `config` that asks for a mark `chunk_ms` for every item after the first."""
+"""The key of `config` that enables a mark `chunk_ms` for every item after the first."""
 
 
 @overload
@@ -42,11 +42,11 @@ def inference(fn: None = None, *, config: Mapping[str, Any] | None = None) -> In
 def inference(fn: Any = None, *, config: Mapping[str, Any] | None = None) -> Any:
     """Open a scope `request` for each call.
 
-    As `@inference`, `@inference(config={...})` and `with inference() as request`. It decorates
-    functions, coroutine functions and generators of both kinds; a stream that a function returns is
-    part of its request until it is exhausted or closed. Each request has the attribute
-    `request_id`. `config` may hold `stream_chunk_timing`, and stands on the decorated function as
-    `_cirron_config`. The context manager (sync and async) yields the scope.
+    Use it as `@inference`, `@inference(config={...})`, or `with inference() as request`. It
+    decorates functions, coroutine functions, and generators of both kinds; a stream that a function
+    returns is part of the request until it is exhausted or closed. Each request has the attribute
+    `request_id`. `config` may contain `stream_chunk_timing`; it is stored on the decorated function
+    as `_cirron_config`. The context manager (sync and async) returns the scope.
     """
     maker = Inference(config)
     if callable(fn) or issubclass(type(fn), (staticmethod, classmethod)):
@@ -57,10 +57,10 @@ def inference(fn: Any = None, *, config: Mapping[str, Any] | None = None) -> Any
 
 
 class Inference:
-    """A decorator, and a context manager that may be entered again and at once."""
+    """A decorator and a reentrant context manager."""
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        """`config` as `inference` takes it."""
+        """`config` has the same meaning as in `inference`."""
         self.config: dict[str, Any] = {}
         self._times_chunks = False
         try:
@@ -102,18 +102,18 @@ class Inference:
         return request.__enter__()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Close the innermost request of this context that was opened here."""
+        """Close the innermost request of this context that this object opened."""
         request = self._innermost()
         if request is not None:
             self._open.remove(request)
             request.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Request:
-        """The same, in `async with`."""
+        """Open a request in `async with`."""
         return self.__enter__()
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """The same, in `async with`."""
+        """Close the request in `async with`."""
         self.__exit__(kind, error, trace)
 
     def _innermost(self) -> Request | None:
@@ -153,7 +153,7 @@ class Request(Scope):
     """The scope of one call."""
 
     def __init__(self, *, times_chunks: bool = False) -> None:
-        """`times_chunks`: a mark `chunk_ms` for every item after the first."""
+        """`times_chunks`: make a mark `chunk_ms` for every item after the first."""
         super().__init__(REQUEST)
         try:
             self.attrs["request_id"] = urandom(16).hex()
@@ -166,11 +166,11 @@ class Request(Scope):
         self._tokens: int | None = None
 
     def again(self) -> Request:
-        """Another request like it, not opened."""
+        """Return a copy of this request that is not open."""
         return Request(times_chunks=self._times_chunks)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Close it; a stream's totals are marked first."""
+        """Close the request; the totals of a stream are marked first."""
         if self._token is not None and self.is_stream:
             try:
                 self._finish(now())
@@ -179,7 +179,7 @@ class Request(Scope):
         super().__exit__(kind, error, trace)
 
     def note(self, name: str, value: Any, kind: str = SUMMARY, **attrs: Any) -> None:
-        """A mark on this scope, whatever scope is open inside."""
+        """Add a mark to this scope, even if another scope is open inside it."""
         if not state.recording or not self._id or self._end:
             return
         buffers = local.b
@@ -188,7 +188,7 @@ class Request(Scope):
         buffers.marks.append((self, name, value, now(), kind, attrs))
 
     def result(self, result: Any) -> None:
-        """What the call returned."""
+        """Mark the token counts of the call's result."""
         prompt, completion, total = _usage(result)
         if prompt is not None:
             self.note("prompt_tokens", prompt, source="openai")
@@ -202,7 +202,7 @@ class Request(Scope):
             self.note("total_tokens", total, source="openai", normalized=True)
 
     def item(self, item: Any) -> None:
-        """An item of the stream."""
+        """Mark the times of an item of the stream."""
         at = now()
         if not self._items:
             self._first = at
@@ -233,9 +233,9 @@ def _tell(scope: Any, item: Any) -> None:
 
 
 def _result(result: Any, request: Request) -> Any:
-    """What the caller gets: the result, or the stream with the request around what is left of it.
+    """Return the result, or a stream that keeps the request open while it is consumed.
 
-    Suspending leaves the request open at the end of its `with`.
+    A suspended request stays open at the end of its `with`.
     """
     try:
         later = _later(result, request)
@@ -250,12 +250,12 @@ def _result(result: Any, request: Request) -> Any:
 
 
 def _later(result: Any, request: Request) -> Any:
-    """A stream or coroutine inside the request; None where the call is over."""
+    """Wrap a stream or coroutine in the request; return None if the call is over."""
     if inspect.iscoroutine(result):
         return awaited(result, Opened(request), request.result)
     if not isinstance(result, (Iterator, AsyncIterator)) or isinstance(result, io.IOBase):
         return None
-    opened: Any = Opened(request)  # not before: it ends the request when it is let go
+    opened: Any = Opened(request)  # not earlier: its deletion ends the request
     request.is_stream = True
     tell = functools.partial(_told, request)
     if isinstance(result, GeneratorType):
@@ -271,12 +271,12 @@ def _told(request: Request, _opened: Any, item: Any) -> None:
 
 
 def _usage(result: Any) -> tuple[int | None, int | None, int | None]:
-    """Prompt, completion and total tokens of an OpenAI-style result: an object or a mapping."""
+    """Return prompt, completion, and total tokens of an OpenAI-style object or mapping."""
     usage = _field(result, "usage")
     if usage is None:
         return None, None, None
-    found = [_field(usage, f"{kind}_tokens") for kind in ("prompt", "completion", "total")]
-    prompt, completion, total = [count if type(count) is int else None for count in found]
+    counts = [_field(usage, f"{kind}_tokens") for kind in ("prompt", "completion", "total")]
+    prompt, completion, total = [count if type(count) is int else None for count in counts]
     return prompt, completion, total
 
 

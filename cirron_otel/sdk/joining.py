@@ -1,6 +1,6 @@
-"""Joining other traces: which parent or link a session gets, and handing its own context on.
+"""Join other traces: choose the parent or link of a session, and inject its context.
 
-In this order: an explicit parent or link, the span that is current, and TRACEPARENT, TRACESTATE
+The sources, in order: an explicit parent or link; the current span; and TRACEPARENT, TRACESTATE,
 and BAGGAGE from the environment (OpenTelemetry's specification, "Environment Variables as Context
 Propagation Carriers").
 """
@@ -24,12 +24,12 @@ _CARRIED = ("TRACEPARENT", "TRACESTATE", "BAGGAGE")
 
 @dataclass(slots=True)
 class Joined:
-    """What a session hangs on in OpenTelemetry's tree."""
+    """The parent and links of a session in OpenTelemetry's tree."""
 
     parent: SpanContext | None = None
     links: list[Link] = field(default_factory=list)
     context: Context = field(default_factory=Context)
-    """What came with it: baggage."""
+    """The context that came with the parent: baggage."""
 
 
 def join(
@@ -40,20 +40,20 @@ def join(
     *,
     environment_first: bool = False,
 ) -> Joined:
-    """Find what to join. `how` is what becomes of a span found around: parent, link or none.
+    """Find the trace to join. `how` is the use of a surrounding span: parent, link, or none.
 
-    `parent` and `link` may be a Span, a SpanContext, a Context or a carrier (a mapping that holds
-    `traceparent`, or its text). `environment_first`: what the process was started with goes before
-    the span that is current, and is joined where there is a `link`, too.
+    `parent` and `link` may be a Span, a SpanContext, a Context, or a carrier (a mapping with
+    `traceparent`, or its text). `environment_first`: the context from the environment takes
+    precedence over the current span, and is joined even if there is a `link`.
     """
     joined = Joined()
     if link is not None:
-        # A SpanContext is a tuple, too.
+        # A SpanContext is also a tuple.
         several = isinstance(link, (list, tuple)) and not isinstance(link, SpanContext)
         for one in cast("list[object]", link) if several else [link]:
-            found = _context_of(one)
-            if found is not None:
-                joined.links.append(Link(found))
+            context = _context_of(one)
+            if context is not None:
+                joined.links.append(Link(context))
     if parent is not None:
         joined.parent = _context_of(parent)
         return joined
@@ -73,7 +73,7 @@ def join(
 
 
 def from_environment(environ: Mapping[str, str]) -> Context:
-    """The context that the process was started with."""
+    """Return the context that the process was started with."""
     carrier = {name.lower(): environ[name] for name in _CARRIED if environ.get(name)}
     if not carrier:
         return Context()
@@ -85,19 +85,19 @@ def from_environment(environ: Mapping[str, str]) -> Context:
 
 
 def _context_of(given: object) -> SpanContext | None:
-    """The span context that `given` says; one that says none is reported and left out."""
-    found: Any = given
-    if isinstance(found, str):
-        found = {"traceparent": found}
-    if isinstance(found, Mapping) and SPAN_KEY not in found:
-        lowered = {str(key).lower(): value for key, value in found.items()}
-        found = propagate.extract(lowered, Context())
-    if isinstance(found, Context):
-        found = trace.get_current_span(found)
-    if isinstance(found, Span):
-        found = found.get_span_context()
-    if isinstance(found, SpanContext) and found.is_valid:
-        return found
+    """Return the span context of `given`; None, with an error recorded, if it has none."""
+    context: Any = given
+    if isinstance(context, str):
+        context = {"traceparent": context}
+    if isinstance(context, Mapping) and SPAN_KEY not in context:
+        lowered = {str(key).lower(): value for key, value in context.items()}
+        context = propagate.extract(lowered, Context())
+    if isinstance(context, Context):
+        context = trace.get_current_span(context)
+    if isinstance(context, Span):
+        context = context.get_span_context()
+    if isinstance(context, SpanContext) and context.is_valid:
+        return context
     record_error(
         "join", f"{type(given).__name__}: expected a Span, SpanContext, Context or carrier"
     )
@@ -107,19 +107,19 @@ def _context_of(given: object) -> SpanContext | None:
 def inject(
     carrier: MutableMapping[str, str] | None = None, *, environ: bool = False
 ) -> MutableMapping[str, str]:
-    """Write the current scope's context into `carrier` and return it; a new dict by default.
+    """Write the current scope's context into `carrier` (by default a new dict) and return it.
 
-    `environ=True` writes upper-case names (TRACEPARENT), as a child process reads them from its
-    environment. The propagators are OTEL_PROPAGATORS'.
+    `environ=True` writes upper-case names (TRACEPARENT), which a child process reads from its
+    environment. The propagators are those of OTEL_PROPAGATORS.
     """
     carrier = {} if carrier is None else carrier
     try:
         context = CONTEXT.get()
         if context.get(SPAN_KEY) is None and state.session._id:
             context = Context({**context, SPAN_KEY: state.session})
-        made: dict[str, str] = {}
-        propagate.inject(made, context)
-        for key, value in made.items():
+        fields: dict[str, str] = {}
+        propagate.inject(fields, context)
+        for key, value in fields.items():
             carrier[key.upper() if environ else key] = value
     except Exception as error:
         record_error("propagation", error)

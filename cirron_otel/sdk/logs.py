@@ -1,7 +1,7 @@
-"""Log records that carry the trace and the span in which they were made.
+"""Add the current trace and span to log records.
 
 The names are those of opentelemetry-instrumentation-logging: `otelTraceID` and `otelSpanID` (hex,
-`0` where there is none), `otelTraceSampled`, `otelServiceName`. A format string may use them:
+`0` if there is none), `otelTraceSampled`, `otelServiceName`. A format string may use them:
 `%(asctime)s %(message)s [%(otelTraceID)s]`.
 """
 
@@ -22,7 +22,7 @@ _NONE = "0"
 
 
 class _Factory:
-    """A log record factory on top of the one that was there."""
+    """A log record factory that extends the previous one."""
 
     def __init__(self, before: Callable[..., logging.LogRecord]) -> None:
         self.before = before
@@ -37,16 +37,16 @@ class _Factory:
 
 
 def correlate() -> None:
-    """Give every log record of the process the current trace and span, from here on."""
+    """Add the current trace and span to every log record of the process from now on."""
     before = logging.getLogRecordFactory()
     if not isinstance(before, _Factory):
         logging.setLogRecordFactory(_Factory(before))
 
 
 def restore() -> None:
-    """Put back the factory that was there; one that was set on top of ours since then stays.
+    """Restore the previous factory, unless another one has been set on top of ours since.
 
-    A format string that names the attributes needs defaults from then on:
+    A format string that uses the attributes needs defaults from then on:
     `logging.Formatter(..., defaults={"otelTraceID": "0"})`.
     """
     ours = logging.getLogRecordFactory()
@@ -63,10 +63,10 @@ def _add(record: logging.LogRecord) -> None:
 
 
 def _where() -> tuple[str, str, bool]:
-    """Trace id, span id and whether it is sampled: of the current span, else of the session."""
+    """Return trace id, span id, and the sampled flag of the current span or the session."""
     span: Any = CONTEXT.get().get(SPAN_KEY) or state.session
     if isinstance(span, RecordedSpan):
-        # Not by its span context: that would say that somebody refers to the scope.
+        # Not through the span context: requesting it counts as a reference to the scope.
         if not span._id:
             return _NONE, _NONE, False
         trace = span._trace

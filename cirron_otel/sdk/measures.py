@@ -1,7 +1,7 @@
-"""What metrics are made of, out of what each flush found: a sink of the pipeline.
+"""Metric values, computed from the result of each flush: a sink of the pipeline.
 
-The flush thread fills it and the thread that sends metrics reads it, so there is a lock between
-the two; no thread that records anything comes here. docs/metrics.md says what counts as what.
+The flush thread adds values and the thread that sends metrics reads them, so the two share a lock;
+threads that record never use it. docs/metrics.md defines the metrics.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from .scope import NO_SESSION, Scope
 from .span_rows import recorded_above
 
 SAMPLES: Final = "samples"
-"""The attribute of a step that says how many samples it took."""
+"""The attribute of a step that contains its number of samples."""
 MOST_NAMES: Final = 100
-"""Names of phases, and names of marks, that get a series of their own."""
+"""Maximum number of phase names, and of mark names, with a series of their own."""
 MEMORY: Final = {
     "cuda.allocated": "cuda.memory_peak_bytes",
     "cuda.reserved": "cuda.memory_reserved_peak_bytes",
 }
-"""Attributes of a step with peaks of a device's memory, by what they are the peak of."""
+"""Attributes of a step that contain peaks of a device's memory, by kind of memory."""
 RESIDENT: Final = "resident"
 _MOST_INT: Final = 2**53
 
 Key = tuple[str, str]
-"""A histogram's name, and that of the phase (none: empty)."""
+"""A histogram's name and the name of the phase (empty if there is none)."""
 
 
 class Measures:
-    """Counts, lengths and last values since the session began."""
+    """Counts, durations, and last values since the session began."""
 
     def __init__(self, *, is_exponential: bool = False, examples: str = "trace_based") -> None:
         """`examples` is a value of OTEL_METRICS_EXEMPLAR_FILTER."""
         self._lock = threading.Lock()
         self.is_off = False
-        """Whether nobody reads it any more."""
+        """Whether collection has stopped because nothing reads the values."""
         self.is_exponential, self._examples = is_exponential, examples
         self._start_ns = wall_now()
         self._series: dict[Key, Durations] = {}
@@ -60,56 +60,56 @@ class Measures:
         self._is_memory_told = True
         self._samples = 0
 
-    def __call__(self, found: FlushResult) -> None:
-        """Take what a flush found."""
+    def __call__(self, result: FlushResult) -> None:
+        """Add the values of a flush."""
         if self.is_off:
             return
         with self._lock:
-            self._take_scopes(found.ended)
-            self._take_marks(found.points)
+            self._take_scopes(result.ended)
+            self._take_marks(result.points)
 
     # --- reading --------------------------------------------------------------------------------
 
     def collect(self, *, is_delta: bool) -> dict[Key, Lengths]:
-        """The histograms as they are now; with `is_delta` what came since the last time."""
+        """Return the current histograms; with `is_delta`, only the values since the last call."""
         with self._lock:
             now_ns = wall_now()
-            found = {
+            histograms = {
                 key: series.collect(now_ns, is_delta=is_delta)
                 for key, series in self._series.items()
             }
-        return {key: lengths for key, lengths in found.items() if lengths is not None}
+        return {key: lengths for key, lengths in histograms.items() if lengths is not None}
 
     def marks(self) -> dict[str, float]:
-        """The last value of each mark, by its name."""
+        """Return the last value of each mark, by name."""
         with self._lock:
             return {name: value for name, (_, value) in self._marks.items()}
 
     def memory(self) -> dict[str, int]:
-        """Bytes of the highest peaks of the steps since the last time; if none came, the last."""
+        """Return the highest peaks (bytes) of the steps since the last call, or the last ones."""
         with self._lock:
             self._is_memory_told = True
             return dict(self._memory)
 
     @property
     def samples(self) -> int:
-        """How many samples the steps said they took."""
+        """The number of samples that the steps reported."""
         return self._samples
 
     # --- taking ---------------------------------------------------------------------------------
 
     def _take_scopes(self, ended: Iterable[Scope]) -> None:
-        """Every scope of a flush comes through here: the loop is kept short."""
+        """Add the scopes of a flush; the loop is short because it sees every scope."""
         steps: list[Scope] = []
         requests: list[Scope] = []
         phases: dict[Any, list[Scope]] = {}
-        above: Any = None
+        last_parent: Any = None
         is_inside = False
         for scope in ended:
             name = scope._name
-            around = scope._above
-            if around is not above:
-                above, is_inside = around, holds_phases(around)
+            parent = scope._above
+            if parent is not last_parent:
+                last_parent, is_inside = parent, holds_phases(parent)
             if type(name) is not str:
                 name = text_of(name)
             if is_inside and name != MICRO_STEP:
@@ -157,7 +157,7 @@ class Measures:
             series.exemplify(lengths, scopes, all_=self._examples == "always_on")
 
     def _take_values(self, steps: Iterable[Scope]) -> None:
-        """The numbers that steps carry: samples, and peaks of memory."""
+        """Add the numbers in steps: samples and peaks of memory."""
         for step in steps:
             more, attrs = step._more, step._attrs
             if more is not None and more.memory_peak_bytes is not None:
@@ -200,7 +200,7 @@ class Measures:
 
 
 def holds_phases(scope: Any) -> bool:
-    """Whether what hangs on it is a phase: it is a step, or a micro step of one."""
+    """Return whether the children of a scope are phases: it is a step, or a micro step."""
     if not scope._id and scope is not NO_SESSION:
         scope = recorded_above(scope)
     name = scope._name
@@ -213,18 +213,18 @@ def holds_phases(scope: Any) -> bool:
 
 
 def _is_outermost(step: Any) -> bool:
-    """Whether it is in no other step: one that is belongs to that, as in `cirron-otel report`."""
-    above = step._above
-    while above._depth and above is not NO_SESSION:
-        name = above._name
+    """Return whether a step is not inside another one, as in `cirron-otel report`."""
+    parent = step._above
+    while parent._depth and parent is not NO_SESSION:
+        name = parent._name
         if type(name) is str and name == STEP:
             return False
-        above = above._above
+        parent = parent._above
     return True
 
 
 def sampled(value: Any) -> int:
-    """How many samples a step says it took: integers of numpy's, too; 0 where it says nothing."""
+    """Return a step's number of samples, numpy integers included; 0 if it has none."""
     if type(value) is not int:
         if type(value) is bool or not isinstance(value, Integral):
             return 0
@@ -233,18 +233,20 @@ def sampled(value: Any) -> int:
 
 
 def number(value: Any) -> float | None:
-    """A mark's value as a gauge has it, NaN and infinities too; None for what is no number."""
+    """Return a mark's value as a float, NaN and infinities included; None if it is not a number."""
     try:
         if type(value) is Deferred:
             value = value.value()
         return float(value) if type(value) in (float, int) else None
-    except Exception:  # an integer that no float is, or a device that is gone
+    except Exception:  # an integer too large for a float, or an unavailable device
         return None
 
 
 def bounded(marks: Mapping[str, float]) -> dict[str, list[tuple[str, float]]]:
-    """Marks by the name of their gauge; names that differ only in what a gauge's may not hold, or
-    in case, share one.
+    """Group marks by the name of their gauge.
+
+    Names that differ only in case, or in characters that a gauge's name must not contain, share a
+    gauge.
     """
     by_gauge: dict[str, list[tuple[str, float]]] = {}
     for name, value in marks.items():
@@ -253,12 +255,12 @@ def bounded(marks: Mapping[str, float]) -> dict[str, list[tuple[str, float]]]:
 
 
 def gauge_name(name: str) -> str:
-    """A valid instrument's name for a mark, in lower case.
+    """Return a valid instrument name for a mark, in lower case.
 
-    Specification, "Instrument name syntax": ASCII letters, digits, `_`, `.`, `-` and `/`, 255 at
-    most, and names that differ in case only are one.
+    Specification, "Instrument name syntax": at most 255 ASCII letters, digits, `_`, `.`, `-`, and
+    `/`; names that differ only in case are the same.
     """
-    kept = "".join(
+    valid = "".join(
         each if each.isascii() and (each.isalnum() or each in "_.-/") else "_" for each in name
     )
-    return (sc.MARK_GAUGE_PREFIX + (kept.lower() or "_"))[:255]
+    return (sc.MARK_GAUGE_PREFIX + (valid.lower() or "_"))[:255]

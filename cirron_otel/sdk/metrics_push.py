@@ -1,10 +1,10 @@
-"""Metrics beside the spans: what `Measures` has, sent over OTLP at an interval and at the end.
+"""Send the metrics of `Measures` over OTLP, at an interval and at the end of the session.
 
-Counters, and gauges of memory, are OpenTelemetry's instruments of a MeterProvider of our own.
-Histograms arrive aggregated, as a MetricProducer's do (metrics SDK specification,
-"MetricProducer"); the Python SDK has no such thing, so `Reader` adds them to what it collected. So
-it does with the gauges of marks: the SDK's drop NaN and infinities, with a line in the log for
-each, and a loss that became NaN is what is looked for.
+Counters and memory gauges are OpenTelemetry instruments of a separate MeterProvider. Histograms are
+already aggregated, like those of a MetricProducer (metrics SDK specification, "MetricProducer").
+The Python SDK has no MetricProducer, so `Reader` adds them to the collected metrics, and also the
+gauges of marks: the SDK's gauges drop NaN and infinities and log a line for each, but a loss that
+became NaN is exactly what users look for.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TIMEOUT_MS = 30_000.0
 _LONGEST_MS = 86_400_000.0
 _MOST_EXAMPLES = 20
 _LONGEST_NAME = 255
-"""Characters of a mark's name that are told."""
+"""Maximum characters of a mark's name in an attribute."""
 _FILTERS = ("trace_based", "always_on", "always_off")
 _BOUNDS = tuple(each / 1e9 for each in BOUNDS_NS)
 
@@ -53,18 +53,19 @@ HISTOGRAMS = {
     sc.PHASE_GPU_DURATION: "How long phases of steps took on the device",
     sc.REQUEST_DURATION: "How long requests for inference took",
 }
-"""What each histogram is of."""
+"""Description of each histogram."""
 
 
 class Reader(sdk.PeriodicExportingMetricReader):
-    """Adds the histograms and marks of a `Measures` to what it collects. It has no thread of its
-    own: the stock one's is started again in every forked child.
+    """A metric reader that adds the histograms and marks of a `Measures`.
+
+    It has no thread: that of the SDK's periodic reader is restarted in every forked child.
     """
 
     def __init__(
         self, exporter: OtlpMetricExporter, measures: Measures, resource: Callable[[], Resource]
     ) -> None:
-        """`resource` is that of the session: it may become known later than this."""
+        """`resource` returns the session's resource, which may change later."""
         super().__init__(exporter, export_interval_millis=math.inf)
         self._measures, self._resource_of = measures, resource
         self._process = Resource({sc.PROCESS_PID: os.getpid()})
@@ -75,24 +76,24 @@ class Reader(sdk.PeriodicExportingMetricReader):
         self, metrics_data: sdk.MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> None:
         is_delta = self._temporality is sdk.AggregationTemporality.DELTA
-        found = self._measures.collect(is_delta=is_delta)
-        metrics = [*self._histograms(found, is_exponential=self._measures.is_exponential)]
+        histograms = self._measures.collect(is_delta=is_delta)
+        metrics = [*self._histograms(histograms, is_exponential=self._measures.is_exponential)]
         for group in metrics_data.resource_metrics:
             for scope in group.scope_metrics:
                 metrics += scope.metrics
         metrics += _marks(self._measures.marks(), wall_now())
         scope_ = InstrumentationScope(sc.SCOPE_NAME, __version__)
-        told = sdk.ScopeMetrics(scope_, metrics, "")
+        scope_metrics = sdk.ScopeMetrics(scope_, metrics, "")
         resource = self._resource_of().merge(self._process)
-        whole = sdk.MetricsData([sdk.ResourceMetrics(resource, [told], "")])
-        super()._receive_metrics(whole, timeout_millis, **kwargs)
+        complete = sdk.MetricsData([sdk.ResourceMetrics(resource, [scope_metrics], "")])
+        super()._receive_metrics(complete, timeout_millis, **kwargs)
 
     def _histograms(
-        self, found: Mapping[Key, Lengths], *, is_exponential: bool
+        self, histograms: Mapping[Key, Lengths], *, is_exponential: bool
     ) -> Iterable[sdk.Metric]:
         now_ns = wall_now()
         for name, meaning in HISTOGRAMS.items():
-            series = {phase: each for (of, phase), each in found.items() if of == name}
+            series = {phase: each for (of, phase), each in histograms.items() if of == name}
             if not series:
                 continue
             data: sdk.Histogram | sdk.ExponentialHistogram
@@ -147,7 +148,7 @@ def _exemplars(lengths: Lengths) -> list[Exemplar]:
 
 
 def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
-    """A gauge for each name."""
+    """Yield a gauge for each name."""
     for gauge, some in bounded(marks).items():
         points = [
             sdk.NumberDataPoint({sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]}, 0, now_ns, value)
@@ -158,12 +159,12 @@ def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
 
 
 class Instruments:
-    """What is read when it is sent: counters, and gauges as they become known."""
+    """Observable counters, and gauges that are created once they have values."""
 
     def __init__(
         self, meter: Meter, measures: Measures, drops: Callable[[], Mapping[str, int]]
     ) -> None:
-        """They are read by the thread that sends them."""
+        """The sending thread reads the instruments."""
         self._meter, self._measures = meter, measures
         self._known: set[str] = set()
         self._memory: dict[str, int] = {}
@@ -180,7 +181,7 @@ class Instruments:
         )
 
     def look(self) -> None:
-        """Make instruments of what has come since the last time."""
+        """Create instruments for values that have appeared since the last call."""
         self._memory = self._measures.memory()
         if self._memory and sc.STEP_MEMORY_PEAK not in self._known:
             self._known.add(sc.STEP_MEMORY_PEAK)
@@ -196,8 +197,8 @@ class Instruments:
             )  # fmt: skip
 
 
-def _by(key: str, told: Callable[[], Mapping[str, int]]) -> Observed:
-    return lambda: [Observation(value, {key: each}) for each, value in told().items()]
+def _by(key: str, counts: Callable[[], Mapping[str, int]]) -> Observed:
+    return lambda: [Observation(value, {key: each}) for each, value in counts().items()]
 
 
 def _resident() -> list[Observation]:
@@ -206,7 +207,7 @@ def _resident() -> list[Observation]:
 
 
 def _read(observed: Observed) -> Callable[[CallbackOptions], list[Observation]]:
-    """What an instrument calls: an error in it is ours to count, and costs no other instrument."""
+    """Return a callback that counts its errors, so that they affect no other instrument."""
 
     def safely(_: CallbackOptions) -> list[Observation]:
         try:
@@ -219,7 +220,7 @@ def _read(observed: Observed) -> Callable[[CallbackOptions], list[Observation]]:
 
 
 class MetricsPush:
-    """The thread that sends. What goes wrong is counted, and logged once."""
+    """The thread that sends metrics. Errors are counted and logged once."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class MetricsPush:
         resource: Callable[[], Resource],
         drops: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Raises UsageError where a variable is wrong; MissingExtraError without the extra."""
+        """Raises UsageError for an invalid variable, and MissingExtraError without the extra."""
         self._is_named = are_metrics_named(environ)
         self._exporter = OtlpMetricExporter(environ, self._failed)
         self._where = self._exporter.config.shown_endpoint
@@ -247,7 +248,7 @@ class MetricsPush:
         )
         meter = self._provider.get_meter(sc.SCOPE_NAME, __version__)
         self._instruments = Instruments(meter, self.measures, drops)
-        # To put into it is safe in a signal handler that interrupted another put.
+        # `put` is safe in a signal handler that interrupted another `put`.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_last = self._is_over = self._has_ended = False
         self._pid = os.getpid()
@@ -256,17 +257,17 @@ class MetricsPush:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Begin; the first export comes after one interval. RuntimeError where no thread starts."""
+        """Start the thread; it exports after one interval. RuntimeError if no thread can start."""
         self._thread.start()
 
     def hurry(self) -> None:
-        """Send what there is now, and end; it does not wait."""
+        """Request the last export and the end of the thread; it does not wait."""
         if os.getpid() == self._pid:
             self._is_last = True
             self._wake.put(None)
 
     def finish(self, timeout: float) -> None:
-        """Wait for the last export for `timeout` seconds; what has not gone by then is given up."""
+        """Wait up to `timeout` seconds for the last export, then give up."""
         if os.getpid() != self._pid:
             return
         self.hurry()
@@ -283,12 +284,12 @@ class MetricsPush:
             record_error("metrics", error)
 
     def abandon(self) -> None:
-        """In a forked child: there is no thread here, and the connection is the parent's."""
+        """In a forked child: stop; the thread and the connection belong to the parent."""
         self._is_over = True
         self._exporter.abandon()
 
     def stats(self) -> dict[str, Any]:
-        """Where it stands. Nothing in it is secret."""
+        """Return the state for `health()`; it contains no secrets."""
         return {
             "target": self._where,
             "exports": self._exporter.exports,
@@ -314,7 +315,7 @@ class MetricsPush:
         if not is_not_taken or self._is_named:
             record_error("metrics export", f"{self._where} did not take them: {why}")
             return
-        # The endpoint was named for all that OTLP has: this one (Jaeger, Tempo) takes spans alone.
+        # The endpoint was set for all signals, but this backend (Jaeger, Tempo) accepts only spans.
         self._is_over = self.measures.is_off = True
         logger.info(
             "cirron-otel: metrics: %s takes none (%s): no more are sent",
@@ -327,34 +328,34 @@ def metrics_of(
     resource: Callable[[], Resource],
     drops: Callable[[], Mapping[str, int]],
 ) -> MetricsPush:
-    """What sends the session's metrics, not started. Raises as MetricsPush does."""
+    """Create the metrics thread without starting it. Raises the errors of MetricsPush."""
     push = MetricsPush(environ, resource, drops)
     for warning in push._exporter.config.warnings:
-        if "_METRICS_" in warning:  # of the others the spans' exporter tells
+        if "_METRICS_" in warning:  # the span exporter reports the other ones
             report_problem("metrics", warning)
     return push
 
 
 def _examples(environ: Mapping[str, str]) -> str:
-    said = environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() or _FILTERS[0]
-    if said not in _FILTERS:
+    value = environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() or _FILTERS[0]
+    if value not in _FILTERS:
         expected = ", ".join(_FILTERS)
         report_problem(
-            "metrics", f"OTEL_METRICS_EXEMPLAR_FILTER is {said!a:.60}: expected {expected}"
+            "metrics", f"OTEL_METRICS_EXEMPLAR_FILTER is {value!a:.60}: expected {expected}"
         )
         return _FILTERS[0]
-    return said
+    return value
 
 
 def _milliseconds(environ: Mapping[str, str], variable: str, default: float) -> float:
-    said = environ.get(variable, "").strip()
+    value = environ.get(variable, "").strip()
     try:
-        found = float(said) if said else default
+        milliseconds = float(value) if value else default
     except ValueError:
-        found = math.nan
-    if found > 0:
-        return min(found, _LONGEST_MS)
+        milliseconds = math.nan
+    if milliseconds > 0:
+        return min(milliseconds, _LONGEST_MS)
     report_problem(
-        "metrics", f"{variable} is {said!a:.60}: expected milliseconds; {default:g} are used"
+        "metrics", f"{variable} is {value!a:.60}: expected milliseconds; {default:g} are used"
     )  # fmt: skip
     return default

@@ -1,7 +1,7 @@
-"""The TracerProvider: the application's where it has set one, else ours.
+"""The TracerProvider: the application's if it has set one, otherwise the SDK's.
 
-Ours loses nothing: events, links and attributes are not limited unless the environment says so,
-and what its sampler drops is recorded all the same, only not exported.
+The SDK's provider loses nothing: events, links, and attributes are not limited unless the
+environment sets limits, and spans that its sampler drops are recorded, only not exported.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _LIMITS = {
 
 
 class RandomIds(IdGenerator):
-    """Ids from the operating system: training code seeds `random`, and ranks would collide."""
+    """Ids from the operating system: training code seeds `random`, so ranks would collide."""
 
     def generate_span_id(self) -> int:
-        """Eight random bytes, never zero."""
+        """Return eight random bytes, never zero."""
         while True:
             if number := int.from_bytes(urandom(8), "big"):
                 return number
 
     def generate_trace_id(self) -> int:
-        """Sixteen random bytes, never zero."""
+        """Return sixteen random bytes, never zero."""
         while True:
             if number := int.from_bytes(urandom(16), "big"):
                 return number
 
 
 class RecordAll(Sampler):
-    """Another sampler, except that what it drops is recorded: sampling concerns export alone."""
+    """Wraps a sampler so that dropped spans are still recorded; sampling only affects export."""
 
     def __init__(self, inner: Sampler) -> None:
-        """`inner` decides what is exported."""
+        """`inner` decides which spans are exported."""
         self.inner = inner
 
     def should_sample(
@@ -61,7 +61,7 @@ class RecordAll(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        """What `inner` says; DROP becomes RECORD_ONLY."""
+        """Return the decision of `inner`, with RECORD_ONLY in place of DROP."""
         result = self.inner.should_sample(
             parent_context, trace_id, name, kind, attributes, links, trace_state
         )
@@ -70,18 +70,18 @@ class RecordAll(Sampler):
         return result
 
     def get_description(self) -> str:
-        """For people."""
+        """Return a description for display."""
         return f"RecordAll({self.inner.get_description()})"
 
 
 def applications_provider() -> TracerProvider | None:
-    """The provider that the application has set; None where there is none, or no SDK's."""
+    """Return the application's provider; None if there is none, or not one of the OTel SDK."""
     provider = trace.get_tracer_provider()
     return provider if isinstance(provider, TracerProvider) else None
 
 
 def make_provider(resource: Resource, environ: Mapping[str, str]) -> TracerProvider:
-    """A provider of ours, not set yet."""
+    """Create a provider of the SDK, without setting it globally."""
     unlimited = {
         argument: SpanLimits.UNSET
         for argument, variable in _LIMITS.items()
@@ -98,14 +98,14 @@ def make_provider(resource: Resource, environ: Mapping[str, str]) -> TracerProvi
 
 
 def sampler_of(provider: TracerProvider) -> Sampler | None:
-    """The sampler that decides about export."""
+    """Return the sampler that decides about export."""
     sampler: Any = getattr(provider, "sampler", None)
     return sampler.inner if isinstance(sampler, RecordAll) else sampler
 
 
 def is_in_worker() -> bool:
-    """Whether this is a process of a DataLoader: nothing is traced there unless asked for."""
-    import sys  # noqa: PLC0415 - seldom
+    """Return whether this is a DataLoader worker, which traces nothing unless requested."""
+    import sys  # noqa: PLC0415 - rarely called
 
     data = sys.modules.get("torch.utils.data")
     try:

@@ -1,8 +1,8 @@
-"""A TracerProvider that the program sets while a session is open: the session works in it.
+"""Moves an open session to a TracerProvider that the program sets later.
 
-`profile()` makes a provider of ours global where the program has none. OpenTelemetry lets a global
-provider be set once, so ours would refuse the program's own for good. `publish` makes ours global
-and leaves that one time to the program.
+`profile()` makes the SDK's provider global if the program has none. OpenTelemetry allows a global
+provider to be set only once, so the program's own provider would then be rejected. `publish` makes
+the SDK's provider global and still allows the program to set one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class _Listener:
         self.added: Callable[[Any], None] = _ignore
 
     def listen(self, replaced: Callable[[Any], None], added: Callable[[Any], None]) -> None:
-        """Call `replaced` with the provider that the program sets in place of ours, and `added`
-        with each processor that it adds to the provider of the session.
+        """Set the callbacks: `replaced` for a provider that the program sets in place of the
+        SDK's, and `added` for each processor that it adds to the provider of the session.
         """
         self.replaced, self.added = replaced, added
 
     def rest(self) -> None:
-        """Call nothing any more."""
+        """Remove the callbacks."""
         self.replaced = self.added = _ignore
 
 
@@ -46,10 +46,10 @@ listener = _Listener()
 
 
 class _OnceMore(Once):
-    """Lets the global provider be set once more, and reports it."""
+    """Allows the global provider to be set once more, and reports that."""
 
     def do_once(self, func: Callable[[], None]) -> bool:
-        """Run `func` the first time; whether it ran."""
+        """Run `func` the first time; return whether it ran."""
         is_set = super().do_once(func)
         if is_set:
             try:
@@ -60,7 +60,7 @@ class _OnceMore(Once):
 
 
 def publish(provider: TracerProvider) -> None:
-    """Make a provider of ours global, until the program sets its own."""
+    """Make the SDK's provider global until the program sets its own."""
     if trace.get_tracer_provider() is provider:
         return
     trace.set_tracer_provider(provider)
@@ -69,7 +69,7 @@ def publish(provider: TracerProvider) -> None:
 
 
 def watch(provider: TracerProvider) -> None:
-    """Have processors that the program adds from now on be shown scopes at once."""
+    """Report scopes immediately to processors that the program adds from now on."""
     processors: Any = provider._active_span_processor
     add = processors.add_span_processor
     if getattr(add, "is_watched", False):
@@ -94,7 +94,7 @@ def unwatch(provider: TracerProvider | None) -> None:
 
 
 def show_open(processors: tuple[SpanProcessor, ...]) -> None:
-    """Show the scopes that are open around the caller: their ends will be shown, too."""
+    """Report the open scopes around the caller to processors; their ends are reported later."""
     context = CONTEXT.get()
     scope: Any = context.get(SCOPE_KEY) or state.session
     around: list[Any] = []
@@ -113,10 +113,10 @@ def show_open(processors: tuple[SpanProcessor, ...]) -> None:
 
 
 class Forwarding(SpanProcessor):
-    """In a provider of ours: shows spans of tracers made earlier to the program's processors."""
+    """In the SDK's provider: passes spans of earlier tracers to the program's processors."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        """`provider` is the program's."""
+        """`provider` is the program's provider."""
         self._observers = Observers(provider, self)
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:

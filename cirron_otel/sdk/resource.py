@@ -1,7 +1,8 @@
-"""Whose spans these are: the resource of our provider, and what of it a batch carries.
+"""The resource of the SDK's provider, and the part of it that a batch contains.
 
-What OTel Python's `Resource.create()` gives, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`
-included, with the host, the cluster and the interpreter below it and Cirron's ids above it.
+It merges three sources, in ascending precedence: the host, the cluster, and the interpreter; OTel
+Python's `Resource.create()`, which includes `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`; and
+Cirron's ids.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ LOCAL_RANK: Final = "cirron.local_rank"
 NODE_RANK: Final = "cirron.node_rank"
 RESTART_COUNT: Final = "cirron.restart_count"
 
-# What OTel Python says where nobody has named the service.
+# OTel Python's service name if none is configured.
 _UNKNOWN_SERVICE: Final = "unknown_service"
 _RECORDED: Final = frozenset({sc.PROCESS_PID, sc.RANK, sc.SESSION_ID})
-"""Attributes that stand in the records already, whence the translator takes them."""
+"""Attributes that are already in the records, from which the translator takes them."""
 
 
 def resource_of(
@@ -54,18 +55,18 @@ def resource_of(
     run: RunIdentity | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
 ) -> Resource:
-    """The resource of a provider that we make.
+    """Return the resource of a provider that the SDK creates.
 
-    Reads the process's own environment, as OTel Python's detectors do. `session_id` is
-    `cirron.session.id` for exporters of others on our provider. Unless the environment names the
-    service, it has the name of the run's script.
+    It reads the process's environment, as OTel Python's detectors do. `session_id` becomes
+    `cirron.session.id`, for other exporters on the provider. Unless the environment sets the
+    service name, it is the name of the run's script.
     """
-    own = _cirron(config, identity, session_id)
+    attributes = _cirron(config, identity, session_id)
     if run is not None:
-        own |= run_attributes(run, config, hyperparameters)
+        attributes |= run_attributes(run, config, hyperparameters)
     surroundings = {**CirronDetector().detect().attributes, **_process()}
     wanted = {key: value for key, value in surroundings.items() if is_wanted(key, config)}
-    merged = Resource(wanted).merge(Resource.create(own))
+    merged = Resource(wanted).merge(Resource.create(attributes))
     if str(merged.attributes.get(sc.SERVICE_NAME, "")).startswith(_UNKNOWN_SERVICE):
         service = DEFAULT_SERVICE_NAME if run is None else run.script
         merged = merged.merge(Resource({sc.SERVICE_NAME: service}))
@@ -73,11 +74,11 @@ def resource_of(
 
 
 def batch_attributes(resource: Resource) -> dict[str, Any]:
-    """`otel.resource.attributes` of a batch, as plain JSON values.
+    """Return the `otel.resource.attributes` of a batch as plain JSON values.
 
-    The process id, the rank and the session stand in the batch's records and are left out. Text
-    that is no UTF-8 is repaired; bytes are base64, NaN and infinities their names, integers beyond
-    64 bits their digits, as JSON and OTLP have none of them.
+    The process id, the rank, and the session are left out because the batch's records contain them.
+    Invalid UTF-8 is repaired. Bytes become base64, NaN and infinities their names, and integers
+    beyond 64 bits their digits, because JSON and OTLP cannot represent them.
     """
     attributes = resource.attributes.items()
     return {_clean(key): _plain(value) for key, value in attributes if key not in _RECORDED}
@@ -100,7 +101,7 @@ def _host_name() -> str:
 
 
 def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[str, Any]:
-    said: dict[str, str | int | None] = {
+    values: dict[str, str | int | None] = {
         WORKSPACE_ID: config.workspace_id,
         RUN_ID: config.run_id,
         PIPELINE_ID: config.pipeline_id,
@@ -110,23 +111,23 @@ def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[
         RESTART_COUNT: identity.restart_count or None,
         sc.SESSION_ID: session_id,
     }
-    found = {
+    known = {
         key: _clean(value) if isinstance(value, str) else value
-        for key, value in said.items()
+        for key, value in values.items()
         if value is not None
     }
-    return found | rank_attributes(identity)
+    return known | rank_attributes(identity)
 
 
 def rank_attributes(identity: Identity) -> dict[str, str | int]:
-    """The resource attributes of a process's place in its job that are known."""
-    found = {
+    """Return the known resource attributes of a process's position in its job."""
+    values = {
         WORLD_SIZE: identity.world_size if identity.rank is not None else None,
         LOCAL_RANK: identity.local_rank,
         NODE_RANK: identity.node_rank,
         sc.RANK: identity.rank,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -41,7 +41,7 @@ _OTHERS: Final = {
     "cirron.gpu.": DEVICES,
     "cirron.launcher": LAUNCHER,
 }
-"""The details of attributes that the resource has in any case, by the beginning of their name."""
+"""Details of attributes that every resource has, by the prefix of the attribute's name."""
 _DESCRIPTIONS: Final = frozenset({
     ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
 })  # fmt: skip
@@ -54,28 +54,30 @@ _MOST_CHARACTERS = 256
 def run_attributes(
     run: RunIdentity, config: Config, hyperparameters: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The attributes that are known when a session begins. Raises nothing."""
-    found: dict[str, Any] = {RUN_ID: run.id, RUN_NAME: run.name, SCRIPT: run.script}
+    """Return the attributes that are known when a session begins. Raises nothing."""
+    attributes: dict[str, Any] = {RUN_ID: run.id, RUN_NAME: run.name, SCRIPT: run.script}
     try:
         if COMMAND in config.run_details:
-            found[ARGUMENTS] = [_cut(each) for each in redacted(run.arguments[:_MOST_ARGUMENTS])]
+            attributes[ARGUMENTS] = [
+                _cut(each) for each in redacted(run.arguments[:_MOST_ARGUMENTS])
+            ]
         if VERSIONS in config.run_details:
-            found |= {DISTRO_NAME: "cirron-otel", DISTRO_VERSION: __version__}
+            attributes |= {DISTRO_NAME: "cirron-otel", DISTRO_VERSION: __version__}
         if HYPERPARAMETERS in config.run_details and hyperparameters:
-            found |= _hyperparameters(hyperparameters)
+            attributes |= _hyperparameters(hyperparameters)
     except Exception as error:
         record_error("run", error)
-    return found
+    return attributes
 
 
 def is_wanted(attribute: str, config: Config) -> bool:
-    """Whether an attribute of the process's resource is a detail that is not switched off."""
+    """Return whether an attribute of the resource is not a detail that is switched off."""
     details = (kind for prefix, kind in _OTHERS.items() if attribute.startswith(prefix))
     return all(kind in config.run_details for kind in details)
 
 
 def without_details(resource: Resource) -> Resource:
-    """`resource` without the attributes that only describe the run, as metrics are sent with."""
+    """Return the resource of metrics: `resource` without attributes that describe the run."""
     return Resource({
         key: value
         for key, value in resource.attributes.items()
@@ -84,20 +86,20 @@ def without_details(resource: Resource) -> Resource:
 
 
 class LateDetails:
-    """The attributes that take time, or are known once torch is imported.
+    """Attributes that take time to compute, or are available once torch is imported.
 
     `begin` and `found` are called on the flush thread.
     """
 
     def __init__(self, config: Config, identity: Identity, run: RunIdentity) -> None:
-        """Nothing is looked at yet. Only the first process of a run asks for the tree."""
+        """Read nothing yet. Only the first process of a run compares the tree."""
         self._has_git = GIT in config.run_details
         self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
         self._has_versions = VERSIONS in config.run_details
         self._tree: TreeState | None = None
 
     def begin(self) -> dict[str, Any]:
-        """The commit; a comparison of the tree with it is started. Raises nothing."""
+        """Return the commit, and start to compare the tree with it. Raises nothing."""
         if not self._has_git:
             return {}
         try:
@@ -111,17 +113,17 @@ class LateDetails:
         return head
 
     def found(self, *, is_last: bool) -> dict[str, Any]:
-        """Attributes that have become known since the last call. Raises nothing."""
-        made: dict[str, Any] = {}
+        """Return attributes that have become available since the last call. Raises nothing."""
+        attributes: dict[str, Any] = {}
         try:
             if self._has_versions and "torch" in sys.modules:
-                made |= self._versions(sys.modules["torch"])
+                attributes |= self._versions(sys.modules["torch"])
             if self._tree is not None:
-                made |= self._tree.result(is_last=is_last)
+                attributes |= self._tree.result(is_last=is_last)
                 self._tree = self._tree if self._tree.is_pending else None
         except Exception as error:
             record_error("run", error)
-        return made
+        return attributes
 
     def _versions(self, torch: Any) -> dict[str, str]:
         if not hasattr(torch, "version") or not hasattr(torch, "__version__"):
@@ -133,12 +135,12 @@ class LateDetails:
 
 
 def _hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for key, value in _flattened(given, "", 0):
-        if len(made) >= _MOST_ITEMS:
+        if len(attributes) >= _MOST_ITEMS:
             break
-        made[HYPERPARAMETER + _cut(key)] = REDACTED if names_a_secret(key) else _value(value)
-    return made
+        attributes[HYPERPARAMETER + _cut(key)] = REDACTED if names_a_secret(key) else _value(value)
+    return attributes
 
 
 def _flattened(given: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -151,7 +153,7 @@ def _flattened(given: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tu
 
 
 def _value(value: Any) -> Any:
-    """A value that an attribute of a resource can have."""
+    """Convert a value to one that a resource attribute can have."""
     if isinstance(value, bool):
         return value
     if type(value) is int and -(2**63) <= value < 2**63:

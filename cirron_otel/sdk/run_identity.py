@@ -67,7 +67,7 @@ class _Sessions:
 
 
 def run_identity(config: Config, environ: Mapping[str, str], identity: Identity) -> RunIdentity:
-    """The identity of the run that a session of this process belongs to. Raises nothing."""
+    """Return the run that a session of this process belongs to. Raises nothing."""
     number, _Sessions.count = _Sessions.count, _Sessions.count + 1
     try:
         run_id = config.run_id or _inherited(environ) or _derived(environ, identity, number)
@@ -80,7 +80,7 @@ def run_identity(config: Config, environ: Mapping[str, str], identity: Identity)
 
 
 def command_run(config: Config, environ: Mapping[str, str], command: Sequence[str]) -> RunIdentity:
-    """The identity of the run that `command` is, for the process that starts it."""
+    """Return the run of `command`, for the process that starts it."""
     run_id = config.run_id or _inherited(environ) or new_run_id()
     script = command_name(command)
     name = config.run_name or default_name(script, run_id)
@@ -88,17 +88,17 @@ def command_run(config: Config, environ: Mapping[str, str], command: Sequence[st
 
 
 def new_run_id() -> str:
-    """A random id."""
+    """Return a random id."""
     return os.urandom(_ID_BYTES).hex()
 
 
 def default_name(script: str, run_id: str) -> str:
-    """The name of a run that has been given none."""
+    """Return the name of a run without an explicit name."""
     return f"{script}-{run_id[:SHORT_ID_DIGITS]}"
 
 
 def script_name() -> str:
-    """The name of the script that this process runs."""
+    """Return the name of the script that this process runs."""
     try:
         main = sys.modules.get("__main__")
         spec = getattr(main, "__spec__", None)
@@ -112,7 +112,7 @@ def script_name() -> str:
 
 
 def command_name(command: Sequence[str]) -> str:
-    """The name of the script that a command runs: its first Python file, else its first word."""
+    """Return the name of a command's script: its first Python file, else its first word."""
     for word in command:
         if word.endswith(".py") and not word.startswith("-") and not _SPACE.search(word):
             return _text(_stem(word))
@@ -135,7 +135,7 @@ def _stem(argument: str) -> str:
 
 
 def _text(text: str) -> str:
-    """One line that can be printed; file names may have any bytes."""
+    """Return one printable line; file names may contain any bytes."""
     line = text.encode("utf-8", "replace").decode("utf-8")[:_MOST_CHARACTERS]
     return "".join(char if char.isprintable() else "?" for char in line) or _PYTHON
 
@@ -156,7 +156,7 @@ def _derived(environ: Mapping[str, str], identity: Identity, number: int) -> str
 
 
 def _launch(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """A launch that variables identify on every node."""
+    """Return the identity of a launch from variables that are the same on every node."""
     step = slurm_step(environ)
     if step is not None:
         return ("slurm", environ.get("SLURM_CLUSTER_NAME", ""), *step)
@@ -171,25 +171,25 @@ def _launch(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _has_more_nodes(environ: Mapping[str, str]) -> bool:
-    """Whether the job's processes are known to run on more than one node."""
+    """Return whether the job's processes are known to run on more than one node."""
     local, world = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
     if not world.isdecimal():
         return False
     if local.isdecimal():
         return int(local) < int(world)
-    return int(world) > 1 and _IN_CLUSTER in environ  # a pod for each process
+    return int(world) > 1 and _IN_CLUSTER in environ  # one pod for each process
 
 
 def _multiprocessing_key() -> tuple[str, ...]:
-    """The key that a main process and all its children by `multiprocessing` share."""
+    """Return the key that a main process shares with all its `multiprocessing` children."""
     return "multiprocessing", digest(bytes(current_process().authkey)).hex()
 
 
 def _launcher_process(environ: Mapping[str, str], identity: Identity) -> tuple[str, ...] | None:
-    """The process that started the ranks of one node; its id and start are unique on a host.
+    """Return the process that started the ranks of one node; id and start time make it unique.
 
-    A shell may start one run after the other. Ranks that it starts share a process group if it is
-    a script's.
+    A shell may start several runs one after the other. If it runs a script, the ranks that it
+    starts share a process group.
     """
     if identity.rank is None or identity.world_size < 2:
         return None
@@ -200,7 +200,7 @@ def _launcher_process(environ: Mapping[str, str], identity: Identity) -> tuple[s
 
 
 def _start_of(pid: int) -> str:
-    """The time at which a process began, in ticks since boot; empty where it is not known."""
+    """Return the start time of a process in ticks since boot; empty if it is unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""CirronSpanProcessor: every span of the process reaches the spool, whoever made it."""
+"""The span processor that passes spans of other libraries to the spool."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .foreign import ForeignSpans
 
 
 class ForeignSpanProcessor(SpanProcessor):
-    """Hands foreign spans to the collector. Scopes come by the hot path, not through here."""
+    """Passes foreign spans to the flush thread. Scopes use the hot path and not this processor."""
 
     def __init__(self, foreign: ForeignSpans) -> None:
-        """`foreign` is where they are kept while they are open."""
+        """`foreign` contains the spans while they are open."""
         self.foreign = foreign
         self.is_on = True
         self.met: Callable[[Any, Resource], None] | None = None
-        """Told of the provider's processors and resource, by its first span."""
+        """Called with the provider's processors and resource when its first span begins."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """A span begins."""
@@ -44,37 +44,37 @@ class ForeignSpanProcessor(SpanProcessor):
 
 
 def processors_of(provider: Any) -> tuple[SpanProcessor, ...]:
-    """The processors of a provider, as they are now."""
+    """Return the current processors of a provider."""
     multi = getattr(provider, "_active_span_processor", None)
     return tuple(getattr(multi, "_span_processors", ()))
 
 
 def processor_of(provider: Any) -> ForeignSpanProcessor | None:
-    """Ours, where a session before has added it: a provider gives none back."""
+    """Return our processor if an earlier session has added it: it cannot be removed."""
     ours = (each for each in processors_of(provider) if type(each) is ForeignSpanProcessor)
     return next(ours, None)
 
 
 class Observers:
-    """The other processors of the provider: they are told of scopes like of any span."""
+    """The other processors of the provider, which see scopes like any span."""
 
     def __init__(self, provider: Any, own: SpanProcessor) -> None:
-        """`own` is ours, which needs no telling."""
+        """`own` is our processor, which is left out."""
         self.processors: Any = getattr(provider, "_active_span_processor", None)
-        """The provider's, all of them; None while it is not known."""
+        """All processors of the provider; None while the provider is unknown."""
         self.earlier: tuple[SpanProcessor, ...] = ()
-        """Of a provider of ours that the program has replaced: those that it had added there."""
+        """Processors that the program had added to our provider before it replaced it."""
         self._own = own
 
     def are_of(self, provider: Any) -> bool:
-        """Whether our own processor is one of the provider's."""
+        """Return whether our processor belongs to the provider."""
         multi = getattr(provider, "_active_span_processor", None)
         return self._own in getattr(multi, "_span_processors", ())
 
     def others(self) -> tuple[SpanProcessor, ...]:
-        """The processors besides ours, as they are now."""
-        found = self.earlier + getattr(self.processors, "_span_processors", ())
-        return tuple(each for each in found if not isinstance(each, ForeignSpanProcessor))
+        """Return the current processors other than ours."""
+        processors = self.earlier + getattr(self.processors, "_span_processors", ())
+        return tuple(each for each in processors if not isinstance(each, ForeignSpanProcessor))
 
     def start(self, span: Any, context: Any) -> None:
         """A scope begins."""

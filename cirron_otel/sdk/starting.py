@@ -49,24 +49,24 @@ _UNLIMITED = 1 << 62
 
 @dataclass(slots=True)
 class Joining:
-    """What the caller says about the traces around the session."""
+    """The caller's choices for a session: the traces to join, the provider, and the run."""
 
     parent: object = None
     link: object = None
     provider: TracerProvider | None = None
-    """The provider to work in; None: the application's, else one of ours that becomes global."""
+    """The provider to work in; None: the application's, else a new one that becomes global."""
     processor: ForeignSpanProcessor | None = None
-    """Our processor, where the application has added it itself."""
+    """Our processor, if the application has added it."""
     identity: Identity | None = None
-    """Which process of its job this is; None: what the launcher's variables say."""
+    """The position in the job; None: read it from the launcher's variables."""
     begun: int | None = None
-    """When the session began, by `clock.now`; None: now."""
+    """Start of the session by `clock.now`; None: now."""
     environment_first: bool = False
-    """Whether the trace that the environment names goes before the span that is current."""
+    """Whether the trace in the environment takes precedence over the current span."""
     run: RunIdentity | None = None
-    """The run that the session belongs to; None: `run_identity` finds out."""
+    """The run that the session belongs to; None: determined by `run_identity`."""
     hyperparameters: Mapping[str, Any] | None = None
-    """Values of the user's that describe the run."""
+    """Values from the user that describe the run."""
 
 
 class SessionStart(NamedTuple):
@@ -76,9 +76,9 @@ class SessionStart(NamedTuple):
     joined: Joined
     resource: Resource
     provider: TracerProvider | None
-    """None where the application adds our processor to a provider that is not known yet."""
+    """None if the application adds our processor to a provider that is not known yet."""
     is_own: bool
-    """Whether the provider is one of ours."""
+    """Whether the SDK created the provider."""
 
 
 def begin_session(
@@ -88,9 +88,9 @@ def begin_session(
     joining: Joining,
     run: RunIdentity,
 ) -> SessionStart:
-    """Open the session; where the application has no provider, make one."""
+    """Begin the session; create a provider if the application has none."""
     provider = _given(joining.provider) or applications_provider()
-    # Where the application adds our processor itself, its provider may be made known later.
+    # If the application adds our processor, its provider may become known later.
     is_own = joining.processor is None and (
         provider is None or getattr(provider, "_is_cirrons", False)
     )
@@ -111,7 +111,7 @@ def begin_session(
 
 
 def _given(provider: object) -> TracerProvider | None:
-    """The provider that the caller names, if it is one."""
+    """Return the caller's provider if it is valid."""
     if provider is None or isinstance(provider, TracerProvider):
         return provider
     report_problem(
@@ -123,13 +123,13 @@ def _given(provider: object) -> TracerProvider | None:
 
 
 def _sample(provider: TracerProvider, joined: Any, session: Any) -> None:
-    """As our own provider's sampler says of the session, now that there is one."""
+    """Apply the decision of the new provider's sampler to the session."""
     around = session._trace
     around.flags, around.state = sampling(sampler_of(provider), around.trace_id, joined)
 
 
 def segments_of(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:
-    """In a trace that several ranks share, each takes its part (design of the trace layout)."""
+    """Create the segments; ranks that share a trace divide its records among themselves."""
     if config.trace_layout == "session":
         return Segments(session.id, session._trace, _UNLIMITED, _UNLIMITED, recorded)
     ranks = max(identity.world_size, 1) if is_shared else 1
@@ -139,13 +139,13 @@ def segments_of(config: Config, identity: Identity, session: Any, *, is_shared: 
 
 
 def place_of(config: Config, is_spooled: bool) -> tuple[SpoolPaths, Owner]:
-    """Where the spool stands, and this process as a writer of it."""
+    """Return the paths of the spool, and this process as one of its owners."""
     paths = target_spool(config.output_dir)
     try:
         if is_spooled:
             return paths, Owner.acquire(paths)
     except CirronOtelError as error:
-        # The disk may be full now and not later: every flush tries again.
+        # The disk may be full only temporarily: every flush tries again.
         record_error("spool", error)
     return paths, Owner(paths, os.urandom(6).hex())
 

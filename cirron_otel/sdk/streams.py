@@ -1,4 +1,4 @@
-"""Results that go on after the call that gave them: the scope stays open around what is left."""
+"""Results that continue after the call that returned them: their scope stays open."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from .scope import Scope
 
 
 class Opened:
-    """A scope that is open and suspended; entering resumes it. It ends at the latest when nobody
-    holds what is left of the result any more.
+    """A scope that is open and suspended; entering resumes it.
+
+    It ends at the latest when the rest of the result is garbage-collected.
     """
 
     def __init__(self, scope: Scope) -> None:
-        """`scope` is suspended by whoever hands this on."""
+        """The caller suspends `scope` before it returns the result."""
         self._scope = scope
 
     def __enter__(self) -> Opened:
-        """Be the current span."""
+        """Become the current span."""
         self._scope.resume()
         return self
 
@@ -32,11 +33,11 @@ class Opened:
         self._scope.suspend()
 
     def resume(self) -> None:
-        """Be it again."""
+        """Become the current span again."""
         self._scope.resume()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the scope, if it has not ended."""
+        """End the scope if it has not ended."""
         if not self._scope._end:
             self._scope.resume()
             self._scope.__exit__(type(error) if error is not None else None, error, None)
@@ -51,7 +52,7 @@ class Opened:
 async def awaited(
     inner: Coroutine[Any, Any, Any], scope: Opened, told: Callable[[Any], None]
 ) -> Any:
-    """The coroutine `inner` inside `scope`; `told` of its result."""
+    """Await `inner` inside `scope`, and call `told` with its result."""
     with scope:
         result = await inner
         try:
@@ -62,17 +63,17 @@ async def awaited(
 
 
 class _Wrapped:
-    """What streams of both kinds share: everything else that the inner one can do."""
+    """Base of both kinds of stream: forwards all other attributes to the wrapped stream."""
 
     def __init__(self, inner: Any, scope: Opened, tell: Callable[[Any, Any], None]) -> None:
-        """`tell` is told of every item."""
+        """`tell` is called with every item."""
         self._inner, self._scope, self._tell = inner, scope, tell
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def close(self) -> Any:
-        """Close the stream, if it can be, and the scope."""
+        """Close the stream if it has `close`, and the scope."""
         try:
             close = getattr(self._inner, "close", None)
             return close() if close is not None else None
@@ -81,14 +82,14 @@ class _Wrapped:
 
 
 class Stream(_Wrapped):
-    """An iterator that is no generator (a client library's response) inside a scope."""
+    """An iterator that is not a generator (a client library's response) inside a scope."""
 
     def __iter__(self) -> Any:
-        """Itself."""
+        """Return the wrapper itself."""
         return self
 
     def __next__(self) -> Any:
-        """The next item; the scope ends with the last."""
+        """Return the next item; the scope ends with the last one."""
         self._scope.resume()
         try:
             item = next(self._inner)
@@ -103,14 +104,14 @@ class Stream(_Wrapped):
         return item
 
     def __enter__(self) -> Any:
-        """As the stream's own, but what it gives is this one, not the bare stream."""
+        """Enter the wrapped stream, but return the wrapper."""
         enter = getattr(type(self._inner), "__enter__", None)
         if enter is not None:
             enter(self._inner)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        """As the stream's own, and the scope ends."""
+        """Exit the wrapped stream, and end the scope."""
         try:
             leave = getattr(type(self._inner), "__exit__", None)
             return leave(self._inner, kind, error, trace) if leave is not None else None
@@ -119,14 +120,14 @@ class Stream(_Wrapped):
 
 
 class AsyncStream(_Wrapped):
-    """The same of an asynchronous iterator."""
+    """An asynchronous iterator that is not a generator, inside a scope."""
 
     def __aiter__(self) -> Any:
-        """Itself."""
+        """Return the wrapper itself."""
         return self
 
     async def __anext__(self) -> Any:
-        """The next item; the scope ends with the last."""
+        """Return the next item; the scope ends with the last one."""
         self._scope.resume()
         try:
             item = await anext(self._inner)
@@ -141,14 +142,14 @@ class AsyncStream(_Wrapped):
         return item
 
     async def __aenter__(self) -> Any:
-        """As the stream's own, but what it gives is this one, not the bare stream."""
+        """Enter the wrapped stream, but return the wrapper."""
         enter = getattr(type(self._inner), "__aenter__", None)
         if enter is not None:
             await enter(self._inner)
         return self
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        """As the stream's own, and the scope ends."""
+        """Exit the wrapped stream, and end the scope."""
         try:
             leave = getattr(type(self._inner), "__aexit__", None)
             return await leave(self._inner, kind, error, trace) if leave is not None else None

@@ -129,7 +129,7 @@ class DetailSampler:
                 self._unfold(step, stays)
 
     def _unfold(self, step: Any, stays: bool) -> None:
-        """Nothing was recorded of some of its inside so far: it is, or it is let go."""
+        """Record or discard the phases inside a step that have no record yet."""
         if stays:
             self._inside(step).scopes += unfold(step)
         else:
@@ -149,12 +149,12 @@ class DetailSampler:
             del self._sorted[bisect_left(self._sorted, self._durations.popleft())]
 
     def _release(self, out: list[Scope], marks: list[MarkEntry], is_last: bool) -> None:
-        """Let go of what is decided, of what must be now, and of the oldest if it is too much."""
+        """Release what is decided, what must be decided now, and the oldest on overflow."""
         size = self.held
         for step, inside in list(self._held.items()):
             stays = self._verdicts.get(step)
             if stays is None and (is_last or inside.is_overdue or size > self._most_held):
-                # The ended step was dropped, or its verdict has been discarded.
+                # The ended step was dropped, or its verdict was discarded.
                 stays = self._verdicts[step] = True
             if stays is None:
                 inside.is_overdue = bool(step._end)
