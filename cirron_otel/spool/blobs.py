@@ -1,4 +1,4 @@
-"""Which local snapshot files a batch names, and where they lie."""
+"""The local snapshot files that a batch references, and their locations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRADIENTS = "gradients.safetensors"
 
 
 class BlobKey(NamedTuple):
-    """A snapshot file by its place: `snapshots/<directory>/<file>`."""
+    """The location of a snapshot file: `snapshots/<directory>/<file>`."""
 
     directory: str
     file: str
@@ -58,7 +58,7 @@ _decoder = msgspec.json.Decoder(_Batch)
 
 
 def blob_keys(data: bytes) -> set[BlobKey]:
-    """The local snapshot files that the batch in `data` names through blob_uri."""
+    """Return the local snapshot files that the batch in `data` references by `blob_uri`."""
     if b"blob_uri" not in data:
         return set()
     try:
@@ -74,10 +74,10 @@ def blob_keys(data: bytes) -> set[BlobKey]:
 
 
 def blob_key(uri: str, span_id: str, tensor_name: str) -> BlobKey | None:
-    """The local file that a snapshot's blob_uri stands for; None where it names none.
+    """Return the local file that a snapshot's `blob_uri` refers to, or None if there is none.
 
-    A `file://` URI (or a bare path) is taken by its last two parts, for a spool may be moved as a
-    whole. Any other URI is where the file was uploaded to: locally it is the one of its span.
+    Only the last two parts of a `file://` URI (or a bare path) count, because a complete spool may
+    be moved. Any other URI is the location of an upload; the local file is the one of its span.
     """
     if uri.startswith("file://") or "://" not in uri:
         parts = file_path(uri).rsplit("/", 3)
@@ -88,7 +88,7 @@ def blob_key(uri: str, span_id: str, tensor_name: str) -> BlobKey | None:
 
 
 def file_path(uri: str) -> str:
-    """The path in a `file://` URI: what follows the prefix, verbatim, as the format has it."""
+    """Return the path in a `file://` URI: the text after the prefix, verbatim, by the format."""
     return uri.removeprefix("file://")
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a training's steps went, phase by phase."""
+"""The time of a training's steps, broken down by phase."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP = "step"
 OPTIMIZER_STEP = "optimizer_step"
 
 _FEW = 4
-"""Of fewer steps none is told apart as warm-up."""
+"""The minimum number of steps for a warm-up to be detected."""
 _MOST_WARM_UP = 50
 _PHASES = frozenset({
     "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
@@ -40,7 +40,7 @@ def holds_phases(name: str | None) -> bool:
     """Whether phases inside a scope count by themselves.
 
     They do inside an optimizer's step, which runs the closure, and inside the user's own scopes.
-    They do not inside another phase: a gradient penalty's backward is a part of its forward.
+    They do not inside another phase: a gradient penalty's backward is part of its forward.
     """
     return name not in _CLOSED and not is_checkpoint(name)
 
@@ -52,47 +52,47 @@ def ends_closure(name: str | None) -> bool:
 
 @dataclass(slots=True)
 class Phase:
-    """A phase of steps, or what no phase of them covers."""
+    """A phase of steps, or the part of the steps that no phase covers."""
 
     name: str
     durations: list[int] = field(default_factory=list)
-    """One a scope, ns; of what no phase covers one a step."""
+    """One entry per scope, ns; for the part that no phase covers, one per step."""
 
     @property
     def total_ns(self) -> int:
-        """Of all steps together."""
+        """The sum over all steps, ns."""
         return sum(self.durations)
 
     @property
     def median_ns(self) -> int:
-        """Of one scope."""
+        """The median duration of a scope, ns."""
         return round(statistics.median(self.durations)) if self.durations else 0
 
     @property
     def p95_ns(self) -> int:
-        """95 of 100 scopes take at most this long."""
+        """The duration that 95 of 100 scopes do not exceed, ns."""
         ordered = sorted(self.durations)
         return ordered[-(-95 * len(ordered) // 100) - 1] if ordered else 0
 
     @property
     def max_ns(self) -> int:
-        """Of the longest scope."""
+        """The duration of the longest scope, ns."""
         return max(self.durations, default=0)
 
 
 @dataclass(slots=True)
 class Breakdown:
-    """The time of all steps of some trees; its phases and what they leave come to all of it."""
+    """The time of all steps of some trees. Phases and unattributed time add up to the total."""
 
     steps: Phase
     phases: list[Phase]
-    """In the order in which they were first met."""
+    """In the order of their first occurrence."""
     unattributed: Phase
     _warm_up: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def warm_up(self) -> int:
-        """How many of the first steps are slow because the run warms up: twice the median."""
+        """The number of warm-up steps: the first ones that take more than twice the median."""
         if self._warm_up is None:
             self._warm_up = self._count_warm_up()
         return self._warm_up
@@ -112,7 +112,7 @@ class Breakdown:
         return Phase(STEP, self.steps.durations[self.warm_up :])
 
     def to_json(self) -> dict[str, Any]:
-        """Each with its share of the steps' time."""
+        """Return steps, warm-up, phases and the rest, each with its share of the steps' time."""
         return {
             "steps": self._row(self.steps),
             "warm_up": {
@@ -135,15 +135,15 @@ class Breakdown:
         }
 
     def share(self, phase: Phase) -> float:
-        """Of the steps' time, 0 to 1."""
+        """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
 
 
 def break_down(roots: Iterable[TreeNode]) -> Breakdown:
-    """The breakdown of all steps below `roots`.
+    """Return the breakdown of all steps below `roots`.
 
-    The phases of a micro step belong to its step. A phase that holds others (`holds_phases`) counts
-    without them.
+    The phases of a micro step belong to its step. A phase that contains others (`holds_phases`)
+    counts without them.
     """
     phases: dict[str, Phase] = {}
     steps, rest = Phase(STEP), Phase("unattributed")
@@ -158,7 +158,7 @@ def break_down(roots: Iterable[TreeNode]) -> Breakdown:
 
 
 def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
-    """The recorded steps, in their order; what lies in one is not looked at."""
+    """Yield the recorded steps in order, without descending into a step."""
     todo = list(reversed(list(roots)))
     while todo:
         node = todo.pop()
@@ -169,7 +169,7 @@ def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
 
 
 def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
-    """The phases of a step, each with the time that no phase inside it takes."""
+    """Yield the phases of a step, each with its time outside the phases inside it, ns."""
     for child in step.children:
         for top in child.children if child.name == MICRO_STEP else [child]:
             todo = [top]
@@ -180,11 +180,11 @@ def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
 
 
 def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
-    """The time of a phase without the phases inside it, ns.
+    """Return the time of a phase without the phases inside it, ns.
 
-    An optimizer updates the weights when its closure has returned: after the closure's backward and
-    what follows on that. The time between the phases of the closure is the trainer's, not the
-    optimizer's.
+    An optimizer updates the weights after its closure has returned: after the closure's backward
+    and the phases that follow it. The time between the phases of the closure belongs to the
+    trainer, not to the optimizer.
     """
     duration = phase.duration_ns or 0
     is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
@@ -201,7 +201,7 @@ def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
 
 
 def _inside(phase: TreeNode) -> Iterator[TreeNode]:
-    """The phases inside another one, without those inside them."""
+    """Yield the phases directly inside another one."""
     todo = list(reversed(phase.children)) if holds_phases(phase.name) else []
     while todo:
         node = todo.pop()
@@ -212,7 +212,7 @@ def _inside(phase: TreeNode) -> Iterator[TreeNode]:
 
 
 def joined(parts: Iterable[Breakdown]) -> Breakdown:
-    """The breakdown of all steps of `parts`, of several ranks for example."""
+    """Return the breakdown of all steps of `parts`, for example of several ranks."""
     steps, rest = Phase(STEP), Phase("unattributed")
     phases: dict[str, Phase] = {}
     for part in parts:

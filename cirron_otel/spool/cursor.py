@@ -1,10 +1,10 @@
-"""The cursor of a delivery: which of an owner's batches a target has.
+"""The cursor of a delivery: which of an owner's batches a target has acknowledged.
 
-It is the set of acknowledged names above a low-water mark, never "the last file name": a batch
-that was sealed earlier may be renamed into place later. Batches without an owner come in no order
-at all: `delivered` keeps what a target has of them. Only who holds the lease of (target,
-owner) may write it. It is written whole or not at all and not synced: after a power cut the last
-acknowledgements may be gone, and their batches are sent again.
+It is the set of acknowledged names above a low-water mark, not just the last file name, because a
+batch that was sealed earlier may be renamed into place later. Batches without an owner come in no
+particular order; `delivered` stores their state. Only the holder of the lease of (target, owner)
+may write the cursor. It is replaced atomically and not synced: after a power failure the last
+acknowledgements may be lost, and their batches are sent again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .owner import NONE
 from .state import replace_file, set_aside
 
 _KEPT = 2_000
-"""Names kept one by one, the newest: one process seals its batches nearly in order."""
+"""The number of newest names that are stored individually: a process seals nearly in order."""
 
 
 class _Told(msgspec.Struct):
@@ -39,34 +39,34 @@ _decoder = msgspec.json.Decoder(_Told)
 
 
 class Cursor:
-    """What one target has of one owner's batches; `name in cursor` where nothing is left to do."""
+    """The batches of one owner that one target has; `name in cursor` if nothing is left to do."""
 
     def __init__(self, state: Path, target: str, owner: str) -> None:
         """Read the cursor for the key of a target and the prefix of an owner.
 
-        One that does not exist is an empty one. Raises InputError where it is damaged: `reset`.
-        With `owner.NONE` it is what an earlier version left.
+        A missing file is an empty cursor. Raises InputError if it is damaged (see `reset`). With
+        `owner.NONE` it is a file of an earlier version.
         """
         self.path = _cursor_file(state, target, owner)
         self.mark = ""
         """Every name up to this one is done."""
         self.refused: dict[str, str] = {}
-        """Batches that the target refused for good, and why; those up to the mark are dropped."""
+        """Batches that the target refused permanently, and why; dropped up to the mark."""
         self.acknowledged_count = 0
-        """Batches acknowledged, ever."""
+        """The total number of batches acknowledged."""
         self.refused_count = 0
-        """Batches refused, ever."""
+        """The total number of batches refused."""
         self.waiting: set[str] = set()
-        """Batches that are not to be sent yet: like those that are pending, above the mark."""
+        """Batches that must not be sent yet; like pending ones, they stay above the mark."""
         self._target, self._owner = target, owner
         self._done: set[str] = set()
         self._load()
 
     @classmethod
     def reset(cls, state: Path, target: str, owner: str) -> Cursor:
-        """Set a damaged cursor aside as `.bad` and begin anew: all that is there is sent again.
+        """Rename a damaged cursor to `.bad` and start afresh: all existing batches are sent again.
 
-        Raises TargetError where `state/` cannot be written.
+        Raises TargetError if `state/` cannot be written.
         """
         set_aside(_cursor_file(state, target, owner))
         return cls(state, target, owner)
@@ -74,7 +74,7 @@ class Cursor:
     def _load(self) -> None:
         try:
             data = self.path.read_bytes()
-            if not data:  # what a power cut leaves of a file that was not synced
+            if not data:  # a power failure can leave an unsynced file empty
                 return
             told = _decoder.decode(data)
         except FileNotFoundError:
@@ -100,35 +100,35 @@ class Cursor:
         return name <= self.mark or name in self._done or name in self.refused
 
     def undone(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are not done, in their order."""
+        """Return those of `names` that are not done, in their order."""
         return [name for name in names if name not in self]
 
     @property
     def acknowledged(self) -> Set[str]:
-        """The names that are kept one by one."""
+        """The names that are stored individually."""
         return self._done
 
     def acknowledge(self, name: str) -> None:
-        """Note that the target has a batch; `save` makes it last."""
+        """Record that the target has a batch; `save` makes this persistent."""
         if name not in self._done:
             self._done.add(name)
             self.acknowledged_count += 1
 
     def refuse(self, name: str, reason: str) -> None:
-        """Note that the target refused a batch for good: it is not sent again, but reported."""
+        """Record that the target refused a batch permanently: it is reported, not sent again."""
         if name not in self.refused:
             self.refused[name] = reason
             self.refused_count += 1
 
     def forget(self, present: Set[str]) -> None:
-        """Drop the names of batches that are not in the spool any more: evicted, or pruned."""
+        """Drop the names of batches that are no longer in the spool (evicted or pruned)."""
         self._done &= present
         self.refused = {name: why for name, why in self.refused.items() if name in present}
 
     def save(self, pending: Iterable[str] = ()) -> None:
-        """Write the cursor. Raises TargetError where it cannot be written.
+        """Write the cursor. Raises TargetError if it cannot be written.
 
-        `pending` are batches that were seen and are not done: the mark stays below them, as below
+        `pending` are batches that were seen and are not done: the mark stays below them, and below
         those that are `waiting`.
         """
         self._raise_mark(pending)
@@ -145,7 +145,7 @@ class Cursor:
         replace_file(self.path, msgspec.json.encode(told))
 
     def close(self) -> None:
-        """Nothing to be done: its file is not kept open."""
+        """Do nothing: the file is not kept open."""
 
     def _raise_mark(self, pending: Iterable[str]) -> None:
         if len(self._done) + len(self.refused) <= 2 * _KEPT:

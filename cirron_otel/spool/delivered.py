@@ -45,24 +45,24 @@ CREATE TABLE IF NOT EXISTS about (
 
 
 class Delivered:
-    """What one target has of the batches without an owner; `name in delivered` where that is all.
+    """The batches without an owner that one target has; `name in delivered` if nothing is left.
 
-    For the threads of one process. It has the methods of a `Cursor`, and takes over what the cursor
-    of an earlier version knew.
+    The threads of one process may share it. It has the methods of a `Cursor`, and takes over the
+    contents of an earlier version's cursor.
     """
 
     def __init__(self, paths: SpoolPaths, target: str) -> None:
-        """Read what there is for the key of a target; nothing is made before `save`.
+        """Read the file for the key of a target, if there is one; `save` creates it.
 
-        Raises InputError where it is damaged: `reset`; TargetError where it cannot be read now.
+        Raises InputError if it is damaged (see `reset`), and TargetError if it cannot be read now.
         """
         self.path = cursor_path(paths.state, target, NONE)
         self.acknowledged_count = 0
-        """Batches acknowledged, ever."""
+        """The total number of batches acknowledged."""
         self.refused_count = 0
-        """Batches refused, ever."""
+        """The total number of batches refused."""
         self.waiting: set[str] = set()
-        """Batches that are not to be sent yet; of no consequence here."""
+        """Batches that must not be sent yet; this class ignores them."""
         self._paths, self._target = paths, target
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
@@ -70,10 +70,10 @@ class Delivered:
         """Device and inode of the open file."""
         self._names, self._prune_at = 0, _PRUNE_FROM
         self._new: dict[str, str | None] = {}
-        """What is not written yet: done, or why it was refused."""
+        """Unwritten results by name: None for a delivered batch, or the reason of a refusal."""
         self._is_damaged = False
         self._earlier: Cursor | None = None
-        """What an earlier version knew, as long as there is no file of this one."""
+        """The cursor of an earlier version, while there is no file of this version."""
         self._is_earlier_gone = False
         if not self._open_existing():
             self._earlier = Cursor(paths.state, target, NONE)
@@ -82,9 +82,9 @@ class Delivered:
 
     @classmethod
     def reset(cls, paths: SpoolPaths, target: str) -> Delivered:
-        """Set damaged files aside as `.bad` and begin anew: all that is there is sent again.
+        """Rename damaged files to `.bad` and start afresh: all existing batches are sent again.
 
-        Raises TargetError where `state/` cannot be written.
+        Raises TargetError if `state/` cannot be written.
         """
         _set_aside(cursor_path(paths.state, target, NONE))
         Cursor.reset(paths.state, target, NONE)
@@ -116,12 +116,12 @@ class Delivered:
 
     @property
     def is_stale(self) -> bool:
-        """Whether another file is there by now, or this one is damaged: who reads begins again."""
+        """Whether the file was replaced or is damaged, so that a reader must start again."""
         return self._is_damaged or (self._db is not None and _identity(self.path) != self._file)
 
     @property
     def refused(self) -> dict[str, str]:
-        """Batches in the spool that the target refused for good, and why."""
+        """Batches in the spool that the target refused permanently, and why."""
         query = "SELECT name, refused FROM batch WHERE refused IS NOT NULL"
         told = {name: why for name, why in self._new.items() if why is not None}
         with self._lock, self._explained():
@@ -145,7 +145,7 @@ class Delivered:
 
     @contextlib.contextmanager
     def _one_view(self) -> Iterator[None]:
-        """Locks are taken once for all that is read inside."""
+        """Take the database's lock once for all reads inside."""
         with contextlib.suppress(sqlite3.Error, InputError, TargetError):
             if self._open_existing() and self._db is not None:
                 self._db.execute("BEGIN")
@@ -157,24 +157,24 @@ class Delivered:
     # --- writing --------------------------------------------------------------------------------
 
     def acknowledge(self, name: str) -> None:
-        """Note that the target has a batch; `save` makes it last."""
+        """Record that the target has a batch; `save` makes this persistent."""
         if name not in self:
             self._new[name] = None
             self.acknowledged_count += 1
 
     def refuse(self, name: str, reason: str) -> None:
-        """Note that the target refused a batch for good: it is not sent again, but reported."""
+        """Record that the target refused a batch permanently: it is reported, not sent again."""
         if name not in self:
             self._new[name] = reason
             self.refused_count += 1
 
     def forget(self, present: Set[str]) -> None:
-        """Nothing to be done: `save` drops the names of batches that left the spool."""
+        """Do nothing: `save` drops the names of batches that left the spool."""
 
     def save(self, _pending: Iterable[str] = ()) -> None:
-        """Write what was noted. Raises TargetError where it cannot be written.
+        """Write the recorded results. Raises TargetError if they cannot be written.
 
-        What is pending matters to a cursor's mark, and there is none here.
+        Pending batches matter only for the mark of a cursor; there is no mark here.
         """
         with self._lock:
             try:
@@ -223,10 +223,10 @@ class Delivered:
         )
 
     def _prune(self, db: sqlite3.Connection) -> int:
-        """Drop the names of batches that left the spool; gives how many."""
+        """Drop the names of batches that left the spool, and return their number."""
         try:
             present = {os.fsencode(name) for name in batch_names(self._paths.spool)}
-        except OSError:  # a directory that is not there now may come back with all that was in it
+        except OSError:  # a directory that is missing now may come back with all its contents
             return 0
         known = [row for row in db.execute("SELECT name FROM batch") if row[0] not in present]
         return max(db.executemany("DELETE FROM batch WHERE name = ?", known).rowcount, 0)
@@ -234,7 +234,7 @@ class Delivered:
     # --- the file -------------------------------------------------------------------------------
 
     def _open_existing(self) -> bool:
-        """Open the file; False where there is none yet."""
+        """Open the file; return False if there is none yet."""
         if self._db is not None:
             return True
         with self._explained():
@@ -245,7 +245,7 @@ class Delivered:
                 found = db.execute("SELECT * FROM about").fetchone()
             except sqlite3.OperationalError as error:
                 db.close()
-                if "no such table" in str(error):  # its maker has not got further
+                if "no such table" in str(error):  # another process is still creating it
                     return False
                 raise
             except BaseException:
@@ -269,7 +269,7 @@ class Delivered:
         self._db, self._file = db, _identity(self.path)
 
     def _make(self) -> None:
-        """Make the file, with what the cursor of an earlier version knew."""
+        """Create the file with the contents of an earlier version's cursor."""
         if self._open_existing():
             return
         try:
@@ -279,7 +279,7 @@ class Delivered:
             raise unwritable(self.path, error) from None
         db = self._connect()
         try:
-            # What an earlier version left is removed once this is on disk.
+            # The earlier version's file is removed once this is on disk.
             db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;")
             known = self._known_earlier()
             with transaction(db):
@@ -298,7 +298,7 @@ class Delivered:
         self._earlier = None
 
     def _known_earlier(self) -> dict[str, str | None]:
-        """What was done by then: with a mark, of the batches that are there."""
+        """Return the results of the earlier cursor; those below its mark for existing batches."""
         earlier = self._earlier or Cursor(self._paths.state, self._target, NONE)
         with contextlib.suppress(OSError):
             present = [name for name in batch_names(self._paths.spool) if name in earlier]
@@ -306,7 +306,7 @@ class Delivered:
         return dict(earlier.refused) | dict.fromkeys(earlier.acknowledged)
 
     def _follow_name(self) -> None:
-        """Where somebody removed or replaced the file: write all that it said to the one there."""
+        """If the file was removed or replaced, queue all its contents for the new file."""
         if self._db is None or _identity(self.path) == self._file:
             return
         with contextlib.suppress(sqlite3.Error):
@@ -315,7 +315,7 @@ class Delivered:
         self._let_go()
 
     def _begin_anew(self) -> None:
-        """What is damaged is of no use any more; what is not written yet is known all the same."""
+        """Discard damaged files, and keep the results that are not written yet."""
         self._let_go()
         _set_aside(self.path)
         self.path.with_suffix(".json").unlink(missing_ok=True)
@@ -349,7 +349,7 @@ class Delivered:
                 db.close()
 
     def close(self) -> None:
-        """Close the file; whatever is asked next opens it again."""
+        """Close the file; the next access opens it again."""
         with self._lock:
             self._let_go()
 
@@ -363,7 +363,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _set_aside(path: Path) -> None:
-    """The files belong together: another database's log would make a new one of them."""
+    """Set the database aside, and remove its log files: they would corrupt the next database."""
     set_aside(path)
     for suffix in DATABASE_SUFFIXES[1:]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

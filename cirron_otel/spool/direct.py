@@ -1,9 +1,9 @@
-"""Writing past the page cache: for what is synced at once and hardly read again here.
+"""Writing without the page cache, for data that is synced at once and rarely read again here.
 
-A copy in the page cache costs the copying and, where memory is not there yet (a virtual machine),
-the faults of every page; it takes the room of what others read (a training job its data), and the
-sync has to write it all the same. Direct I/O (open(2), "O_DIRECT") writes whole blocks from aligned
-memory. A file system that cannot do it is written through the page cache, whenever it says so.
+A copy in the page cache costs the copying and, if memory is not mapped yet (in a virtual machine),
+a fault for every page. It evicts data that others read (a training job's data, for example), and
+the sync has to write it anyway. Direct I/O (open(2), "O_DIRECT") writes complete blocks from
+aligned memory. If the file system rejects it, at any point, the page cache is used instead.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import mmap
 import os
 
 BLOCK = 4096
-"""Bytes; what direct I/O is aligned to: no common device has larger logical blocks."""
+"""The alignment of direct I/O, bytes: no common device has larger logical blocks."""
 BUFFER = 1024 * 1024
 DIRECT = getattr(os, "O_DIRECT", 0)
-"""0 where the system has none."""
+"""0 if the system does not support it."""
 
 _WORTH_IT = 1024 * 1024
-"""Bytes. What is much smaller waits longer for the device than its copy costs."""
+"""The minimum size for direct I/O, bytes: for less, the device costs more time than the copy."""
 _CANNOT = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
 def write_all(descriptor: int, data: bytes, *, is_synced: bool) -> None:
     """Write `data` into the file, which is empty. Raises OSError.
 
-    What is not synced behind that stays in the page cache, large or not.
+    Data that is not synced afterwards goes through the page cache, whatever its size.
     """
     view = memoryview(data)
     is_direct = is_synced and DIRECT and len(data) >= _WORTH_IT
@@ -37,16 +37,16 @@ def write_all(descriptor: int, data: bytes, *, is_synced: bool) -> None:
 
 
 def _write_blocks(descriptor: int, data: memoryview) -> int:
-    """Write the whole blocks of `data` past the page cache; how many bytes were written so."""
+    """Write the complete blocks of `data` without the page cache; return the bytes written."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | DIRECT)
     except OSError:
-        return 0  # the file system has no such thing
+        return 0  # the file system does not support it
     at, end = 0, len(data) // BLOCK * BLOCK
     try:
-        # Anonymous memory begins with a page. It goes with the last that holds on to it: closing
-        # it would fail, and hide the error, where that is an error's traceback.
+        # Anonymous memory is aligned to a page. It is not closed explicitly: that would fail, and
+        # hide the error, if an error's traceback still refers to it.
         buffer = mmap.mmap(-1, BUFFER)
         while at < end:
             size = min(end - at, BUFFER)
@@ -58,7 +58,7 @@ def _write_blocks(descriptor: int, data: memoryview) -> int:
 
 
 def write_whole(descriptor: int, view: memoryview, at: int) -> int:
-    """Write all of `view`, aligned, at `at` of the file; its size. Raises OSError."""
+    """Write the aligned `view` completely at the offset `at`; return its size. Raises OSError."""
     written = 0
     while written < len(view):
         written += _write_some(descriptor, view[written:], at + written)
@@ -72,6 +72,6 @@ def _write_some(descriptor: int, view: memoryview, at: int) -> int:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         if error.errno not in _CANNOT or not flags & DIRECT:
             raise
-        # Larger blocks than ours, or a file system that says so only now.
+        # The device has larger blocks, or the file system rejects direct I/O only on writing.
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~DIRECT)
         return os.pwrite(descriptor, view, at)

@@ -1,4 +1,4 @@
-"""Directories of a spool: only their owner may enter them, and their names are on disk."""
+"""The directories of a spool: only their owner may access them, and their names are synced."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 from ..atomic_files import sync_directory
 
 DEFAULT_NAME: Final = ".cirron"
-"""The directory that recordings go to by default. Git is to ignore it."""
+"""The default directory of recordings, which git ignores."""
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, with mode 0700, and sync their names.
+    """Create a directory and its missing parents with mode 0700, and sync their names.
 
-    A new `.cirron` gets a `.gitignore` for all that is in it. A directory that is there already
-    stays as it is. Raises OSError.
+    A new `.cirron` gets a `.gitignore` for all its contents. An existing directory stays
+    unchanged. Raises OSError.
     """
     if directory.is_dir():
         return
@@ -26,13 +26,13 @@ def make_private(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
-        if not directory.is_dir():  # else another was quicker
+        if not directory.is_dir():  # otherwise another process created it first
             why = os.strerror(errno.ENOTDIR)
             raise NotADirectoryError(errno.ENOTDIR, why, str(directory)) from None
     else:
         if directory.name == DEFAULT_NAME:
             with contextlib.suppress(OSError):
                 (directory / ".gitignore").write_text("*\n")
-    # One may be allowed to make names in it, and not to read it.
+    # A process may be allowed to create files in it, but not to read it.
     with contextlib.suppress(PermissionError):
         sync_directory(directory.parent)

@@ -1,4 +1,4 @@
-"""What the recording processes dropped, as their sessions state it."""
+"""The records that recording processes dropped, as reported in their session spans."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .run_traces import records_of
 from .summary import SessionSummary
 
 PREFIX = "drops."
-"""How the session's attributes begin that count what was dropped, by reason."""
+"""The prefix of the session attributes that count drops by reason."""
 _MOST = 1000
 
 
 @dataclass(slots=True)
 class Drop:
-    """One reason in one session."""
+    """The drops of one session for one reason."""
 
     session: str
     rank: int | None
@@ -29,7 +29,7 @@ class Drop:
 def drops_of(
     index: SpoolIndex, reader: SpoolReader, sessions: Iterable[SessionSummary]
 ) -> list[Drop]:
-    """The drops of the sessions, at most 1,000."""
+    """Return the drops of the sessions, at most 1,000."""
     ranks = {each.id: each.ranks for each in sessions if each.id is not None}
     records = records_of(index, reader, list(ranks)[:_MOST])
     drops = []

@@ -1,4 +1,4 @@
-"""Keeping a spool below its cap: the oldest go first, and their snapshot files with them.
+"""Keeping a spool below its cap by removing the oldest batches with their snapshot files.
 
 Other processes may write there too, so a scan of the directory corrects the running total: after
 1/64 of the cap was written, or after 30 s (or 3,000 times the duration of a scan, if that is more).
@@ -31,12 +31,12 @@ _SLACK_NS = 2 * 10**9
 
 @dataclass(slots=True)
 class Drops:
-    """What eviction has dropped since the writer began."""
+    """The amount that eviction has dropped since the writer was created."""
 
     batches: int = 0
     blobs: int = 0
     bytes: int = 0
-    """Of batches and snapshot files together."""
+    """The size of batches and snapshot files together."""
 
 
 class Beside(NamedTuple):
@@ -79,10 +79,10 @@ class Eviction:
         self._since_scan = 0
 
     def make_room(self, name: str, data: bytes) -> None:
-        """Evict until the batch fits. Raises TargetError where it never can, or eviction fails.
+        """Evict until the batch fits. Raises TargetError if it never can, or if eviction fails.
 
-        What may not be evicted (files of other kinds, a snapshot newer than every batch) may
-        carry the total over the cap.
+        Files that must not be evicted (other kinds of files, a snapshot newer than every batch) may
+        bring the total above the cap.
         """
         if len(data) > self._max_bytes:
             raise OverCapError(
@@ -117,7 +117,7 @@ class Eviction:
         return time.monotonic() - self._scanned_at > least
 
     def _keep_oldest(self, ordered: list[tuple[str, int]]) -> None:
-        """Remember the oldest of `ordered`: enough for long, and bounded."""
+        """Keep a bounded number of the oldest of `ordered`."""
         if len(ordered) > _KNOWN:
             self._limit = ordered[_KNOWN][0]
             del ordered[_KNOWN:]

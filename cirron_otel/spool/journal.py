@@ -1,8 +1,8 @@
-"""The journal of an owner: what is open now, so that the death of its process can be told later.
+"""The journal of an owner: its open scopes, so that they can be recovered if its process dies.
 
 Protocol: the recording process writes the journal, and only then seals the batch that the journal
-calls `next_batch`. So when it is killed, the scopes in `open` are open, and those in `closed` are
-in that batch if it was sealed; if it was not, recovery writes them, with the ends that they have.
+names as `next_batch`. So if the process is killed, the scopes in `open` are open, and those in
+`closed` are in that batch if it was sealed; if it was not, recovery writes them with their ends.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PREFIX = r"\A[0-9a-f]{12}\Z"
 
 
 class JournalSpan(Struct):
-    """What recovery asks of a span record; all else in it goes into the batch as it is."""
+    """The fields of a span that recovery needs; all others go into the batch unchanged."""
 
     id: Id
     parent_id: Id | None
     start_ns: Time
     end_ns: Time
-    """0 where it is open."""
+    """0 while it is open."""
 
 
 class JournalState(Struct):
-    """What a journal says, checked: a JSON object with these keys; unknown ones are tolerated."""
+    """The checked contents of a journal: a JSON object; unknown keys are ignored."""
 
     version: Literal[1]
     owner: Annotated[str, Meta(pattern=_PREFIX)]
@@ -44,39 +44,39 @@ class JournalState(Struct):
     pid: int
     rank: int | None
     written_ns: Time
-    """When it was written: what was open then is known to have run until then."""
+    """The time of writing: the scopes that were open then ran at least until then."""
     sdk_version: str
     otel: dict[str, Any]
-    """The `otel` object of a batch of that session: what a recovered batch gets."""
+    """The `otel` object of the session's batches, which a recovered batch gets too."""
     next_batch: str | None
-    """The file name of the batch about to be sealed; None where nothing is to be sealed."""
+    """The file name of the batch that is about to be sealed, or None."""
     open: list[JournalSpan]
-    """Scopes that have begun: span records of model.Span with `end_ns` 0 and no `mark_ids`."""
+    """Scopes that have started: span records with `end_ns` 0 and no `mark_ids`."""
     closed: list[JournalSpan]
-    """Whole spans: those that go into `next_batch` and stood in the journal as open before, and
-    those that have ended and wait (for a device, say) to go into a later one."""
+    """Complete spans: those that go into `next_batch` and were open in an earlier journal, and
+    those that have ended and wait (for a device, for example) to go into a later batch."""
 
 
 class Journal:
-    """Writes the journal of an owner that is alive."""
+    """Writes the journal of a live owner."""
 
     def __init__(self, paths: SpoolPaths, owner: Owner) -> None:
-        """Nothing is written yet."""
+        """Prepare the journal without writing it."""
         self.path = journal_path(paths, owner.prefix)
         self._owner = owner
 
     def write(self, state: bytes) -> None:
-        """Replace the journal by `state`, which must be what `read_journal` takes.
+        """Replace the journal with `state`, which `read_journal` must accept.
 
-        It is whole or the one before, and not synced: it guards against SIGKILL, not against a
-        power cut. The owner's lock is made sure of first, for a journal without one belongs to
-        the dead. Raises TargetError where it cannot be written.
+        The replacement is atomic and not synced: it guards against SIGKILL, not against a power
+        failure. The owner's lock is ensured first, because a journal without a lock belongs to a
+        dead process. Raises TargetError if it cannot be written.
         """
         self._owner.ensure()
         replace_file(self.path, state)
 
     def remove(self) -> None:
-        """Nothing is open any more. Raises TargetError where it cannot be removed."""
+        """Remove the journal, as no scope is open. Raises TargetError if that fails."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -84,22 +84,22 @@ class Journal:
 
 
 def journal_path(paths: SpoolPaths, prefix: str) -> Path:
-    """The file of an owner's journal."""
+    """Return the path of an owner's journal."""
     return paths.state / f"journal-{prefix}.json"
 
 
 class ReadJournal(Struct):
-    """A journal that was read."""
+    """The contents of a journal, checked and verbatim."""
 
     state: JournalState
     exact: dict[str, Any]
-    """The same as exactjson reads it: what goes into a batch is taken from here, unchanged."""
+    """The values as exactjson reads them, from which a batch is built unchanged."""
 
 
 def read_journal(paths: SpoolPaths, prefix: str) -> ReadJournal | None:
-    """The journal of an owner; None where there is none.
+    """Return the journal of an owner, or None if there is none.
 
-    Raises InputError where it is damaged: no such JSON object, or another owner's.
+    Raises InputError if it is damaged: not a valid JSON object, or of another owner.
     """
     path = journal_path(paths, prefix)
     try:

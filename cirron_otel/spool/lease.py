@@ -1,9 +1,9 @@
-"""Leases: who may do something to a spool that only one process at a time may do.
+"""Leases for operations on a spool that only one process at a time may perform.
 
-A lease is held until it is released or its process ends, however it ends. For deliveries the rule
-is: **whoever holds the lease of (target, owner) may send that owner's unacknowledged batches
-there**, and reads the cursor anew once it has the lease. A recording process that exports holds
-the lease of its own batches for its life; it takes it before it seals the first.
+A lease is held until it is released or its process ends, in whatever way. The rule for deliveries:
+**the holder of the lease of (target, owner) may send that owner's unacknowledged batches to the
+target**, and reads the cursor again once it has the lease. A recording process that exports holds
+the lease of its own batches for its lifetime; it claims it before it seals the first one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .state import has_name, lock_named, make_state
 
 
 class Lease:
-    """A lease that is held; a context manager that releases it."""
+    """A held lease; a context manager that releases it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Take over a locked descriptor; `claim` is how one comes by a lease."""
+        """Take over a locked descriptor; callers obtain a lease from `claim`."""
         self.path = path
         self._pid = os.getpid()
         self._descriptor: int | None = descriptor
 
     @property
     def is_held(self) -> bool:
-        """Whether it still is this process's: not released, and its file not removed by others."""
+        """Whether this process still holds it: not released, and its file not removed by others."""
         return (
             self._descriptor is not None
             and os.getpid() == self._pid
@@ -38,7 +38,7 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Let others have it, and remove its file. In a forked child this is `abandon`."""
+        """Release it and remove its file. In a forked child this is the same as `abandon`."""
         if self._descriptor is not None and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 if has_name(self._descriptor, self.path):
@@ -46,7 +46,7 @@ class Lease:
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget it without ending it: for a forked child, whose parent goes on holding it."""
+        """Drop it without releasing it: for a forked child whose parent still holds it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -64,10 +64,10 @@ class Lease:
 
 
 def claim(paths: SpoolPaths, what: str) -> Lease | None:
-    """The lease of `what`, whatever the text means to those who claim it; None where it is taken.
+    """Return the lease named `what`, an arbitrary text; None if it is taken.
 
-    Where the file system has no locks every claim succeeds. Raises TargetError where `state/`
-    cannot be written.
+    On a file system without locks, every claim succeeds. Raises TargetError if `state/` cannot be
+    written.
     """
     make_state(paths.state)
     path = paths.state / f"lease-{digest('lease', what)[:8].hex()}"
@@ -76,5 +76,5 @@ def claim(paths: SpoolPaths, what: str) -> Lease | None:
 
 
 def claim_delivery(paths: SpoolPaths, target: str, owner: str) -> Lease | None:
-    """The lease to send an owner's batches (a prefix, or `owner.NONE`) to a target, by its key."""
+    """Return the lease for sending an owner's batches (prefix, or `owner.NONE`) to a target."""
     return claim(paths, f"delivery {target} {owner}")

@@ -1,4 +1,4 @@
-"""The marks of a run as series, each of one name and rank."""
+"""The marks of a run as series, one for each name and rank."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MarkSeries:
         return f"{self.name} (eval)" if self.is_eval else self.name
 
     def add(self, value: str | None, epoch: str | None = None) -> None:
-        """Take the next value."""
+        """Add the next value."""
         if not self.count:
             self.first = value
         self.count, self.last = self.count + 1, value
