@@ -11,7 +11,7 @@ from ..records.schema import Batch
 
 
 def batch_bytes(batch: dict[str, Any]) -> bytes:
-    """A batch of exactjson's values as bytes: the same for the same content, to the byte."""
+    """Encode a batch of exactjson's values; equal content gives equal bytes."""
     try:
         data = msgspec.json.encode(msgspec.convert(batch, Batch, strict=True))
     except (msgspec.ValidationError, UnicodeError, OverflowError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Whether some bytes are a batch: the cheap question that every reader asks first."""
+"""The cheap check whether data is a batch, which every reader does first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LISTS = ("spans", "marks", "snapshots")
 
 
 class Problem(NamedTuple):
-    """Why a file is not used: a stable code, and a message for people."""
+    """The reason why a file is not used: a stable code, and a message for people."""
 
     code: str
     message: str
@@ -26,17 +26,17 @@ _LIST_KEYS = frozenset(LISTS)
 
 
 def check_batch(data: bytes) -> Problem | None:
-    """None where `data` is a batch of schema version 1, else what is wrong with it.
+    """Return None if `data` is a batch of schema version 1, or else the problem.
 
     A batch is a JSON object, in UTF-8, whose `schema_version` is the integer 1 and whose `spans`,
-    `marks` and `snapshots`, where present, are lists. Nothing is asked of the records: a reader
-    tolerates what it does not know.
+    `marks` and `snapshots`, if present, are lists. The records are not checked: a reader tolerates
+    unknown data.
     """
     return None if _is_plainly_batch(data) else check_value_of(data)
 
 
 def check_value_of(data: bytes) -> Problem | None:
-    """The same answer as `check_batch`, by parsing everything."""
+    """Return the same result as `check_batch`, by parsing everything."""
     try:
         value = exactjson.loads(data)
     except InputError as error:
@@ -45,7 +45,7 @@ def check_value_of(data: bytes) -> Problem | None:
 
 
 def check_value(batch: Any) -> Problem | None:
-    """None where a value of `exactjson.loads` is a batch, else what is wrong with it."""
+    """Return None if a value of `exactjson.loads` is a batch, or else the problem."""
     if isinstance(batch, exactjson.Raw) and batch.text.startswith("{"):
         return Problem("repeated-key", "a key stands twice at the top level: expected once")
     if not isinstance(batch, dict):
@@ -66,16 +66,16 @@ def check_value(batch: Any) -> Problem | None:
 
 
 def _is_plainly_batch(data: bytes) -> bool:
-    """Whether `data` is a batch beyond doubt, found without building its values.
+    """Whether `data` is certainly a batch, without building its values.
 
-    msgspec checks the syntax of what it skips, all but the UTF-8 in it, and takes the last of two
-    equal keys; both are made up for here. False means: look closer.
+    msgspec checks the syntax of the values that it skips except for their UTF-8, and takes the last
+    of two equal keys; both are checked here. False means that a closer check is needed.
     """
     try:
         pieces = _pieces.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    # A Raw equals no bytes, but its buffer does.
+    # A Raw never equals bytes, but its buffer does.
     if memoryview(pieces.get("schema_version", b"")) != _VERSION:
         return False
     size = 1
@@ -84,7 +84,7 @@ def _is_plainly_batch(data: bytes) -> bool:
         if key in _LIST_KEYS and raw[0] != ord("["):
             return False
         size += len(key.encode()) + len(raw) + 4
-    # As long as its pieces with quotes, colons and commas: no key was swallowed by an equal one.
+    # If the pieces with quotes, colons and commas add up to the length, no key is repeated.
     if size != len(data) and size != len(data.strip(b" \t\r\n")):
         return False
     return data.isascii() or _is_utf8(data)

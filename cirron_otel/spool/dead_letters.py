@@ -1,9 +1,9 @@
-"""Batches that a target refused for good, which are kept until an operator retries or drops them.
+"""Batches that a target refused permanently, kept until an operator retries or drops them.
 
 `state/dead-letters/<target>/` contains the batch under its name (a hard link if the file system
 supports them) and `<name>.why`, a JSON object. A file `<name>.try` requests another attempt from
-the process that sends to the target. The entry is complete before the cursor notes the refusal: if
-the process is killed between the two, the batch is sent again, and there is still one entry.
+the process that sends to the target. The entry is complete before the cursor records the refusal:
+if the process is killed between the two, the batch is sent again, and there is still one entry.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DeadLetters:
         return name in self._known()
 
     def put(self, name: str, data: bytes, reason: str, attempts: int = 1) -> None:
-        """Add a batch, or note another refusal of it. Raises TargetError if it cannot be kept."""
+        """Add a batch, or record another refusal of it. Raises TargetError if that fails."""
         path, now = self._directory / name, time.time_ns()
         before = _why_of(path)
         why = Why(name, self._shown, reason, attempts, now, now)

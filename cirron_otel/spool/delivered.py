@@ -1,12 +1,12 @@
-"""What a target has of the batches without an owner, name by name, in an SQLite file.
+"""The batches without an owner that a target has, by name, in an SQLite file.
 
-Many write such batches, each by a clock of its own, and hours late where a link was away: nothing
-follows from a name about when its batch came. So what is done is what stands here, and nothing
-else. A name goes once its batch has left the spool, so that the file is as long as the spool is.
+Many processes write such batches, each with its own clock, and hours late if a link was down, so a
+name gives no information about when its batch arrived. A batch is done only if its name is in this
+file. A name is removed once its batch has left the spool, so the file grows only with the spool.
 
-Only who holds the lease of (target, `owner.NONE`) may write it; anybody may read it meanwhile. It
-is not synced: after a power cut the last acknowledgements may be gone, and their batches are sent
-again. So they are where a name cannot be read: what is in doubt is not done.
+Only the holder of the lease of (target, `owner.NONE`) may write the file; any process may read it
+meanwhile. It is not synced: after a power failure the last acknowledgements may be lost, and their
+batches are sent again. The same holds for a name that cannot be read: if in doubt, it is not done.
 """
 
 from __future__ import annotations

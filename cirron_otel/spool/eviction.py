@@ -162,7 +162,7 @@ class Eviction:
         return now_ns - self._indexed_ns < passed_ns - _SLACK_NS // 2
 
     def _scan_blobs(self) -> dict[BlobKey, str]:
-        """Take stock of the snapshot files; gives their times as names for what none names."""
+        """List the snapshot files; return their times, in the form of names, by file."""
         self._blobs = {}
         ends: dict[BlobKey, str] = {}
         for directory in _directories(self._paths.snapshots):
@@ -174,7 +174,7 @@ class Eviction:
         return ends
 
     def _index(self, name: str) -> None:
-        """Remember which snapshot files a batch that is there already names."""
+        """Record which snapshot files an existing batch references."""
         try:
             data = (self._paths.spool / name).read_bytes()
         except FileNotFoundError:
@@ -184,7 +184,7 @@ class Eviction:
                 self._last_namer[key] = max(name, self._last_namer.get(key, ""))
 
     def _name_blobs(self, name: str, data: bytes) -> None:
-        """Count the snapshot files that a new batch names, and keep them while it stays."""
+        """Count the snapshot files that a new batch references, and keep them while it exists."""
         for key in self._keys(name, data):
             if key not in self._blobs:
                 size = _size(self._paths.snapshots / key.directory, key.file)
@@ -197,11 +197,11 @@ class Eviction:
                 heapq.heappush(self._blob_ends, (name, key))
 
     def _keys(self, name: str, data: bytes) -> set[BlobKey]:
-        """Return the snapshot files that a batch names, as they are stored."""
+        """Return the snapshot files that a batch references, under their stored keys."""
         return {self._beside.file_of(name, key) for key in blob_keys(data)}
 
     def _evict_one(self, new: str) -> bool:
-        """Drop the oldest; False where nothing is left to drop. `new` is not written yet."""
+        """Drop the oldest; return False if nothing is left to drop. `new` is not written yet."""
         if not self._oldest and self._limit is not None:
             self._scan()
         oldest = self._oldest[0][0] if self._oldest else new
@@ -225,7 +225,7 @@ class Eviction:
         return True
 
     def _evict_blob(self, before: str) -> bool:
-        """Drop a snapshot file whose last namer sorts below `before`; False where there is none."""
+        """Drop a snapshot file whose last batch sorts below `before`; False if there is none."""
         while self._blob_ends and self._blob_ends[0][0] < before:
             end, key = heapq.heappop(self._blob_ends)
             if end < self._last_namer.get(key, "") or key not in self._blobs:
@@ -243,7 +243,7 @@ class Eviction:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The regular files in `directory` with their status; none where it does not exist."""
+    """Yield the regular files in `directory` with their status; none if it does not exist."""
     try:
         entries = os.scandir(directory)
     except FileNotFoundError:
@@ -266,7 +266,7 @@ def _directories(directory: Path) -> list[str]:
 
 
 def _size(directory: Path, file: str) -> int | None:
-    """The size of a regular file, bytes; None where there is none, or behind a link."""
+    """Return the size of a regular file, bytes; None if there is none, or if a link leads to it."""
     try:
         if directory.is_symlink():
             return None
@@ -277,7 +277,7 @@ def _size(directory: Path, file: str) -> int | None:
 
 
 def _unlink(path: Path) -> bool:
-    """Remove a file; False where another process has."""
+    """Remove a file; return False if another process already has."""
     try:
         path.unlink()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The sessions of a run that failed or were killed, and how far their training had come."""
+"""The sessions of a run that failed or were killed, and how far their training had progressed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SELECT span.id, span.name, span.idx, span.parent FROM member JOIN span USING (no
 WHERE member.session = ? AND span.name = 'step'
 ORDER BY span.start_ns DESC, span.no DESC LIMIT 1
 """
-# Of the training below `cirron-otel run`: its sessions may have closed normally.
+# The training started by `cirron-otel run`: its sessions may have closed normally.
 _LAST_STEP_BETWEEN = """
 SELECT id, name, idx, parent, rank FROM span
 WHERE name = 'step' AND start_ns BETWEEN ? AND ? ORDER BY start_ns DESC, no DESC LIMIT 1
@@ -52,7 +52,7 @@ ORDER BY mark.name <> 'loss', mark.ts_ns DESC, mark.no DESC LIMIT 1
 
 @dataclass(slots=True)
 class Failure:
-    """One session that did not end well."""
+    """One session that failed or was killed."""
 
     session: str
     state: str
@@ -66,28 +66,28 @@ class Failure:
     scope: str | None = None
     """The name of the innermost scope that was open."""
     span_id: str | None = None
-    """Its id."""
+    """The id of that scope."""
     epoch: str | None = None
     step: str | None = None
-    """The indexes of the epoch and the step that were open, or came last."""
+    """The indexes of the epoch and the step that were open or came last."""
     time_ns: int | None = None
     """When it ended."""
     loss_name: str | None = None
     last_loss: float | None = None
-    """The last mark of the rank that is called `loss`, or contains that word."""
+    """The rank's last mark that is named `loss`, or whose name contains that word."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         return asdict(self)
 
 
 def failures_of(
     index: SpoolIndex, reader: SpoolReader | None, sessions: Iterable[SessionSummary]
 ) -> list[Failure]:
-    """The failures of a run, the first to end first; at most 100.
+    """Return the failures of a run in the order of their end; at most 100.
 
-    The index must be one to which `assign_sessions` was applied. Processes that a signal ended come
-    after those with an exception: the launcher of a job ends all ranks if one fails.
+    `assign_sessions` must have been applied to the index. Processes that a signal ended come after
+    those with an exception, because the launcher of a job ends all ranks if one fails.
     """
     found = [each for each in sessions if each.state in _ENDED and each.id is not None][:_MOST]
     failures = [_failure(index, each) for each in found]
@@ -98,7 +98,7 @@ def failures_of(
         ids = [each.span_id for each in failures if each.span_id is not None]
         records = records_of(index, reader, [*ids, *(each.session for each in failures)])
         for each in failures:
-            # The session's exception has all frames, that of an inner scope only the inner ones.
+            # The session's exception has all frames; an inner scope's has only the inner ones.
             session, scope = records.get(each.session, {}), records.get(each.span_id or "", {})
             each.where = _where(session) or _where(scope)
     return sorted(failures, key=lambda each: (each.state != "failed", each.time_ns or 0))
@@ -123,7 +123,7 @@ def _failure(index: SpoolIndex, session: SessionSummary) -> Failure:
 
 
 def _place_of_job(index: SpoolIndex, failure: Failure, session: SessionSummary) -> None:
-    """The last step and loss of a job that ended with an exit code, and without an exception."""
+    """Set the last step and loss of a job that ended with an exit code and no exception."""
     times = session.start_ns, session.end_ns
     row = next(index.rows(_LAST_STEP_BETWEEN, *times), None)
     if row is not None:
@@ -134,7 +134,7 @@ def _place_of_job(index: SpoolIndex, failure: Failure, session: SessionSummary) 
 
 
 def _place(index: SpoolIndex, failure: Failure, number: int | None) -> None:
-    """Find the innermost scope of the failure, and the step and epoch around it."""
+    """Set the innermost scope of the failure, and the step and epoch around it."""
     row = next(index.rows(_SAME_ERROR, number, failure.error), None)
     if row is not None:
         failure.scope = row[1]
@@ -144,7 +144,7 @@ def _place(index: SpoolIndex, failure: Failure, number: int | None) -> None:
 
 
 def _around(index: SpoolIndex, failure: Failure, row: tuple[Any, ...] | None) -> None:
-    """Take the step and the epoch that this scope is, or that are around it."""
+    """Set the step and the epoch from this scope and its ancestors."""
     for _ in range(_MOST_LEVELS):
         if row is None:
             return
@@ -158,7 +158,7 @@ def _around(index: SpoolIndex, failure: Failure, row: tuple[Any, ...] | None) ->
 
 
 def _where(record: dict[str, Any]) -> str | None:
-    """The innermost frame of a record's exception, of the program's own code if there is one."""
+    """Return the innermost frame of a record's exception, preferably in the program's own code."""
     otel = record.get("otel")
     events = otel.get("events") if isinstance(otel, dict) else None
     for event in reversed(events if isinstance(events, list) else []):

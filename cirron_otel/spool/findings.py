@@ -1,4 +1,4 @@
-"""What was found wrong, or worth a note, with a file of a spool."""
+"""Findings: errors and notes on a file of a spool."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ Severity = Literal["error", "note"]
 class Finding:
     """One finding; `code` and `severity` are stable, `message` is for people.
 
-    An error is what a reader cannot use, or would understand wrongly. A note is unusual, but
-    read without loss, or what recording in the real world leaves behind.
+    An error marks data that a reader cannot use or would misinterpret. A note marks data that is
+    unusual but can be read without loss, or that recording leaves behind in practice.
     """
 
     name: str
-    """The file's name; "" where it concerns the spool as a whole."""
+    """The file's name; "" if the finding concerns the complete spool."""
     code: str
     message: str
     severity: Severity = "error"
     path: str = ""
-    """Where in the file, as a JSON path (`$.spans[3].end_ns`)."""
+    """The location in the file, as a JSON path (`$.spans[3].end_ns`)."""
 
     def __str__(self) -> str:
         place = f"{self.name} {self.path}".strip()
         return f"{self.severity}: {place}: {self.message} [{self.code}]"
 
     def to_json(self) -> dict[str, str]:
-        """The finding as a JSON object."""
+        """Return the finding as a JSON object."""
         return asdict(self)

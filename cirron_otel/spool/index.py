@@ -1,8 +1,8 @@
-"""An index of a whole spool in a temporary database on disk, so that memory stays bounded.
+"""An index of a complete spool in a temporary database on disk, so that memory stays bounded.
 
-The records that refer to each other lie in different files: a scope is written when it ends, so
-its children come before it, often by many files. `verify`, the summary and the tree ask across
-all of them. The database is a nameless file that SQLite removes by itself.
+Records that refer to each other are in different files: a scope is written when it ends, so its
+children precede it, often by many files. `verify`, the summary and the tree query all of them. The
+database is an unnamed file that SQLite removes itself.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
-# Longer than an id, so that no text is taken for one.
+# Longer than an id, so that no text can equal one.
 _TEXT = b"\0" * 16 + b"t"
 
 
 def key_of(value: Any) -> bytes | None:
-    """An id as it stands in the index: 16 bytes, or longer for another text; None for no text."""
+    """Return the key of an id in the index: 16 bytes; longer for other text, None for no text."""
     if not isinstance(value, str):
         return None
     if is_id(value):
@@ -64,17 +64,17 @@ def key_of(value: Any) -> bytes | None:
 
 
 def id_of(key: bytes) -> str:
-    """The id that `key_of` made a key of."""
+    """Return the id of a key from `key_of`."""
     if len(key) == 16:
         return key.hex()
     return key[len(_TEXT) :].decode("utf-8", "surrogatepass")
 
 
 class SpoolIndex:
-    """A spool's records in a temporary database; a context manager, which removes it."""
+    """A spool's records in a temporary database; a context manager that removes it."""
 
     def __init__(self) -> None:
-        """Make an empty one."""
+        """Create an empty index."""
         # An empty name is a file in the temporary directory that is unlinked at once.
         self.connection = open_database(
             "", "journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"
@@ -97,7 +97,7 @@ class SpoolIndex:
         self.connection.close()
 
     def load(self, batches: Iterable[BatchFile]) -> SpoolIndex:
-        """Add `batches`, then make them searchable: once for an index."""
+        """Add `batches`, then make them searchable; at most once per index."""
         for batch in batches:
             self.add(batch)
         return self.ready()
@@ -120,35 +120,35 @@ class SpoolIndex:
             add(_ADD_LISTED, _listed(number, rows))
 
     def ready(self) -> SpoolIndex:
-        """Make what was added searchable."""
+        """Make the added records searchable."""
         with _disk_errors():
             self.connection.execute("COMMIT")
             self.connection.executescript(_INDEXES)
         return self
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """The rows that a query gives, as they come; each call has a cursor of its own."""
+        """Yield the rows of a query; each call has its own cursor."""
         with _disk_errors():
             yield from self.connection.execute(query, values)
 
     def script(self, statements: str) -> None:
-        """Run statements that make tables."""
+        """Run statements that create tables."""
         with _disk_errors():
             self.connection.executescript(statements)
 
     def function(self, decide: Callable[[str | None], bool]) -> None:
-        """Let statements call a function of a name by its own name."""
+        """Make a function of a record's name available to statements, under its own name."""
         self.connection.create_function(decide.__name__, 1, decide, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
-        """Run a statement that inserts, once for each of `values`, as one transaction."""
+        """Run an INSERT for each of `values`, as one transaction."""
         with _disk_errors():
             self.connection.execute("BEGIN")
             self.connection.executemany(statement, values)
             self.connection.execute("COMMIT")
 
     def one(self, query: str, *values: Any) -> Any:
-        """The first value of the first row; None where there is none."""
+        """Return the first value of the first row, or None."""
         return next(self.rows(query, *values), (None,))[0]
 
 

@@ -1,7 +1,7 @@
-"""The writers of a spool: who they are, which batches are theirs, and whether they are alive.
+"""The owners of a spool's batches: their prefixes, their batches, and whether they are alive.
 
-An owner is one recording process. Its prefix begins the id of every batch that it seals, so that
-a batch's file name says whose it is; a lock that it holds as long as it lives says that it does.
+An owner is one recording process. The ids of all batches that it seals start with its prefix, so
+that a batch's file name identifies its owner. It holds a lock as long as it is alive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .paths import SpoolPaths, parse_name
 from .state import has_name, is_locked, lock_named, make_state
 
 NONE = "none"
-"""The owner of batches whose writer left nothing in `state/`: cirron-sdk's, as a rule."""
+"""The owner of batches whose writer left nothing in `state/`, usually cirron-sdk."""
 
 _PREFIX_BYTES = 6
 _PREFIX = re.compile(r"[0-9a-f]{12}")
@@ -27,30 +27,27 @@ _DELIVERY = re.compile(r"[a-z]+-[0-9a-f]{16}-([0-9a-f]{12})\.json")
 
 
 class Owner:
-    """A writer of a spool, for as long as this object is not released; see `acquire`."""
+    """An owner of batches in a spool, until it is released; see `acquire`."""
 
     def __init__(self, paths: SpoolPaths, prefix: str) -> None:
-        """Of no use before `acquire`, which calls this."""
+        """Create an owner without a lock; callers use `acquire`."""
         self.paths = paths
         self.prefix = prefix
-        """12 hex digits, random: what the ids of its batches begin with."""
+        """12 random hex digits with which the ids of its batches start."""
         self._pid = os.getpid()
         self._descriptor: int | None = None
 
     @classmethod
     def acquire(cls, paths: SpoolPaths) -> Owner:
-        """Become a writer of the spool: with a new prefix, and a lock that says "alive".
-
-        Raises TargetError where `state/` cannot be written.
-        """
+        """Create an owner with a new prefix and its lock. Raises TargetError if that fails."""
         owner = cls(paths, os.urandom(_PREFIX_BYTES).hex())
         owner.ensure()
         return owner
 
     def ensure(self) -> None:
-        """Hold the lock file, again where somebody removed it: without it, this process is dead.
+        """Lock the lock file, also if it was removed: without it, this process counts as dead.
 
-        Raises TargetError where it cannot be made. Does nothing in a forked child.
+        Raises TargetError if it cannot be created. Does nothing in a forked child.
         """
         path = lock_path(self.paths, self.prefix)
         if os.getpid() != self._pid:
@@ -64,13 +61,13 @@ class Owner:
         self._descriptor = lock_named(path, wait=True)
 
     def new_batch_id(self) -> str:
-        """A random id in the shape of a UUID4 that begins with the prefix."""
+        """Return a random id in the form of a UUID4 that starts with the prefix."""
         return batch_id_of(self.prefix, os.urandom(10))
 
     def release(self) -> None:
-        """Stop being a writer; the lock file goes too, unless a journal needs it for recovery.
+        """Release the lock, and remove its file unless a journal needs it for recovery.
 
-        In a forked child this is `abandon`.
+        In a forked child this is the same as `abandon`.
         """
         if self._descriptor is not None and os.getpid() == self._pid:
             path = lock_path(self.paths, self.prefix)
@@ -80,10 +77,10 @@ class Owner:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the lock without ending it: for a forked child, whose parent still holds it.
+        """Drop the lock without releasing it: for a forked child whose parent still holds it.
 
-        A lock belongs to what parent and child share. Were the child to keep it open, its parent
-        would count as alive after its death; to unlock it would take it from the parent.
+        Parent and child share the lock. If the child kept it open, its parent would count as alive
+        after its death; if the child unlocked it, the parent would lose it.
         """
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -91,12 +88,12 @@ class Owner:
 
 
 def batch_id_of(prefix: str, rest: bytes) -> str:
-    """The id, in the shape of a UUID4, of an owner's batch that 10 bytes tell from its others."""
+    """Return the id, in the form of a UUID4, of an owner's batch with 10 distinguishing bytes."""
     return uuid4_shaped(bytes.fromhex(prefix) + rest[:10])
 
 
 def lock_path(paths: SpoolPaths, prefix: str) -> Path:
-    """The file that an owner holds locked while it lives."""
+    """Return the path of the file that an owner keeps locked while it is alive."""
     return paths.state / f"owner-{prefix}.lock"
 
 
@@ -105,9 +102,9 @@ def _journal(paths: SpoolPaths, owner: Owner) -> Path:
 
 
 def owner_of(name: str) -> str | None:
-    """The prefix that a batch's file name says; None where it is no batch's name.
+    """Return the prefix in a batch's file name; None if it is not the name of a batch.
 
-    A cirron-sdk batch has 12 random digits there: `group_of` tells whether they are an owner's.
+    A cirron-sdk batch has 12 random digits there; `group_of` checks whether they are an owner's.
     """
     parsed = parse_name(name)
     if parsed is None:
@@ -117,35 +114,35 @@ def owner_of(name: str) -> str | None:
 
 
 def group_of(name: str, known: set[str]) -> str:
-    """Whose a batch is for those who send it: an owner of `known_owners`, else NONE."""
+    """Return the owner under which a batch is sent: one of `known_owners`, or NONE."""
     prefix = owner_of(name) if known else None
     return prefix if prefix in known and prefix is not None else NONE
 
 
 def is_alive(paths: SpoolPaths, prefix: str) -> bool:
-    """Whether the owner's process lives: somebody holds its lock.
+    """Whether the owner's process is alive, which means that its lock is held.
 
-    True as well where locks cannot be had (some network file systems): nobody is declared dead
-    there, and nothing of theirs recovered.
+    Also True if locks are not available (some network file systems): no owner is declared dead
+    there, and none is recovered.
     """
     return is_locked(lock_path(paths, prefix))
 
 
 def owners(paths: SpoolPaths) -> list[str]:
-    """The prefixes of all that have a lock file or a journal, in order: alive, or to recover."""
+    """Return the prefixes of all owners with a lock file or a journal, in order."""
     return sorted({*_found(paths, _LOCK), *_found(paths, _JOURNAL)})
 
 
 def known_owners(paths: SpoolPaths) -> set[str]:
-    """The prefixes of all that left any trace in `state/`, the cursors of deliveries included.
+    """Return the prefixes of all owners with any file in `state/`, including delivery cursors.
 
-    Batches of these are sent under leases and cursors of their own; all others under NONE's.
+    Their batches are sent under their own leases and cursors; all others under those of NONE.
     """
     return {prefix for pattern in (_LOCK, _JOURNAL, _DELIVERY) for prefix in _found(paths, pattern)}
 
 
 def dead_owners(paths: SpoolPaths) -> list[str]:
-    """Those of `owners` whose process has ended."""
+    """Return those of `owners` whose process has ended."""
     return [prefix for prefix in owners(paths) if not is_alive(paths, prefix)]
 
 

@@ -1,4 +1,4 @@
-"""Where a spool lies, and how its files are named (docs/spool-format.md, "Directory layout")."""
+"""The location of a spool and the names of its files (docs/spool-format.md, "Directory layout")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TMP_SUFFIX = ".json.tmp"
 
 _NAME = re.compile(r"(\d{20})-(.+)\.json", re.DOTALL | re.ASCII)
 _BATCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
-# 255 bytes is what POSIX file systems hold; the temporary name is four bytes longer.
+# POSIX file systems allow 255 bytes; the temporary name is four bytes longer.
 _MAX_NAME_BYTES = 251
 
 
@@ -24,30 +24,30 @@ class SpoolPaths:
     """The directories of one spool; any of them may not exist yet."""
 
     root: Path
-    """What holds the others; `./.cirron` by default."""
+    """The parent of the others; `./.cirron` by default."""
     spool: Path
-    """The batches, and nothing else."""
+    """Batches only."""
     snapshots: Path
-    """One directory a span, holding its safetensors files."""
+    """One directory per span with its safetensors files."""
     state: Path
-    """Cursors, leases, journals and locks: this project's, never a batch."""
+    """Cursors, leases, journals and locks of this project; no batches."""
 
     @classmethod
     def under(cls, root: Path) -> SpoolPaths:
-        """The usual layout below `root`."""
+        """Return the usual layout below `root`."""
         return cls(root, root / "spool", root / "snapshots", root / "state")
 
     @classmethod
     def bare(cls, directory: Path) -> SpoolPaths:
-        """A directory that holds batches without being called `spool`: all is inside it."""
+        """Return the layout for a directory of batches that is not named `spool`: all inside it."""
         return cls(directory, directory, directory / "snapshots", directory / "state")
 
 
 def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
-    """The spool that `path` holds or is.
+    """Return the spool at `path` or inside it.
 
-    In this order: a directory that holds `spool/`, one that holds `.cirron/spool/`, one that is
-    called `spool`, one in which a file has a batch's name. Raises InputError where it is none.
+    In this order: a directory with `spool/`, one with `.cirron/spool/`, one that is named `spool`,
+    one that contains a file with a batch's name. Raises InputError if there is none.
     """
     given = Path(path)
     try:
@@ -70,9 +70,9 @@ def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
 
 
 def target_spool(path: str | os.PathLike[str]) -> SpoolPaths:
-    """Where a spool written to `path` goes: `path/spool/`, or `path` itself where it is one.
+    """Return the spool to write to for `path`: `path/spool/`, or `path` itself if it is a spool.
 
-    It need not exist. Raises TargetError where `path` is something else than a directory.
+    It need not exist. Raises TargetError if `path` is not a directory.
     """
     given = Path(path)
     try:
@@ -90,9 +90,9 @@ def target_spool(path: str | os.PathLike[str]) -> SpoolPaths:
 
 
 def file_name(created_ns: int, batch_id: str) -> str:
-    """The name of a batch's file: its time in 20 digits, so that names sort by time.
+    """Return the name of a batch's file: its time has 20 digits, so that names sort by time.
 
-    Raises UsageError where the two cannot stand in a name.
+    Raises UsageError if the two cannot be used in a name.
     """
     if not 0 <= created_ns < 10**20:
         raise UsageError(f"created_ns {created_ns} does not fit 20 digits: give a file name")
@@ -102,16 +102,16 @@ def file_name(created_ns: int, batch_id: str) -> str:
 
 
 def parse_name(name: str) -> tuple[int, str] | None:
-    """The created_ns and batch_id that a batch file's name states; None for another name."""
+    """Return created_ns and batch_id from a batch file's name; None for any other name."""
     match = _NAME.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 
 
 def checked_name(name: str) -> str:
-    """`name`, if a batch may be written under it. Raises TargetError otherwise.
+    """Return `name` if a batch may be written under it. Raises TargetError otherwise.
 
-    Names come from input (a converted batch states the name of its file): none may lead out of
-    the spool.
+    Names come from input (a converted batch contains the name of its file), so none may lead out
+    of the spool.
     """
     try:
         size = len(os.fsencode(name))
@@ -133,7 +133,7 @@ def checked_name(name: str) -> str:
 
 
 def batch_names(directory: Path) -> Iterator[str]:
-    """The names of the batch files in `directory`, as the file system gives them."""
+    """Yield the names of the batch files in `directory`, in the order of the file system."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.endswith(BATCH_SUFFIX):

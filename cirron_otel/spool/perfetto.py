@@ -1,11 +1,11 @@
-"""A run in the Trace Event Format of Chrome, which the Perfetto UI and Speedscope open.
+"""A run in Chrome's Trace Event Format, which the Perfetto UI and Speedscope open.
 
 Source of the format: "Trace Event Format" (Chromium project). A scope is a complete event (`X`) on
 the track of its process and thread; a mark that is a finite number is a counter (`C`), any other an
 instant (`i`). Times are microseconds from the first scope or mark, to the nanosecond.
 
-On one track events must nest; scopes of a thread that overlap otherwise (tasks of an event loop)
-go to further tracks of that thread.
+The events of a track must be nested; scopes of a thread that overlap without being nested (tasks
+of an event loop) go to further tracks of that thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Process = tuple[int | None, int | None]
 
 
 def trace_events(index: SpoolIndex) -> Iterator[str]:
-    """The document of a `run_index`, piece by piece: one JSON object, in ASCII."""
+    """Yield the document of a `run_index` in pieces: one JSON object, in ASCII."""
     first = index.one(_FIRST, OVERHEAD_NS) or 0
     numbers: dict[Process, int] = {}
     for rank, pid in list(index.rows(_PROCESSES)):
@@ -98,10 +98,10 @@ class _Tracks:
         self._count = 0
         self._thread: Any = self
         self._open: list[tuple[int, list[int]]] = []
-        """The tracks of the thread, and the ends of what is open on each, the outermost first."""
+        """The tracks of the thread, each with the ends of its open scopes, outermost first."""
 
     def of(self, thread: int | None, start: int, end: int) -> tuple[int, bool]:
-        """The first track on which the scope nests, and whether it is new."""
+        """Return the first track on which the scope is nested, and whether the track is new."""
         if thread != self._thread:
             self._thread, self._open = thread, []
         for track, ends in self._open:
@@ -115,7 +115,7 @@ class _Tracks:
         return self._count, True
 
     def name(self, thread: int | None) -> str:
-        """Of the track that was made last."""
+        """Return the name of the track that was created last."""
         known = "no thread" if thread is None else f"thread {thread}"
         return known if len(self._open) == 1 else f"{known} ({len(self._open)})"
 
@@ -138,6 +138,6 @@ def _process_name(rank: int | None, pid: int | None) -> str:
 
 
 def _us(ns: int) -> str:
-    """Nanoseconds as microseconds, exactly."""
+    """Convert nanoseconds to microseconds exactly."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return f"{sign}{ns // 1000}.{ns % 1000:03d}"

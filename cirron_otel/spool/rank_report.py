@@ -27,14 +27,14 @@ class RankReport:
 
     @property
     def run_ns(self) -> int | None:
-        """From the first start to the last end, pauses between sessions included."""
+        """The time from the first start to the last end, including pauses between sessions, ns."""
         if self.first_ns is None or self.last_ns is None:
             return None
         return self.last_ns - self.first_ns
 
     @property
     def steps_per_second(self) -> float | None:
-        """Steps after the warm-up, by the time in them and between steps."""
+        """The number of steps after the warm-up, divided by the time in and between steps."""
         rows = self.time.rows
         ns = rows["steps"] + rows["between_steps"]
         done = len(self.steps.steady.durations)

@@ -1,4 +1,4 @@
-"""Reading a spool: every batch in order of time, in bounded memory, whatever lies beside it."""
+"""Reading a spool: every batch in order of time, in bounded memory, despite any other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCKED_WITHIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """One readable batch: its file and the bytes in it."""
+    """One readable batch: its file and its contents."""
 
     name: str
     path: Path
@@ -33,10 +33,10 @@ class BatchFile:
 class SpoolReader:
     """Streams the batches of a spool in the order of their file names.
 
-    What is torn, unreadable or no batch is skipped and reported: to `on_finding` where given, else
-    into `findings` (the first 10,000; `skipped` counts all); both begin anew with each pass. A
-    file that vanishes meanwhile was evicted and is no finding. A directory of any size is read
-    with at most 300,000 names in memory.
+    A file that is torn, unreadable or not a batch is skipped and reported: to `on_finding` if
+    given, otherwise in `findings` (the first 10,000; `skipped` counts all). Each pass resets both.
+    A file that disappears meanwhile was evicted and is not a finding. A directory of any size is
+    read with at most 300,000 names in memory.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class SpoolReader:
         max_batch_bytes: int = MAX_BATCH_BYTES,
         only: frozenset[str] | None = None,
     ) -> None:
-        """Find the spool at `path`. Raises InputError where there is none."""
+        """Find the spool at `path`. Raises InputError if there is none."""
         self.only = only
-        """The names of the batches to read; None: all."""
+        """The names of the batches to read; None for all."""
         self.unread: set[str] = set()
         """The names of the files that were skipped; at most 10,000."""
         self.paths: SpoolPaths = find_spool(path)
@@ -65,9 +65,9 @@ class SpoolReader:
                 yield batch
 
     def names(self) -> Iterator[str]:
-        """The names of the batch files in order; a torn `.json.tmp` is reported on the way.
+        """Yield the names of the batch files in order; report each torn `.json.tmp`.
 
-        Raises InputError where the directory cannot be read.
+        Raises InputError if the directory cannot be read.
         """
         self.findings.clear()
         self.unread.clear()
@@ -82,9 +82,9 @@ class SpoolReader:
             last = page[-1]
 
     def read(self, name: str, *, check: bool = True) -> BatchFile | None:
-        """The batch in the file `name`; None where it vanished or was reported.
+        """Return the batch in the file `name`; None if it disappeared or was reported.
 
-        `check=False` leaves it to the caller to find out whether it is one.
+        With `check=False`, the caller checks whether the file is a batch.
         """
         path = self.paths.spool / name
         try:
@@ -103,7 +103,7 @@ class SpoolReader:
         return BatchFile(name, path, data)
 
     def _page_after(self, last: str | None) -> list[str]:
-        """The next names in order: of a directory of any size, a page at a time."""
+        """Return the next page of names in order, for a directory of any size."""
         names: list[str] = []
         try:
             with os.scandir(self.paths.spool) as entries:
@@ -141,7 +141,7 @@ class SpoolReader:
 
 
 def read_batch(path: str | os.PathLike[str], max_bytes: int = MAX_BATCH_BYTES) -> BatchFile:
-    """One batch file, wherever it lies. Raises InputError where it cannot be read or is none."""
+    """Return a batch file at any path. Raises InputError if it is unreadable or not a batch."""
     file = Path(path)
     try:
         data = read_limited(file, max_bytes)
@@ -173,12 +173,12 @@ class _RefusedError(Exception):
 
 
 def read_limited(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file of at most `max_bytes`.
+    """Return the content of a regular file of at most `max_bytes`.
 
-    Raises FileNotFoundError where it is gone, _RefusedError where it is not read.
+    Raises FileNotFoundError if it is missing, and _RefusedError if it is not read.
     """
     try:
-        # A FIFO in the directory must not hold the reader up.
+        # A FIFO in the directory must not block the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return _read_regular(descriptor, max_bytes)
@@ -220,9 +220,9 @@ def _read_all(descriptor: int, size: int, max_bytes: int) -> bytes:
 
 
 def _is_being_written(path: Path) -> bool:
-    """Whether a `.json.tmp` is gone already, or in the hands of a process that is alive.
+    """Whether a `.json.tmp` has already disappeared, or is being written by a live process.
 
-    Writers hold a lock on it, from just after they have made it.
+    Writers hold a lock on it, starting just after they have created it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

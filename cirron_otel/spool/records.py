@@ -1,4 +1,4 @@
-"""How many records a batch has."""
+"""The number of records in a batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Records(NamedTuple):
-    """How many of each kind."""
+    """The number of records of each kind."""
 
     span: int = 0
     mark: int = 0
@@ -25,7 +25,7 @@ _decoder = msgspec.json.Decoder(_Lists)
 
 
 def records_of(data: bytes) -> Records:
-    """How many records are in a batch; none in what is no batch."""
+    """Return the number of records in a batch; 0 of each kind for invalid data."""
     try:
         found = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Recovery: what processes that died left half-done in a spool.
+"""Recovery of the unfinished work of processes that died.
 
-Their open scopes are closed as incomplete, so that no child is left without its parent; what they
-were writing is removed. The living are never touched. The same journal and batches always give
-the same batch, byte for byte, and once it is there a second recovery finds nothing to do.
+Their open scopes are closed as incomplete, so that every child has its parent; their partly written
+files are removed. Live processes are never touched. The same journal and batches always result in
+the same batch, byte for byte, and once it is written, a second recovery finds nothing to do.
 """
 
 from __future__ import annotations
@@ -26,35 +26,34 @@ from .state import remove_unlocked, set_aside, unwritable
 from .writer import SpoolWriter
 
 INCOMPLETE = "incomplete"
-"""The attribute of a scope that recovery closed, unless the user gave it one of that name."""
+"""The attribute of a scope that recovery closed, unless the user set one of that name."""
 MESSAGE = "incomplete: the process ended without closing this scope"
 _STATUS_ERROR = 2
 
 
 class Recovered(NamedTuple):
-    """What became of a dead owner."""
+    """The result of recovering a dead owner."""
 
     owner: str
-    """Its prefix."""
+    """The owner's prefix."""
     session: str | None = None
-    """The session of its journal; None where it had none, or a damaged one."""
+    """The session in its journal; None if the journal was missing or damaged."""
     name: str | None = None
-    """The batch that was written; None where nothing was left to write."""
+    """The batch that was written; None if nothing was left to write."""
     incomplete: int = 0
-    """Scopes that were closed as incomplete."""
+    """The number of scopes that were closed as incomplete."""
     closed: int = 0
-    """Scopes that had ended and were in no sealed batch."""
+    """The number of scopes that had ended and were in no sealed batch."""
     torn: tuple[str, ...] = ()
-    """The `.json.tmp` files of it that were removed."""
+    """Its `.json.tmp` files that were removed."""
     problem: str = ""
-    """What was wrong with its journal, which was set aside; "" where nothing was."""
+    """The defect of its journal, which was set aside; "" if it had none."""
 
 
 def recover(paths: SpoolPaths) -> list[Recovered]:
-    """Recover every dead owner of the spool that nobody else is recovering, in order.
+    """Recover every dead owner that no other process is recovering, in order.
 
-    Raises TargetError where the spool cannot be written: what was not recovered then is left as it
-    was.
+    Raises TargetError if the spool cannot be written; the remaining owners are left unchanged.
     """
     found = []
     dead = dead_owners(paths)
@@ -64,7 +63,7 @@ def recover(paths: SpoolPaths) -> list[Recovered]:
         if lease is None:
             continue
         with lease:
-            # Since the list was made it may have come to life, or been recovered by another.
+            # Since it was listed, it may have become alive or been recovered by another process.
             if prefix in dead_owners(paths):
                 found.append(_recover(paths, prefix, torn.get(prefix, [])))
     if dead:
@@ -73,9 +72,9 @@ def recover(paths: SpoolPaths) -> list[Recovered]:
 
 
 def find_recoverable(path: str | os.PathLike[str]) -> SpoolPaths:
-    """The spool at `path`, also where a process died before its first batch.
+    """Return the spool at `path`, even if a process died before its first batch.
 
-    Raises InputError where there is neither a spool nor its `state/`.
+    Raises InputError if there is neither a spool nor its `state/`.
     """
     try:
         return find_spool(path)
@@ -106,7 +105,7 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, done: Recovered
     done = done._replace(session=state.session)
     wanted = {span.id for span in (*state.open, *state.closed)}
     sealed = sealed_of(paths, prefix, wanted)
-    # Marks made since the batch before stood in the batch that was not sealed, and are lost.
+    # Marks created since the previous batch were in the batch that was not sealed, and are lost.
     closed = [
         {**span, "mark_ids": sealed.marks_of(span["id"])}
         for span in _exact(journal, "closed")
@@ -122,13 +121,13 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, done: Recovered
     spans.sort(key=lambda span: (span["end_ns"], span["id"]))
     batch = _batch(prefix, state, journal.exact["otel"], spans)
     writer = SpoolWriter(paths.root, max_bytes=None)
-    writer.paths = paths  # the spool as it was found, though nothing may be left in it
+    writer.paths = paths  # the spool that was found, even if it is empty now
     name = writer.write(batch_bytes(batch), file_name(state.written_ns, batch["batch_id"])).name
     return done._replace(name=name, incomplete=len(left), closed=len(closed))
 
 
 def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
-    """The journal's spans of one list, each once."""
+    """Return the spans of one of the journal's lists, each once."""
     spans: dict[str, dict[str, Any]] = {}
     for span in journal.exact[key]:
         spans.setdefault(span["id"], span)
@@ -138,7 +137,7 @@ def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
 def _ends(
     left: list[dict[str, Any]], closed: list[dict[str, Any]], sealed: Sealed, written_ns: int
 ) -> dict[str, int]:
-    """When each open scope ends: not before it was seen open, nor before anything inside it."""
+    """Return an end for each open scope, not before it was seen open or before any scope inside."""
     ends = {
         span["id"]: max(written_ns, span["start_ns"], sealed.child_ends.get(span["id"], 0))
         for span in left
@@ -160,7 +159,7 @@ def _push_up(some_id: str, above: dict[str, str | None], ends: dict[str, int]) -
 
 
 def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str]) -> dict[str, Any]:
-    """An open scope as a span that says that it is incomplete; an error's own status stays."""
+    """Return an open scope as an incomplete span; the status of an error is preserved."""
     span = {**span, "end_ns": end_ns, "mark_ids": marks}
     attrs, otel = span.get("attrs"), span.get("otel", {})
     if isinstance(attrs, dict):
@@ -200,7 +199,7 @@ def _remove_traces(paths: SpoolPaths, prefix: str) -> None:
 
 
 def _torn(paths: SpoolPaths) -> dict[str, list[str]]:
-    """By owner: the names of the files that somebody is writing, or was."""
+    """Return the names of temporary files, in use or left behind, by owner."""
     found: dict[str, list[str]] = {}
     for name in _entries(paths):
         if name.endswith(TMP_SUFFIX):
@@ -217,7 +216,7 @@ def _entries(paths: SpoolPaths) -> Iterator[str]:
 
 
 def _forget_deliveries(paths: SpoolPaths) -> None:
-    """Remove the cursors, and lists of files, of owners that are gone with all their batches."""
+    """Remove the cursors and file lists of dead owners that have no batches left."""
     try:
         present = {owner_of(name) for name in batch_names(paths.spool)}
     except OSError:

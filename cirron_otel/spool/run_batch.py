@@ -58,7 +58,7 @@ class BatchOutline:
     """The session of all its records; None if the batch does not name one."""
     session_trace_id: str | None = None
     is_foreign: bool = False
-    """Whether its spans came in OTLP from another service."""
+    """Whether its spans were received as OTLP from another service."""
     resource: dict[str, Any] = field(default_factory=dict)
     start_ns: int | None = None
     end_ns: int | None = None
@@ -71,13 +71,13 @@ class BatchOutline:
     """The status of the session, if its own span is in the batch; of a failed job `failed`."""
 
     def text(self, attribute: str) -> str | None:
-        """An attribute of the resource that is a text."""
+        """Return an attribute of the resource if it is a non-empty string."""
         value = self.resource.get(attribute)
         return value if isinstance(value, str) and value else None
 
 
 def outline_of(data: bytes) -> BatchOutline:
-    """The outline of a batch; fields of an odd type count as absent."""
+    """Return the outline of a batch; fields of an unexpected type count as absent."""
     try:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -112,12 +112,12 @@ def _count(span: _Span, outline: BatchOutline) -> None:
 
 
 def worse(one: str | None, other: str | None) -> str | None:
-    """The more serious of two states; None is less serious than any."""
+    """Return the more serious of two states; None is less serious than any."""
     return max(one, other, key=_SEVERITY.index)
 
 
 def status_of(otel: dict[str, Any] | None) -> str:
-    """The state of what a span stands for, by its status."""
+    """Return the state of a session or job by the status of its span."""
     status = otel.get("status") if otel is not None else None
     if not isinstance(status, dict) or status.get("code") != _ERROR:
         return CLOSED
@@ -127,7 +127,7 @@ def status_of(otel: dict[str, Any] | None) -> str:
 
 
 def _lenient(data: bytes) -> _Batch:
-    """A batch with values of odd types, which count as absent."""
+    """Read a batch with values of unexpected types, which count as absent."""
     try:
         batch = exactjson.loads(data)
     except InputError:

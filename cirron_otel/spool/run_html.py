@@ -12,17 +12,17 @@ HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script
 
 
 def moment(time_ns: int | None) -> str:
-    """Wall-clock nanoseconds as local time, with the zone; empty if they are not known."""
+    """Format wall-clock nanoseconds as local time with the zone; empty if they are unknown."""
     return "" if time_ns is None else local_moment(time_ns)
 
 
 def seconds(duration_ns: int | None) -> str:
-    """Nanoseconds as seconds; empty if they are not known."""
+    """Format nanoseconds as seconds; empty if they are unknown."""
     return "" if duration_ns is None else f"{duration_ns / SECOND_NS:.3f} s"
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """An HTML table of texts."""
+    """Return an HTML table of strings."""
     head = "".join(f"<th>{escape(each)}</th>" for each in heads)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows

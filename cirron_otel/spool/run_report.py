@@ -1,7 +1,7 @@
-"""What a run spent its time on: the steps of each rank by phase, the slowest ones, and the marks.
+"""The report of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
 
-Whatever the spool holds is looked at together, all sessions of a rank as one. Memory is an index on
-disk, and the durations of one rank's scopes.
+All records are examined together, with all sessions of a rank as one. An index on disk contains
+them; memory holds only the durations of one rank's scopes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .summary import sessions_of, with_processes
 from .verdict import Straggler, Verdict, verdict_of
 
 SCHEMA_VERSION = 1
-"""Of the JSON document (docs/report.schema.json). It grows if a key changes or goes."""
+"""The version of the JSON document (docs/report.schema.json); it changes with a changed key."""
 
 _ONCE = """
 DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
@@ -35,7 +35,7 @@ DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
 );
 CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
 """
-# A step within a step, at any depth, belongs to that one.
+# A step inside another step, at any depth, belongs to the outer one.
 _STEPS = """
 CREATE TABLE step (
     no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB, rank INTEGER, idx TEXT, start_ns INTEGER,
@@ -121,29 +121,29 @@ class SlowStep:
     span_id: str | None
     rank: int | None
     epoch: str | None
-    """The index of the epoch that it is in; None where it is in none, or that was not recorded."""
+    """The index of its epoch; None if it is in none, or if the epoch was not recorded."""
     index: str | None
     start_ns: int | None
     duration_ns: int
     phases: dict[str, int]
-    """The time of each phase in it, ns."""
+    """The time of each phase, ns."""
 
 
 @dataclass(slots=True)
 class GpuTime:
-    """What the scopes of one name took on the device, as far as they have a time of it."""
+    """The device time of the scopes of one name that have one."""
 
     rank: int | None
     name: str
     count: int
     gpu_ns: int
     wall_ns: int
-    """What the same scopes took on the host."""
+    """The time of the same scopes on the host."""
 
 
 @dataclass(slots=True)
 class RunReport:
-    """What a spool says of its runs."""
+    """The report of a run, or of all runs of a spool."""
 
     spans: int
     ranks: list[RankReport]
@@ -151,18 +151,18 @@ class RunReport:
     marks: list[MarkSeries] = field(default_factory=list)
     """The first 1,000 series, by name and rank."""
     marks_left_out: int = 0
-    """How many more series there are."""
+    """The number of further series."""
     gpu: list[GpuTime] = field(default_factory=list)
     """By rank, the longest first; at most 1,000."""
     failures: list[Failure] = field(default_factory=list)
-    """Sessions that failed or were killed; the one that began it comes first."""
+    """Sessions that failed or were killed; the first to fail comes first."""
     drops: list[Drop] = field(default_factory=list)
-    """What the recording processes dropped."""
+    """The records that the recording processes dropped."""
     verdict: Verdict | None = None
     straggler: Straggler | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object; times in ns."""
+        """Return the report as a JSON object; times in ns."""
         return {
             "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
@@ -179,12 +179,11 @@ class RunReport:
 
 
 def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
-    """The records of batches (a SpoolReader gives those of a spool), each once.
+    """Return an index of the records of batches (for example of a SpoolReader), each once.
 
-    A context manager, which removes the index.
-
-    What is there twice (a child that was forked had what its parent had) is taken as it was first
-    read. Raises what reading them does, and TargetError where there is no room.
+    It is a context manager that removes the index. Of a record that occurs twice (a forked child
+    inherits its parent's records), the first one is kept. Raises the errors of reading the batches,
+    and TargetError if there is no disk space.
     """
     index = SpoolIndex()
     try:
@@ -198,15 +197,15 @@ def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
 def report_run(
     index: SpoolIndex, slowest: int = 10, reader: SpoolReader | None = None
 ) -> RunReport:
-    """The report of what is in a `run_index`: once for an index.
+    """Return the report of a `run_index`; at most once per index.
 
-    The `slowest` steps of all ranks are listed, the slowest first. Attributes and events, and which
-    processes are alive, are read with `reader`. Raises TargetError where the index has no room.
+    It lists the `slowest` steps of all ranks, the slowest first. Attributes, events and the state
+    of processes are read through `reader`. Raises TargetError if there is no disk space.
     """
     assign_sessions(index)
     sessions = sessions_of(index)
     if reader is not None:
-        # A process without a batch may belong to another run than the one that is read.
+        # A process without a batch may belong to a different run from the one that is read.
         sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
     for function in (is_phase, holds_phases, ends_closure):
         index.function(function)

@@ -17,10 +17,10 @@ _LIST = "`cirron-otel runs ls` lists them"
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """A run of a spool, and how many there are."""
+    """A run of a spool, and the number of its runs."""
 
     run: Run | None
-    """None: the spool has no run, or all of it was asked for."""
+    """None if the spool has no run, or if all runs were requested."""
     count: int
 
     @property
@@ -30,10 +30,10 @@ class ChosenRun:
 
 
 def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
-    """Limit `reader` to the batches of the wanted run. `None` takes the last of several.
+    """Limit `reader` to the batches of the wanted run. `None` selects the last of several.
 
-    Recordings of cirron-sdk do not contain which sessions are one run. If there are no others,
-    `None` takes all of them.
+    Recordings of cirron-sdk do not record which sessions form one run. If there are no others,
+    `None` selects all of them.
 
     Raises UsageError if no run matches, or several do.
     """
@@ -50,9 +50,9 @@ def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
 
 
 def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
-    """The files that the reader could not read and that may be the run's: they are reported.
+    """Return the unreadable files that may belong to the run, so that they are reported.
 
-    Files of processes that belong to other runs alone are not.
+    Files of processes that belong only to other runs are excluded.
     """
     own = {owner_of(name) for name in run.batches}
     others = {owner_of(name) for each in runs for name in each.batches} - own - {None}
@@ -60,7 +60,7 @@ def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
 
 
 def find_run(runs: Sequence[Run], wanted: str) -> Run:
-    """The run with this id or name, or whose id begins so. Raises UsageError."""
+    """Return the run with this id, name or id prefix. Raises UsageError."""
     by_id = [run for run in runs if run.id == wanted]
     by_name = [run for run in runs if run.name == wanted]
     by_prefix = [run for run in runs if wanted and run.id.startswith(wanted)]

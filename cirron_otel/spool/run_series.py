@@ -1,7 +1,7 @@
-"""The course of a run over its time, in a bounded number of points: its steps, and its marks.
+"""A run's steps and marks over time, in a bounded number of points.
 
-A series is cut into parts of as many records each as it takes to stay below a limit; the point of a
-part has the least, the middle and the greatest of them, so that no outlier is lost.
+A series is divided into parts of nearly equal numbers of records, so that their number stays within
+a limit. The point of a part has its minimum, median and maximum, so that no outlier is lost.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ ORDER BY start_ns LIMIT ?
 
 @dataclass(slots=True)
 class Point:
-    """Some records of a series that follow one another."""
+    """Consecutive records of a series."""
 
     first: int
-    """The place of the first of them in the series, from 0."""
+    """The position of the first record in the series, from 0."""
     count: int
     numbers: int
-    """How many of them are finite numbers: where none is, the figures say nothing."""
+    """The number of values that are finite numbers; if it is 0, the figures are meaningless."""
     low: float = 0
     middle: float = 0
-    """The median; of an even count the lower one of the two in the middle."""
+    """The median; for an even count the lower one of the two middle values."""
     high: float = 0
     begin_ns: int | None = None
-    """When the first of them was recorded, Unix ns."""
+    """The earliest time of the records, Unix ns."""
     end_ns: int | None = None
-    """When the last of them was."""
+    """The latest time of the records, Unix ns."""
 
 
 def step_points(index: SpoolIndex, rank: int | None, count: int, limit: int) -> list[Point]:
-    """The durations (ns) of the `count` steps of a rank in order of their start.
+    """Return the durations (ns) of the `count` steps of a rank in order of their start.
 
-    At most `limit` points. The index must be one that `report_run` reported on.
+    At most `limit` points. `report_run` must have been called with the index.
     """
     return list(_points(index.rows(_STEPS, rank), count, limit))
 
 
 def epoch_starts(index: SpoolIndex, rank: int | None, limit: int) -> list[int]:
-    """When the epochs of a rank began, Unix ns; the first `limit`."""
+    """Return the start times of a rank's first `limit` epochs, Unix ns."""
     return [start for (start,) in index.rows(_EPOCHS, rank, limit)]
 
 
 def mark_points(
     index: SpoolIndex, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
 ) -> Iterator[tuple[MarkSeries, list[Point]]]:
-    """The points of the series that `wanted` gives for a name, a rank and whether it is of
-    evaluations; at most `limit` each.
+    """Yield the points of the wanted series in the order of the report; at most `limit` each.
 
-    They come in the order of the report's series.
+    `wanted` returns the series for a name, a rank, and whether its marks are of evaluations; None
+    skips it.
     """
     rows = index.rows(_MARKS)
     for (rank, name, is_eval), records in groupby(rows, key=lambda row: row[:3]):
@@ -77,7 +77,7 @@ def mark_points(
 def _points(
     records: Iterable[tuple[float | None, int | None]], count: int, limit: int
 ) -> Iterator[Point]:
-    """`count` values with their times, in at most `limit` points, as even as can be."""
+    """Yield at most `limit` points of `count` values with their times, of nearly equal size."""
     parts = min(count, limit)
     for _, group in groupby(enumerate(records), key=lambda each: each[0] * parts // count):
         found = list(group)

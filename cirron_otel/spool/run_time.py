@@ -1,4 +1,4 @@
-"""The wall time of a rank, from its first start to its last end: each moment belongs to one row."""
+"""The wall time of a rank, from its first start to its last end; each moment is in one row."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ROWS: tuple[Row, ...] = (
     "set_up", "warm_up", "steps", "evaluation", "checkpoints", "between_steps", "after_steps",
     "pauses",
 )  # fmt: skip
-"""In the order in which they are shown."""
+"""The rows in the order of display."""
 
 _WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
-"""What takes a moment that several of them cover: the first of these."""
+"""By precedence: if several cover a moment, it belongs to the first of these."""
 _SESSION = len(_WORK)
 _INTERVALS = """
 SELECT start_ns, end_ns, 0 FROM span WHERE rank IS ?1 AND name LIKE '%checkpoint%'
@@ -34,29 +34,29 @@ _STEADY = "SELECT start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no LIMIT
 
 @dataclass(slots=True)
 class WallTime:
-    """Where the wall time of a rank went; the rows sum to all of it."""
+    """The wall time of a rank by row; the rows add up to the total."""
 
     rows: dict[Row, int]
-    """Nanoseconds."""
+    """The time of each row, ns."""
 
     @property
     def total_ns(self) -> int:
-        """All of it."""
+        """The total, ns."""
         return sum(self.rows.values())
 
     def share(self, row: Row) -> float:
-        """The part of a row, 0 to 1."""
+        """Return the share of a row, 0 to 1."""
         return self.rows[row] / max(self.total_ns, 1)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The rows with their shares."""
+        """Return the rows with their shares."""
         return [{"name": row, "ns": self.rows[row], "share": self.share(row)} for row in ROWS]
 
 
 def wall_time(
     index: SpoolIndex, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
 ) -> WallTime:
-    """The rows of a rank; `warm_up` is how many of its first steps count as such."""
+    """Return the rows of a rank; `warm_up` is the number of its first steps that are warm-up."""
     if first_ns is None or last_ns is None:
         return WallTime(dict.fromkeys(ROWS, 0))
     steady_ns = index.one(_STEADY, rank, warm_up) if warm_up else first_ns
@@ -66,24 +66,24 @@ def wall_time(
 
 
 class _Sweep:
-    """Goes through time once, with the end so far of every kind of interval."""
+    """A sweep over time that keeps the latest end of each kind of interval."""
 
     def __init__(self, first_ns: int, last_ns: int) -> None:
         self.rows: dict[Row, int] = dict.fromkeys(ROWS, 0)
         self._at, self._last = first_ns, last_ns
         self._until = [first_ns] * (_SESSION + 1)
         self._gap = 0
-        """Time in a session, outside of all work, since the last work in it."""
+        """The time in the session since its last work, ns."""
         self._has_worked = False
 
     def run(self, intervals: Iterable[tuple[Any, ...]]) -> None:
-        """Intervals as (start, end, kind), by start."""
+        """Process intervals (start, end, kind) in order of their start."""
         has_sessions = False
         for start, end, kind in intervals:
             if start is None or end is None:
                 continue
             if kind != _SESSION and not has_sessions:
-                # The session's own span was not recorded, or begins later.
+                # The session's own span was not recorded, or starts later.
                 self._until[_SESSION] = max(self._until[_SESSION], start)
             has_sessions = has_sessions or kind == _SESSION
             self._advance(min(start, self._last))
@@ -110,6 +110,6 @@ class _Sweep:
                 self.rows[_WORK[kind]] += took
 
     def _leave(self) -> None:
-        """The session is over."""
+        """Assign the remaining time at the end of a session."""
         self.rows["after_steps" if self._has_worked else "set_up"] += self._gap
         self._gap, self._has_worked = 0, False

@@ -1,9 +1,9 @@
 """The runs of a spool: the batches that belong to each, and a summary of each.
 
 A batch of this project's SDK names its run in its resource. Older ones are grouped by their trace
-(the processes below one `cirron-otel run` share it), and by their job's id if their times overlap.
-Batches of cirron-sdk name no session: sessions of different ranks whose times overlap are one run.
-Batches from other services belong to the run whose trace they are part of, else to none.
+(the processes started by one `cirron-otel run` share it), and by their job's id if their times
+overlap. Batches of cirron-sdk name no session: sessions of different ranks whose times overlap are
+one run. Batches from other services belong to the run whose trace they are part of, if any.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _LATER = float("inf")
 
 @dataclass(slots=True)
 class Run:
-    """One run: what a person started, with all its processes."""
+    """One run: all processes that one command started."""
 
     id: str
-    """The recorded id; of an older recording its trace or session id."""
+    """The recorded id; for an older recording, its trace or session id."""
     name: str
     status: str
     """`failed`: the job or a session ended with an error. `killed`: a process died. `open`: a
-    process is running. `unfinished`: an end was not recorded. `closed`: all of it ended well."""
+    process is running. `unfinished`: an end was not recorded. `closed`: all ended normally."""
     script: str | None
     start_ns: int | None
     end_ns: int | None
@@ -55,25 +55,25 @@ class Run:
     duration_ns: int | None
     ranks: list[int]
     steps: int
-    """Of the rank that has most."""
+    """The number of steps of the rank with the most."""
     spans: int
     sessions: list[str]
-    """Their ids, in order of their start; the first 1,000."""
+    """The ids of its sessions, in order of their start; the first 1,000."""
     resource: dict[str, Any]
     """The attributes of its first session's resource."""
     is_recorded: bool
-    """Whether its batches name their session, as cirron-sdk's do not."""
+    """Whether its batches name their session, which those of cirron-sdk do not."""
     batches: frozenset[str]
     """The names of its files."""
 
     def to_json(self) -> dict[str, Any]:
-        """The run as a JSON object, without the names of its files."""
+        """Return the run as a JSON object, without the names of its files."""
         made = asdict(self)
         del made["batches"], made["is_recorded"]
         return made
 
     def cells(self) -> tuple[str, ...]:
-        """The fields of `run_html.HEADS` as texts."""
+        """Return the fields of `run_html.HEADS` as strings."""
         return (
             self.id[:SHORT_ID_DIGITS], self.name, self.status, moment(self.start_ns),
             seconds(self.duration_ns), ", ".join(map(str, self.ranks)), str(self.steps),
@@ -125,18 +125,18 @@ class _Session:
         self.status = worse(self.status, outline.status)
 
     def text(self, attribute: str) -> str | None:
-        """An attribute of its resource, if it is a text."""
+        """Return an attribute of its resource if it is a non-empty string."""
         value = self.resource.get(attribute)
         return value if isinstance(value, str) and value else None
 
     @property
     def began(self) -> float:
-        """Its start, for sorting."""
+        """The start as a sort key."""
         return _LATER if self.start_ns is None else self.start_ns
 
 
 def read_runs(reader: SpoolReader) -> SpoolRuns:
-    """The runs of a spool. Memory grows with the number of its batches and sessions."""
+    """Return the runs of a spool. Memory grows with the number of its batches and sessions."""
     sessions: dict[str, _Session] = {}
     foreign: list[tuple[str, BatchOutline]] = []
     with SpoolIndex() as index:
@@ -163,7 +163,7 @@ def read_runs(reader: SpoolReader) -> SpoolRuns:
 
 
 def _settle(sessions: Iterable[_Session], paths: SpoolPaths) -> None:
-    """Find out about sessions whose end was not recorded: the process may be alive, or dead."""
+    """Set the state of sessions whose end was not recorded: the process may be alive or dead."""
     known: set[str] | None = None
     for session in sessions:
         if session.status is None:
@@ -192,7 +192,7 @@ FROM mark JOIN span ON span.id = mark.span JOIN member USING (no)
 def _add_sdk_sessions(
     index: SpoolIndex, names: list[str], sessions: dict[str, _Session]
 ) -> frozenset[str]:
-    """Add the sessions of batches that name none; returns the batches that have one."""
+    """Add the sessions of batches that name none; return the batches that have one."""
     assign_sessions(index)
     placed: dict[str, tuple[int, str]] = {}
     for row in index.rows(_SDK_SESSIONS):
@@ -214,14 +214,14 @@ def _add_sdk_sessions(
 
 
 _SDK_STATES = {"closed": CLOSED, "incomplete": KILLED, "killed": KILLED, "failed": FAILED}
-"""The state of a run by that of a session."""
+"""The state of a run by the state of its session."""
 
 
 # --- grouping -----------------------------------------------------------------------------------
 
 
 def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
-    """The sessions of each run, in order of their start."""
+    """Return the sessions of each run, in order of their start."""
     groups: dict[tuple[str, str], list[_Session]] = {}
     for session in sorted(sessions, key=lambda each: (each.began, each.id)):
         run_id = session.text(RUN_ID)
@@ -241,7 +241,7 @@ def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
 def _joined(
     groups: list[list[_Session]], are_one: Callable[[list[_Session], list[_Session]], bool]
 ) -> list[list[_Session]]:
-    """Groups that overlap in time and are one run by `are_one`, joined."""
+    """Join groups that overlap in time and are one run according to `are_one`."""
     made: list[list[_Session]] = []
     for group in groups:
         begun = min(each.began for each in group)
@@ -268,7 +268,7 @@ def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
 def _add_foreign(
     foreign: list[tuple[str, BatchOutline]], runs: list[list[_Session]]
 ) -> frozenset[str]:
-    """Add batches of other services to the run that has their trace; returns those of none."""
+    """Add batches of other services to the run with their trace; return those without one."""
     halves = {
         (each.trace_id or each.id)[16:]: group for group in runs for each in group if each.spans
     }
@@ -314,7 +314,7 @@ def _run(group: list[_Session]) -> Run:
 
 
 def _name(group: list[_Session], run_id: str) -> str:
-    """The name that a person gave, else the one that was made of the script's."""
+    """Return the name that the user chose, or else the one derived from the script's name."""
     names = [name for each in group if (name := each.text(RUN_NAME)) is not None]
     suffix = f"-{run_id[:SHORT_ID_DIGITS]}"
     given = (name for name in names if not name.endswith(suffix))

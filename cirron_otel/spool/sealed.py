@@ -1,4 +1,4 @@
-"""What an owner's sealed batches say about some of its scopes."""
+"""The data in an owner's sealed batches about some of its scopes."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ _decoder = msgspec.json.Decoder(_Batch)
 
 @dataclass(slots=True)
 class Sealed:
-    """What stands in sealed batches about the scopes that were asked for."""
+    """The data in sealed batches about the requested scopes."""
 
     ids: set[str] = field(default_factory=set)
-    """Those that were sealed as spans."""
+    """The scopes that were sealed as spans."""
     child_ends: dict[str, int] = field(default_factory=dict)
-    """By id: when the last of its children ended."""
+    """The latest end of a scope's children, by its id."""
     marks: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    """By id: (ts_ns, id) of the marks on it."""
+    """(ts_ns, id) of the marks on a scope, by its id."""
 
     def marks_of(self, some_id: str) -> list[str]:
-        """The ids of the marks on a scope, in the order they were made."""
+        """Return the ids of the marks on a scope, in the order of their creation."""
         return [mark_id for _, mark_id in sorted(set(self.marks.get(some_id, ())))]
 
 
 def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> Sealed:
-    """Look through an owner's batches for the scopes `wanted`.
+    """Search an owner's batches for the scopes `wanted`.
 
-    What is no batch, or not as this package writes it, says nothing: `spool verify` reports it.
+    Files that are not batches as this package writes them are skipped: `spool verify` reports them.
     """
     found = Sealed()
     if not paths.spool.is_dir():
         return found
     try:
         reader = SpoolReader(paths.spool)
-    except InputError:  # a directory that is not called spool, and in which nothing is left
+    except InputError:  # an empty directory that is not named spool
         return found
     for name in reader.names():
         if owner_of(name) != prefix:

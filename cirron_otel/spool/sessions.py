@@ -1,4 +1,4 @@
-"""Whose session a span is: by the chain of its parents, else by its process and its time."""
+"""The session of each span: by the chain of its parents, or else by its process and its time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHERE name IN (?, ?) AND parent IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
 GROUP BY parent
 """
-# The topmost recorded spans: those whose parent is not recorded, or that have none.
+# The topmost recorded spans: those without a parent, or without a recorded one.
 _TOPS = """
 SELECT no, coalesce(parent, id), parent, pid, start_ns FROM span AS child
 WHERE parent IS NULL OR NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
@@ -53,7 +53,7 @@ SELECT no, session FROM found
 
 
 def assign_sessions(index: SpoolIndex) -> None:
-    """Fill the tables `session` and `member` (span number → session number) of the index."""
+    """Create and fill the tables `session` and `member` (span number → session number)."""
     index.script(_TABLES)
     index.change(_CLOSED, [(SESSION,)])
     index.change(_OPEN, [_HANG_ON_SESSIONS])
@@ -69,7 +69,7 @@ class _Sessions:
     def __init__(self, index: SpoolIndex) -> None:
         self.numbers: dict[bytes, int] = {}
         self.added: list[tuple[int, int | None]] = []
-        """(number, pid) of what stands for the spans of a process that are in no session."""
+        """(number, pid) of the placeholders for the spans of a process that are in no session."""
         self._by_pid: dict[int | None, list[tuple[int, int, int | None]]] = {}
         self._without: dict[int | None, int] = {}
         self._last = 0
@@ -80,7 +80,7 @@ class _Sessions:
             self._last = max(self._last, number)
 
     def of_tops(self, index: SpoolIndex) -> Iterator[tuple[int, int]]:
-        """(span number, session number) of every topmost recorded span."""
+        """Yield (span number, session number) for every topmost recorded span."""
         for number, key, parent, pid, start_ns in index.rows(_TOPS):
             session = self.numbers.get(key)
             if session is None or (parent is None and not self._is_root(index, number)):
@@ -92,7 +92,7 @@ class _Sessions:
         return bool(index.one("SELECT name = ? FROM span WHERE no = ?", SESSION, number))
 
     def _of_process(self, pid: int | None, time_ns: int) -> int:
-        """The session of that process which was open then, else its only one, else none."""
+        """Return the process's only session, the one open at that time, or its placeholder."""
         sessions = self._by_pid.get(pid, [])
         if len(sessions) == 1:
             return sessions[0][1]

@@ -1,8 +1,8 @@
-"""What all files in a spool's `state/` have in common: locks, private files, replacing.
+"""Operations on the files in a spool's `state/`: locking, replacing, setting aside.
 
-A lock is an flock on an open file: it goes with its process, however that ends. Who has locked a
-file looks whether it still has its name, for its owner before may have removed it: so lock files
-can be removed, by whoever holds them.
+A lock is an flock on an open file; it ends with its process, in whatever way that ends. After
+locking a file, a process checks that the file still has its name, because the previous holder may
+have removed it. This allows the holder of a lock to remove the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
 def make_state(state: Path) -> None:
-    """Make the directory, private. Raises TargetError where it cannot be made."""
+    """Create the private directory. Raises TargetError if that fails."""
     try:
         make_private(state)
     except OSError as error:
@@ -28,7 +28,7 @@ def make_state(state: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> TargetError:
-    """The error of a file of `state/` that cannot be written."""
+    """Return the error for a file of `state/` that cannot be written."""
     return TargetError(
         f"{path} cannot be written: {error.strerror or error}; free some space, or choose a"
         " directory that can be written"
@@ -36,11 +36,11 @@ def unwritable(path: Path, error: OSError) -> TargetError:
 
 
 def lock_named(path: Path, *, wait: bool = False) -> int | None:
-    """A descriptor of the file at `path`, made if it is missing, locked; None where another has it.
+    """Lock the file at `path`, created if missing; return its descriptor, None if it is locked.
 
-    `wait=True` is for a file that nobody else keeps locked for more than a moment. On a file system
-    that has no locks, the file counts as locked, as for the writer of batches. Raises TargetError
-    where the file cannot be made.
+    `wait=True` is for a file that no other process keeps locked for long. On a file system without
+    locks, the file counts as locked, as it does for the writer of batches. Raises TargetError if
+    the file cannot be created.
     """
     while True:
         try:
@@ -62,7 +62,7 @@ def lock_named(path: Path, *, wait: bool = False) -> int | None:
 
 
 def has_name(descriptor: int, path: Path) -> bool:
-    """Whether the open file is what stands at `path`."""
+    """Whether the open file is the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -70,9 +70,9 @@ def has_name(descriptor: int, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the file; also where that cannot be found out, False where it is gone.
+    """Whether a process has locked the file; False if it is missing, True if that is unknown.
 
-    To look is to lock it for a moment: shared, so that those who look do not see each other.
+    The check takes a shared lock for a moment, so that concurrent checks do not affect each other.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -90,9 +90,9 @@ def is_locked(path: Path) -> bool:
 
 
 def remove_unlocked(path: Path) -> bool:
-    """Remove a file that nobody holds; False where somebody does, or it is gone.
+    """Remove a file that no process has locked; return False if one has, or if it is missing.
 
-    It is removed under its lock: whoever takes it up in this moment finds that it has no name.
+    It is removed under its lock: a process that locks it afterwards finds that it has no name.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -111,10 +111,10 @@ def remove_unlocked(path: Path) -> bool:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Bring `data` under `path`, whole or not at all; only one process at a time may do so.
+    """Replace the file at `path` atomically; only one process at a time may do so.
 
-    There is no fsync: this guards against the end of a process, not of the machine. Raises
-    TargetError where it cannot be written.
+    There is no fsync: this guards against the death of a process, not of the machine. Raises
+    TargetError if it cannot be written.
     """
     try:
         try:
@@ -127,7 +127,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file to `<name>.bad`, where it is in nobody's way. Raises TargetError."""
+    """Rename a damaged file to `<name>.bad`, and return the new path. Raises TargetError."""
     bad = path.with_name(path.name + ".bad")
     try:
         path.replace(bad)

@@ -1,8 +1,9 @@
-"""What a spool holds, in numbers: its sessions, ranks and processes, its counts and its time.
+"""A summary of a spool: its sessions, ranks and processes, its record counts and its time.
 
-Whose session a span is, the format does not say: it follows from the chain of parents. Where that
-breaks (a session still open, or killed), this is a best effort: an unrecorded parent of epochs or
-requests is taken for a session, any other span for one of the session of its process.
+The format does not record the session of a span; it follows from the chain of parents. If that is
+broken (a session that is still open, or was killed), the result is a best effort: an unrecorded
+parent of epochs or requests counts as a session, and any other span belongs to the session of its
+process.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ _MAX_LISTED = 1000
 
 @dataclass(slots=True)
 class SessionSummary:
-    """One session: what one process recorded between `profile()` and its end."""
+    """One session: the records of one process between `profile()` and its end."""
 
     id: str | None
-    """None for what stands in no session: then these are the leavings of one process."""
+    """None for the records of one process that belong to no session."""
     state: State
     """`closed`: it ended. `failed`: it ended with an error. `killed`: a signal ended the process,
-    or it died without a trace. `open`: its process is alive. `unfinished`: its end was not
-    recorded, and whether its process is alive is not known. `none`: no session."""
+    or it died without recording an end. `open`: its process is alive. `unfinished`: its end was not
+    recorded, and whether its process is alive is unknown. `none`: no session."""
     error: str | None = None
-    """Why it is `failed` or `killed`, if that was recorded."""
+    """The reason for `failed` or `killed`, if it was recorded."""
     start_ns: int | None = None
     end_ns: int | None = None
-    """Of the spans in it: where it is open, only so far."""
+    """The earliest start and the latest end of its spans so far."""
     spans: int = 0
     marks: int = 0
     snapshots: int = 0
@@ -46,14 +47,14 @@ class SessionSummary:
 
 @dataclass(slots=True)
 class SpoolSummary:
-    """A whole spool."""
+    """The summary of a complete spool."""
 
     path: str
     files: int
     bytes: int
-    """Of the batch files that were read."""
+    """The size of the batch files that were read."""
     skipped: int
-    """Files that are no readable batch; the reader's findings say why."""
+    """The number of files that are not readable batches; the reader's findings contain why."""
     sdk_versions: list[str]
     first_ns: int | None
     last_ns: int | None
@@ -62,19 +63,19 @@ class SpoolSummary:
     marks: int
     snapshots: int
     sessions: list[SessionSummary]
-    """In order of their start; the first 1,000."""
+    """The first 1,000, in order of their start."""
     session_count: int
     ranks: list[int]
     marks_unattached: int
-    """Marks whose span is in no session that is known, the `root` sentinel among them."""
+    """The number of marks whose span is in no known session, including the `root` sentinel."""
 
     def to_json(self) -> dict[str, Any]:
-        """The summary as a JSON object."""
+        """Return the summary as a JSON object."""
         return asdict(self)
 
 
 def summarise(reader: SpoolReader) -> SpoolSummary:
-    """Count what the spool holds, in bounded memory (an index on disk)."""
+    """Return the summary of a spool, in bounded memory (with an index on disk)."""
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
         marks = dict(index.rows(_MARKS))
@@ -109,7 +110,7 @@ WHERE span.error IS NOT NULL
 """
 _RANKS = "SELECT DISTINCT session, rank FROM member JOIN span USING (no) ORDER BY session, rank"
 _PIDS = "SELECT DISTINCT session, pid FROM member JOIN span USING (no) ORDER BY session, pid"
-# A mark or a snapshot is in its span's session, or in the one whose id it names itself.
+# A mark or a snapshot is in its span's session, or in the session that it names as its span.
 _MARKS = """
 SELECT coalesce(
     (SELECT session FROM span JOIN member USING (no) WHERE span.id = mark.span LIMIT 1),
@@ -127,9 +128,9 @@ SELECT coalesce(
 def sessions_of(
     index: SpoolIndex, marks: dict[int | None, int] | None = None
 ) -> list[SessionSummary]:
-    """Every session that `assign_sessions` found, in order of start; what is in none comes last.
+    """Return all sessions of `assign_sessions` in order of their start, those without id last.
 
-    `marks` is how many each has; without it they are counted.
+    `marks` is the number of marks of each session; without it they are counted.
     """
     marks = dict(index.rows(_MARKS)) if marks is None else marks
     found = {
@@ -156,9 +157,9 @@ def sessions_of(
 def with_processes(
     sessions: list[SessionSummary], paths: SpoolPaths, *, adds: bool = True
 ) -> list[SessionSummary]:
-    """The sessions with what the writers' journals and locks add: which processes are alive.
+    """Update sessions from the owners' journals and locks, which show the live processes.
 
-    A session of which no batch is sealed yet is added, unless `adds` is false.
+    A session without a sealed batch is added, unless `adds` is false.
     """
     known = {each.id: each for each in sessions if each.id is not None}
     added = []
@@ -190,7 +191,7 @@ def with_processes(
 
 
 def _of_process(sessions: list[SessionSummary], pid: int) -> SessionSummary | None:
-    """What the process left in no session: the session's own span is not sealed yet."""
+    """Return the summary of a process's records in no session: its session span is not sealed."""
     return next((each for each in sessions if each.id is None and each.pids == [pid]), None)
 
 

@@ -17,10 +17,10 @@ _MAX_ERRORS = 100
 
 
 def validate_batch(data: bytes, name: str = "") -> list[Finding]:
-    """What is wrong with a batch, and what is unusual in it; `name` is its file's, if it has one.
+    """Return the errors and notes on a batch; `name` is its file name, if it has one.
 
-    At most 100 errors are listed, then how many more there are; notes of one kind are counted in
-    one finding.
+    At most 100 errors are listed, followed by the number of further ones; notes of one kind are
+    combined in one finding with their number.
     """
     batch = conforms(data)
     if batch is not None:
@@ -71,7 +71,7 @@ def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
 
 
 def _summed_up(name: str, remarks: list[Remark]) -> list[Finding]:
-    """Errors one by one up to the limit, notes by kind with their number."""
+    """Return errors individually up to the limit, and notes by kind with their number."""
     errors = [remark for remark in remarks if remark.severity == "error"]
     findings = [_finding(name, remark) for remark in errors[:_MAX_ERRORS]]
     if len(errors) > _MAX_ERRORS:
