@@ -20,7 +20,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from .profiler import (
+    from .sdk.session.api import (
         Cirron,
         CirronSpanProcessor,
         Profiler,
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
         trace,
         watch,
     )
-    from .sdk.scope import Scope as scope  # noqa: N813 - the class is the function
+    from .sdk.tracing.scope import Scope as scope  # noqa: N813 - the class is the function
 
-_MODULES = {"scope": (".sdk.scope", "Scope")}
+_MODULES = {"scope": (".sdk.tracing.scope", "Scope")}
 
 __all__ = [
     "Cirron", "CirronSpanProcessor", "Profiler", "batches", "epochs", "flush", "get_default",
@@ -65,7 +65,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
             if name in _OF_CIRRON_SDK:
                 missing += f": it is no part of tracing; `from cirron import {name}` (cirron-sdk)"
             raise AttributeError(missing)
-        module, attribute = _MODULES.get(name, (".profiler", name))
+        module, attribute = _MODULES.get(name, (".sdk.session.api", name))
         value = globals()[name] = getattr(import_module(module, __name__), attribute)
         return value
 

@@ -17,7 +17,7 @@ import pytest
 from .semconv import OVERHEAD_NS
 
 if TYPE_CHECKING:
-    from .profiler import Profiler
+    from .sdk.session.api import Profiler
 
 MARKER = "cirron_run"
 _ERROR = 2
@@ -131,7 +131,7 @@ def cirron_run(
     keywords of the marker `cirron_run` are options of `cirron_otel.profile()`.
     """
     from . import profile  # noqa: PLC0415 - it is imported only if a test uses the fixture
-    from .profiler.handle import active  # noqa: PLC0415 - the same
+    from .sdk.session.handle import active  # noqa: PLC0415 - the same
 
     if active.profiler is not None:
         pytest.fail(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import cirron_otel
-from cirron_otel.atomic_files import replace_file, replacing_file
-from cirron_otel.state_database import create_private_file, open_database, transaction
+from cirron_otel.core.atomic_files import replace_file, replacing_file
+from cirron_otel.core.state_database import create_private_file, open_database, transaction
 
 ROOT = Path(cirron_otel.__file__).parent
 SETS_ASIDE = {"state.py", "state_file.py"}

@@ -25,12 +25,12 @@ import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.pipeline.codec import encode
-from cirron_otel.pipeline.light import light
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.records.schema import Batch
-from cirron_otel.translator.encode import Options
-from cirron_otel.translator.translate import FromOtlp, to_otlp
+from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.records.schema import Batch
+from cirron_otel.core.translator.codec import encode
+from cirron_otel.core.translator.own.encode import Options
+from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
 from . import collector_load, sdk, snapshots, torch_cost, torch_tables, torch_untrained, workload
 from .shapes import SHAPES

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from cirron_otel import semconv as sc
-from cirron_otel.sdk import buffers as buf
-from cirron_otel.sdk.collector import FlushBuilder, SessionOrigin
-from cirron_otel.sdk.foreign import ForeignSpans
-from cirron_otel.sdk.joining import Joined
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.session import Entered, open_session
-from cirron_otel.sdk.traces import Segments
+from cirron_otel.sdk.flush.flush_builder import FlushBuilder, SessionOrigin
+from cirron_otel.sdk.session.joining import Joined
+from cirron_otel.sdk.session.session import Entered, open_session
+from cirron_otel.sdk.tracing import buffers as buf
+from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.traces import Segments
 
 SEGMENT_RECORDS = 4000
 SEGMENT_NS = 600_000_000_000

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.receiver.measure import measure
-from cirron_otel.spool.paths import file_name
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.translator.fast_foreign import ForeignText
+from cirron_otel.collector.receiver.measure import measure
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.translator.foreign.fast import ForeignText
 
 from .load_client import SPANS, request
 

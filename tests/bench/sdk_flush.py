@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-from cirron_otel.sdk.buffers import EARLY_FLUSH
-from cirron_otel.sdk.collector import FlushResult
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.measures import Measures
-from cirron_otel.sdk.scope import Scope
+from cirron_otel.sdk.flush.flush_builder import FlushResult
+from cirron_otel.sdk.flush.measures import Measures
+from cirron_otel.sdk.tracing.buffers import EARLY_FLUSH
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
 
 from .by_hand import ByHand, marks_on_one, training
 from .measure import Case, against, interleave

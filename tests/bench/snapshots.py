@@ -70,7 +70,7 @@ def plain(net: Any) -> list[Any]:
 
 def ours(net: Any) -> list[Any]:
     """The records of a snapshot."""
-    from cirron_otel.snapshot import capture
+    from cirron_otel.sdk.snapshots import capture
 
     return list(capture.take(net).records())
 
@@ -86,7 +86,7 @@ def measured(sizes: Sizes, threads: int, device: str) -> dict[str, Any]:
     """Medians of interleaved blocks, ms, and how often what is taken holds training up."""
     import torch
 
-    from cirron_otel.snapshot import capture
+    from cirron_otel.sdk.snapshots import capture
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.blob import BlobStore, open_store
+from cirron_otel.core.targets.objects import BlobStore, open_store
 from tests.backends.versitygw import Versitygw, versitygw
 
 BUCKET = "snapshots"

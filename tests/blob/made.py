@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cirron_otel.blob import BlobStore
-from cirron_otel.blob.content import BlobContent, file_content
+from cirron_otel.core.targets.objects import BlobStore
+from cirron_otel.core.targets.objects.content import BlobContent, file_content
 
 
 @contextlib.contextmanager

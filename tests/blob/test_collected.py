@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import safetensors
 
-from cirron_otel.blob import open_store
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.objects import open_store
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.collector.serving import Serving, serving
 from tests.collector.test_handing_on import send
 from tests.integration.spools import RECORDED, assert_same, batches, cirron_otel

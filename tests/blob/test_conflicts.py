@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.blob import DifferentError, open_store
-from cirron_otel.blob.s3 import PART_BYTES
-from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
+from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
+from cirron_otel.core.targets.objects import DifferentError, open_store
+from cirron_otel.core.targets.objects.s3 import PART_BYTES
 
 from .conflicts import ConflictingS3, conflicting
 from .made import noise, put, written

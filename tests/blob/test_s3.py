@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.blob import open_store
-from cirron_otel.blob.place import parse_place
-from cirron_otel.blob.s3 import PART_BYTES
+from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
+from cirron_otel.core.targets.objects import open_store
+from cirron_otel.core.targets.objects.place import parse_place
+from cirron_otel.core.targets.objects.s3 import PART_BYTES
 from cirron_otel.errors import MissingExtraError, UsageError
-from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
 from tests.backends.process import free_endpoints
 from tests.backends.versitygw import ACCESS, SECRET, Versitygw, versitygw
 
@@ -104,7 +104,7 @@ def test_a_server_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 PROGRAM = """
 import sys
 sys.modules["obstore"] = None
-from cirron_otel.blob import open_store
+from cirron_otel.core.targets.objects import open_store
 open_store("s3://bucket")
 """
 

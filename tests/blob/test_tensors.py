@@ -10,7 +10,7 @@ import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.blob.tensors import TensorFile
+from cirron_otel.core.targets.objects.tensors import TensorFile
 from cirron_otel.errors import InputError
 
 from .made import file_of, noise, written

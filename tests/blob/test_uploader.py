@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.blob import BlobStore, open_store
-from cirron_otel.blob.target import BlobTarget
-from cirron_otel.collector.blob_sender import BlobSender
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.receiver.whose import tenant_of
+from cirron_otel.collector.receiver.tenancy import tenant_of
+from cirron_otel.collector.service.blob_sender import BlobSender
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.spool.blobs import BlobKey, tenant_key
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.objects import BlobStore, open_store
+from cirron_otel.core.targets.objects.target import BlobTarget
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.semconv import RUN_ID, WORKSPACE_ID
-from cirron_otel.spool.blobs import BlobKey, tenant_key
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.storage import Context, Storage
 from tests.backends.process import free_endpoints
 from tests.backends.versitygw import versitygw
 from tests.spool.made import made, snapshot, span, span_id

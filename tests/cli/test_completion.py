@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli.main import cli
+from cirron_otel.tools.cli.main import cli
 from tests.cli.conftest import COMMAND, environment
 
 SCRIPT = """

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.cli.demo import RECORDING
+from cirron_otel.tools.cli.demo import RECORDING
 from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
 
 _HIDING = """

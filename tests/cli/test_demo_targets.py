@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli.demo import RECORDING
-from cirron_otel.cli.embedded import Embedded, EmbeddedError
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.cli.embedded import Embedded, EmbeddedError
 from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
 from tests.cli.server import OtlpServer
 from tests.cli.test_demo import python_path
@@ -159,7 +159,7 @@ def children(process: int) -> list[int]:
 _HOLDING = """
 import sys, time
 from pathlib import Path
-from cirron_otel.cli.embedded import Embedded
+from cirron_otel.tools.cli.embedded import Embedded
 with Embedded(Path(sys.argv[1]), Path(sys.argv[1], "trace.db")) as collector:
     print(collector.endpoint(), flush=True)
     time.sleep(300)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.cli.demo import RECORDING
-from cirron_otel.cli.training import train
+from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.cli.training import train
 from tests.cli.conftest import Run
 from tests.cli.server import OtlpServer
 from tests.recorder.demo import IMAGES

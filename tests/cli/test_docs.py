@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cirron_otel.cli.demo import RECORDING
+from cirron_otel.tools.cli.demo import RECORDING
 from tests.cli.conftest import environment
 from tests.cli.recipes import CHECKS, NAMED_ENDPOINT, PROGRAMS
 from tests.cli.server import OtlpServer

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 import cirron_otel
-from cirron_otel.config import resolve
-from cirron_otel.doctor.clock import examine_clock
-from cirron_otel.doctor.hooks import examine_hooks
-from cirron_otel.doctor.settings import (
+from cirron_otel.core.config.resolve import resolve
+from cirron_otel.tools.doctor.clock import examine_clock
+from cirron_otel.tools.doctor.hooks import examine_hooks
+from cirron_otel.tools.doctor.settings import (
     examine_configuration,
     examine_variables,
     known_variables,
 )
-from cirron_otel.doctor.spool import examine_spool, filesystem_of
-from cirron_otel.doctor.versions import examine_packages
+from cirron_otel.tools.doctor.spool import examine_spool, filesystem_of
+from cirron_otel.tools.doctor.versions import examine_packages
 from tests.cli.conftest import Run, environment
 from tests.cli.server import OtlpServer
 from tests.cli.test_demo import broken_torch, python_path, without_torch
@@ -244,7 +244,7 @@ class TestPackages:
         assert all(each.state != "failed" for each in others)
 
     def test_an_extra_that_is_missing(self) -> None:
-        from cirron_otel.doctor.versions import _missing
+        from cirron_otel.tools.doctor.versions import _missing
 
         missing = _missing("otlp", {"requests": "2"})
         assert set(missing) == {"opentelemetry-exporter-otlp", "grpcio"}
@@ -260,7 +260,7 @@ def test_the_clock_of_this_machine() -> None:
 _STUCK = """
 import sys
 if sys.argv[:1] == ["-m"]:
-    import cirron_otel.instrumentation.patches as patches
+    import cirron_otel.sdk.instrumentation.patches as patches
     patches.Patches.undo = lambda *_: None
 """
 

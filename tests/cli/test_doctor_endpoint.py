@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from cirron_otel.doctor.check import Check
-from cirron_otel.doctor.otlp import OtlpRequest, examine_otlp
+from cirron_otel.tools.doctor.check import Check
+from cirron_otel.tools.doctor.otlp import OtlpRequest, examine_otlp
 from tests.backends.run import Otelcol, spans_of
 from tests.cli.server import OtlpServer
 from tests.collector.serving import serving

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cirron_otel.doctor.check import Check
+from cirron_otel.tools.doctor.check import Check
 from tests.cli.test_doctor_endpoint import ENDPOINT, HTTP, checked, last
 from tests.exporter.servers import Certificates, grpc_receiver, http_receiver, make_certificates
 

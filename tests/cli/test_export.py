@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli.main import run as run_here
-from cirron_otel.pipeline import export as module
+from cirron_otel.tools.cli.main import run as run_here
+from cirron_otel.tools.convert import export as module
 from tests.cli.conftest import COMMAND, Run, environment, one_line
 from tests.cli.server import OtlpServer
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.exporter.config import OtlpConfig, target_key
-from cirron_otel.pipeline.export_stats import ExportStats
-from cirron_otel.pipeline.flush import FlushReport, flush
-from cirron_otel.pipeline.follow import Follower
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.delivered import Delivered
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.translator.encode import Options
+from cirron_otel.core.delivery.export_stats import ExportStats
+from cirron_otel.core.delivery.flush import FlushReport, flush
+from cirron_otel.core.delivery.follow import Follower
+from cirron_otel.core.spool.delivered import Delivered
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.otlp.config import OtlpConfig, target_key
+from cirron_otel.core.translator.own.encode import Options
 from tests.cli.conftest import Run, one_line
 from tests.cli.server import OtlpServer
 from tests.exporter.cirron_server import CirronServer, Fault
@@ -155,7 +155,7 @@ def test_flush_keeps_the_cursor_that_follow_keeps(
 HOLD = RECORD.replace("say(owner.prefix)", "").replace(
     "sys.stdin.read()",
     """
-from cirron_otel.spool.lease import claim_delivery
+from cirron_otel.core.spool.lease import claim_delivery
 lease = claim_delivery(paths, sys.argv[2], owner.prefix)
 say(owner.prefix)
 sys.stdin.read()

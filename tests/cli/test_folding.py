@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cirron_otel.cli import spool_show
-from cirron_otel.cli.folding import fold, folded_trees
-from cirron_otel.cli.main import run as run_here
-from cirron_otel.spool.breakdown import break_down
-from cirron_otel.spool.index import SpoolIndex
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.sessions import assign_sessions
-from cirron_otel.spool.tree import Limits, MarkNode, TreeNode, Walk, grown_trees
-from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.core.analysis.breakdown import break_down
+from cirron_otel.core.analysis.index import SpoolIndex
+from cirron_otel.core.analysis.sessions import assign_sessions
+from cirron_otel.core.analysis.tree import Limits, MarkNode, TreeNode, Walk, grown_trees
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.tools.cli import spool_show
+from cirron_otel.tools.cli.folding import fold, folded_trees
+from cirron_otel.tools.cli.main import run as run_here
 from tests.cli.conftest import SPOOLS, Run
 from tests.spool.made import encoded, made, mark, span, span_id
 

@@ -11,17 +11,17 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
 from cirron_otel import exactjson
+from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
+from cirron_otel.core.placement import segments
+from cirron_otel.core.spool.cursor import cursor_path
+from cirron_otel.core.spool.delivered import Delivered
+from cirron_otel.core.spool.owner import NONE
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.otlp import target
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol, target_key
+from cirron_otel.core.translator.foreign.messages import decode_foreign
 from cirron_otel.errors import EndpointError
-from cirron_otel.exporter import otlp_target
-from cirron_otel.exporter.config import OtlpConfig, Protocol, target_key
-from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
-from cirron_otel.pipeline import segments
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.cursor import cursor_path
-from cirron_otel.spool.delivered import Delivered
-from cirron_otel.spool.owner import NONE
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.translator.foreign import decode_foreign
 from tests.cli.following import OK, Clock, Following, arrived, config_of, put, until
 from tests.exporter.servers import Answer, Post, http_receiver
 from tests.spool.made import encoded, made, mark, span, span_id
@@ -199,7 +199,7 @@ def test_traces_do_not_shift_when_it_is_interrupted(
 ) -> None:
     """A batch that was counted and not sent is not counted again."""
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 20)
-    monkeypatch.setattr(otlp_target, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(target, "_GROUP_BYTES", 1)
     for name in ("straight", "broken"):
         long_session(tmp_path / name)
     with http_receiver() as server:

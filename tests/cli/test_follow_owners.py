@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.exporter.config import OtlpConfig, target_key
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.cursor import Cursor
-from cirron_otel.spool.delivered import Delivered
-from cirron_otel.spool.lease import claim_delivery
-from cirron_otel.spool.paths import SpoolPaths
+from cirron_otel.core.spool.cursor import Cursor
+from cirron_otel.core.spool.delivered import Delivered
+from cirron_otel.core.spool.lease import claim_delivery
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.otlp.config import OtlpConfig, target_key
 from tests.cli.conftest import COMMAND, environment
 from tests.cli.following import Following, config_of, put, until
 from tests.cli.server import OtlpServer
@@ -26,7 +26,7 @@ from tests.spool.processes import Process
 from tests.spool.recorded import copy_of
 
 HOLD = """
-from cirron_otel.spool.lease import claim_delivery
+from cirron_otel.core.spool.lease import claim_delivery
 owner = Owner.acquire(paths)
 lease = claim_delivery(paths, sys.argv[2], owner.prefix)
 data, name = sealed(owner, 5, spans=[span(5, None, name="cirron.session")])

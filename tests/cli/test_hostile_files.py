@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.cli.main import run as in_process
+from cirron_otel.tools.cli.main import run as in_process
 from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
 
 LINE = b'{"resourceSpans":[]}\n'

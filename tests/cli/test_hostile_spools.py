@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.cli.main import run
-from cirron_otel.spool.validate import validate_batch
+from cirron_otel.core.records.validate import validate_batch
+from cirron_otel.tools.cli.main import run
 from tests.pipeline.test_hostile_values import LOWER, batch_with, deep, name_of
 
 GOOD = (1, 2)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli import main as exported
-from cirron_otel.cli.main import run as run_here
+from cirron_otel.tools.cli import main as exported
+from cirron_otel.tools.cli.main import run as run_here
 from tests.cli.conftest import COMMAND, Run, environment, one_line
 
 
@@ -105,7 +105,7 @@ def test_a_fault_of_our_own_is_one_line(
     def broken(*_: object) -> None:
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr("cirron_otel.spool.summary.summarise", broken)
+    monkeypatch.setattr("cirron_otel.core.analysis.summary.summarise", broken)
     assert run_here(["spool", "ls", str(spool)]) == 1
     message = capsys.readouterr().err
     assert message.startswith("cirron-otel: internal error: ValueError: two lines; please report")
@@ -124,7 +124,7 @@ def test_a_locale_that_cannot_show_it_stops_nothing(run: Run, spool: Path) -> No
 
 def test_starting_brings_in_nothing_heavy() -> None:
     code = (
-        "import sys, cirron_otel.cli;"
+        "import sys, cirron_otel.tools.cli;"
         "heavy = ('google.protobuf', 'rich', 'opentelemetry', 'grpc');"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.storage import Storage
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.cli.conftest import SPOOLS, Run, one_line
 from tests.cli.html_page import Page
 from tests.spool.made import EPOCH_NS, encoded, made, span

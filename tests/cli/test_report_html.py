@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.cli.demo import RECORDING
-from cirron_otel.cli.page.content import RunContent, gather
-from cirron_otel.cli.page.document import document
-from cirron_otel.cli.page.element import Element, Stylesheet
-from cirron_otel.cli.sources import shown_source
-from cirron_otel.spool.reader import BatchFile, SpoolReader
-from cirron_otel.spool.run_report import report_run, run_index
+from cirron_otel.core.analysis.run_report import report_run, run_index
+from cirron_otel.core.spool.reader import BatchFile, SpoolReader
+from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.cli.page.content import RunContent, gather
+from cirron_otel.tools.cli.page.document import document
+from cirron_otel.tools.cli.page.element import Element, Stylesheet
+from cirron_otel.tools.cli.sources import shown_source
 from tests.cli.conftest import SPOOLS, Run, one_line
 from tests.cli.html_page import Page
 from tests.cli.test_report import store
@@ -346,7 +346,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_everything_can_be_seen_in_light_in_dark_and_on_paper() -> None:
     """WCAG 2.2: 4.5 to 1 for text (1.4.3), 3 to 1 for what is drawn (1.4.11)."""
-    css = resources.files("cirron_otel.cli.page").joinpath("style.css").read_text()
+    css = resources.files("cirron_otel.tools.cli.page").joinpath("style.css").read_text()
     schemes = [dict(_COLOUR.findall(block)) for block in re.findall(r":root \{(.*?)\}", css, re.S)]
     assert len(schemes) == 3
     for scheme in schemes:

@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cirron_otel.cli.demo import RECORDING
-from cirron_otel.cli.main import run
+from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.cli.main import run
 from tests.cli.conftest import SPOOLS
 
 _SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"

@@ -15,12 +15,12 @@ import pytest
 
 import cirron_otel as ci
 from cirron_otel import exactjson
-from cirron_otel.cli.main import run as run_command
+from cirron_otel.core.analysis.run_selection import choose_run
+from cirron_otel.core.analysis.runs import Run as SpoolRun
+from cirron_otel.core.analysis.runs import read_runs
+from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import UsageError
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.run_selection import choose_run
-from cirron_otel.spool.runs import Run as SpoolRun
-from cirron_otel.spool.runs import read_runs
+from cirron_otel.tools.cli.main import run as run_command
 from tests.cli.conftest import SPOOLS, one_line
 from tests.cli.server import OtlpServer
 from tests.sdk.processes import environment

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from cirron_otel.collector.config_file import ConfigError, Loaded, load_options
-from cirron_otel.collector.options import CollectorOptions
+from cirron_otel.collector.service.config_file import ConfigError, Loaded, load_options
+from cirron_otel.collector.service.options import CollectorOptions
 
 GOOD: dict[str, tuple[Any, str]] = {
     "spool.directory": ("there", "there"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PROGRAM = "import sys; from cirron_otel.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
 
 
 class Serving:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from cirron_otel.collector.metrics import METRICS, Metric, MetricKind
-from cirron_otel.collector.validation import Field, table
-from cirron_otel.config.parsing import SIZE
+from cirron_otel.collector.service.metrics import METRICS, Metric, MetricKind
+from cirron_otel.collector.service.validation import Field, table
+from cirron_otel.core.config.parsing import SIZE
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "collector.md"
 BEGIN = "<!-- {}: python -m tests.collector.tables writes this table -->\n"

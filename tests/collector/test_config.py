@@ -8,10 +8,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.collector.config_file import ConfigError, load_options
-from cirron_otel.collector.options import CollectorOptions
-from cirron_otel.collector.validation import table
-from cirron_otel.collector.walking import leaves, secrets_of, tree_of
+from cirron_otel.collector.service.config_file import ConfigError, load_options
+from cirron_otel.collector.service.options import CollectorOptions
+from cirron_otel.collector.service.options_tree import leaves, secrets_of, tree_of
+from cirron_otel.collector.service.validation import table
 from tests.collector import tables
 from tests.collector.configs import GOOD, load, options, problems, tree_with, value_at
 

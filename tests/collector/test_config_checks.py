@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cirron_otel.collector.exporter_options import CirronExporter, OtlpExporter
-from cirron_otel.collector.targets import api_key, name_of, otlp_config
-from cirron_otel.collector.validation import table
-from cirron_otel.collector.walking import diff
-from cirron_otel.exporter.cirron_http import CirronTarget
-from cirron_otel.exporter.config import Compression, Protocol
+from cirron_otel.collector.service.exporter_options import CirronExporter, OtlpExporter
+from cirron_otel.collector.service.options_tree import diff
+from cirron_otel.collector.service.targets import api_key, name_of, otlp_config
+from cirron_otel.collector.service.validation import table
+from cirron_otel.core.targets.cirron.batches import CirronTarget
+from cirron_otel.core.targets.otlp.config import Compression, Protocol
 from tests.collector.configs import GOOD, load, options, problems, tree_with
 
 OTLP = "exporters: [{type: otlp, endpoint: 'https://h:4317', %s}]"

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cirron_otel.cli.collector import collector
-from cirron_otel.collector.config_file import FLAGS, load_options
+from cirron_otel.collector.service.config_file import FLAGS, load_options
+from cirron_otel.tools.cli.collector import collector
 from tests.collector.tables import DOCUMENT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 PROGRAM = """
 import sys
 from importlib import import_module
-from cirron_otel.cli.collector import collector
-main = import_module("cirron_otel.cli.main")
+from cirron_otel.tools.cli.collector import collector
+main = import_module("cirron_otel.tools.cli.main")
 main.cli.add_command(collector)
 main.main()
 """

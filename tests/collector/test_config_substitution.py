@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.collector.substitution import (
+from cirron_otel.collector.service.substitution import (
     Expander,
     FromVariables,
     SubstitutionError,

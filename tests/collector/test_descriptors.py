@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.descriptors import ConnectionLimits, fitting, problem
+from cirron_otel.collector.service.descriptors import ConnectionLimits, fitting, problem
 
 from .away import until
 from .serving import PROGRAM, Serving, serving

@@ -20,7 +20,7 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 
 from .away import until
 from .serving import Serving, spans_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from cirron_otel.collector.event_loop import new_event_loop
+from cirron_otel.collector.service.event_loop import new_event_loop
 
 from .away import until
 from .serving import serving, spans_of

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cirron_otel.collector import metrics as m
-from cirron_otel.collector.counting import Counting, Records, records_of
-from cirron_otel.exporter.batch_target import Receipt, SealedBatch
-from cirron_otel.exporter.errors import (
+from cirron_otel.collector.service import metrics as m
+from cirron_otel.collector.service.delivery_counters import Counting, Records, records_of
+from cirron_otel.core.delivery.batch_target import Receipt, SealedBatch
+from cirron_otel.core.delivery.errors import (
     MisconfiguredError,
     RefusedError,
     StoppedError,

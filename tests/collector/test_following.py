@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector import following
-from cirron_otel.collector.exporter_options import OtlpExporter
-from cirron_otel.collector.following import OtlpSender
-from cirron_otel.collector.metrics import Registry
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.dead_letters import dead_letters
-from cirron_otel.spool.findings import Finding
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.spool.state import make_state
+from cirron_otel.collector.service import otlp_sender
+from cirron_otel.collector.service.exporter_options import OtlpExporter
+from cirron_otel.collector.service.metrics import Registry
+from cirron_otel.collector.service.otlp_sender import OtlpSender
+from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.spool.dead_letters import dead_letters
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.state import make_state
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
 from tests.spool.made import encoded, made, span
 
 from .endpoints import http_endpoint
@@ -26,7 +26,7 @@ from .endpoints import http_endpoint
 def test_a_spool_that_cannot_be_made_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(following, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(otlp_sender, "_AGAIN_S", 0.05)
     root = tmp_path / "data"
     root.write_text("a file stands in the way")
     exporter = OtlpExporter(endpoint="http://localhost:1")

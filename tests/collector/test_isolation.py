@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.exporter_options import OtlpExporter
-from cirron_otel.collector.following import OtlpSender
-from cirron_otel.collector.metrics import EXPORTED_BATCHES, Registry
-from cirron_otel.collector.targets import otlp_config
-from cirron_otel.receiver.whose import TenantHeaders
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.paths import SpoolPaths, file_name
+from cirron_otel.collector.receiver.tenancy import TenantHeaders
+from cirron_otel.collector.service.exporter_options import OtlpExporter
+from cirron_otel.collector.service.metrics import EXPORTED_BATCHES, Registry
+from cirron_otel.collector.service.otlp_sender import OtlpSender
+from cirron_otel.collector.service.targets import otlp_config
+from cirron_otel.core.spool.paths import SpoolPaths, file_name
+from cirron_otel.core.spool.writer import SpoolWriter
 from tests.collector.endpoints import Decide, Endpoint, grpc_endpoint, http_endpoint
 from tests.exporter.deliveries import until
 

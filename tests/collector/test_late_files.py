@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.passing import ForwardingCirronTarget
-from cirron_otel.exporter import blobs
-from cirron_otel.exporter.awaited_blobs import LONGEST_WAIT_S, AwaitedBlobs
-from cirron_otel.exporter.blobs import BlobQueue
-from cirron_otel.spool.blobs import BlobKey
+from cirron_otel.collector.service.header_forwarding import ForwardingCirronTarget
+from cirron_otel.core.delivery import blobs
+from cirron_otel.core.delivery.awaited_blobs import LONGEST_WAIT_S, AwaitedBlobs
+from cirron_otel.core.delivery.blobs import BlobQueue
+from cirron_otel.core.spool.blobs import BlobKey
 from tests.exporter.cirron_server import CirronServer
 from tests.exporter.deliveries import KEY, Process, until
 from tests.spool.made import encoded, made, snapshot, span, span_id

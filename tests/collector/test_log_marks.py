@@ -20,9 +20,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from cirron_otel.otlp.json_logs import logs_from_json
-from cirron_otel.storage import Storage
-from cirron_otel.translator.log_marks import logs_of
+from cirron_otel.core.otlp.json_logs import logs_from_json
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.translator.logs.log_marks import logs_of
 from tests.backends.process import free_endpoints
 from tests.integration.otlp_sink import otlp_sink
 from tests.integration.spools import assert_same, batches, cirron_otel

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.collector.logs import Formatter, Logging, Masking
-from cirron_otel.collector.options import LogOptions
+from cirron_otel.collector.service.logs import Formatter, Logging, Masking
+from cirron_otel.collector.service.options import LogOptions
 from tests.collector.tables import DOCUMENT
 
-logger = logging.getLogger("cirron_otel.collector.tests")
+logger = logging.getLogger("cirron_otel.collector.service.tests")
 
 
 class Clock:
@@ -61,7 +61,7 @@ class TestLines:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
         assert line == {
             "level": "info",
-            "logger": "cirron_otel.collector.tests",
+            "logger": "cirron_otel.collector.service.tests",
             "message": "took 3",
             "fields": {"signal": "traces", "bytes": 7, "x": None},
         }
@@ -170,7 +170,7 @@ class TestLines:
     def test_a_closed_stderr_ends_nothing(self) -> None:
         code = (
             "import logging, os\n"
-            "from cirron_otel.collector.logs import Logging, Logs\n"
+            "from cirron_otel.collector.service.logs import Logging, Logs\n"
             "with Logging(Logs()):\n"
             "    for _ in range(3): logging.getLogger('cirron_otel').info('x' * 9000)\n"
             "os.write(1, b'ended')\n"

@@ -7,10 +7,10 @@ import platform
 import subprocess
 import sys
 
-from cirron_otel.collector.memory import KEPT, Trimmer
+from cirron_otel.collector.service.memory import KEPT, Trimmer
 
 _PROGRAM = """
-from cirron_otel.collector.memory import give_back
+from cirron_otel.collector.service.memory import give_back
 from tests.load.steady import resident
 import os
 

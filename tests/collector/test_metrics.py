@@ -23,10 +23,10 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from cirron_otel.collector import metrics as m
-from cirron_otel.collector.exporter_options import MetricsPushOptions
-from cirron_otel.collector.metrics_push import MetricsPusher
-from cirron_otel.collector.secret import SecretHeader
+from cirron_otel.collector.service import metrics as m
+from cirron_otel.collector.service.exporter_options import MetricsPushOptions
+from cirron_otel.collector.service.metrics_push import MetricsPusher
+from cirron_otel.collector.service.secret import SecretHeader
 from cirron_otel.errors import MissingExtraError
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.receiver.journal_files import Position
-from cirron_otel.receiver.journal_reader import frames
-from cirron_otel.receiver.seen import Seen
+from cirron_otel.collector.receiver.journal.files import Position
+from cirron_otel.collector.receiver.journal.reader import frames
+from cirron_otel.collector.receiver.seen import Seen
 
 from .away import until
 from .serving import Serving, serving, spans_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from cirron_otel.otlp.json_decode import traces_from_json
+from cirron_otel.core.otlp.json_decode import traces_from_json
 from tests.backends import run
 from tests.integration.spools import batches, cirron_otel, recorded
 from tests.translator.test_lossless import split

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.readiness import FRAME_BYTES, Readiness, Untranslated
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_files import Position, intake_directory
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.state import lock_named
+from cirron_otel.collector.receiver.journal.files import Position, intake_directory
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
+from cirron_otel.collector.service.readiness import FRAME_BYTES, Readiness, Untranslated
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.state import lock_named
 from tests.receiver.journalled import head
 
 from .away import until

@@ -22,9 +22,9 @@ import pytest
 import yaml
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
+from cirron_otel.collector.receiver.tenancy import FILE_NAME, TenantStore
+from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.errors import InputError
-from cirron_otel.receiver.whose import FILE_NAME, TenantStore
-from cirron_otel.storage import Storage
 from tests.backends.process import free_endpoints
 from tests.exporter.servers import Certificates, make_certificates
 from tests.integration.otlp_sink import otlp_sink, wait_for

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.clock_guard import FIRST_S, TRUST_S, ClockGuard
-from cirron_otel.collector.logs import Logging
-from cirron_otel.collector.options import CollectorOptions
-from cirron_otel.collector.worker import Worker
-from cirron_otel.receiver.journal_files import Position
-from cirron_otel.storage import Storage
+from cirron_otel.collector.receiver.journal.files import Position
+from cirron_otel.collector.service.clock_guard import FIRST_S, TRUST_S, ClockGuard
+from cirron_otel.collector.service.logs import Logging
+from cirron_otel.collector.service.options import CollectorOptions
+from cirron_otel.collector.service.worker import Worker
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import made, span
 from tests.storage.helpers import column, sealed
 

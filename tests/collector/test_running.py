@@ -18,10 +18,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Encoding, Format
-from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.semconv import FOREIGN_BATCH
+from cirron_otel.tools.convert.convert import Request, convert
 
 from .serving import Serving, serving, spans_of
 

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector.logs import Logging
-from cirron_otel.collector.metrics import Registry
-from cirron_otel.collector.options import CollectorOptions
-from cirron_otel.collector.readiness import Readiness, Untranslated
-from cirron_otel.collector.running import CollectorService
-from cirron_otel.collector.second_process import Translator
-from cirron_otel.collector.worker import Worker
-from cirron_otel.collector.yielding import Yielding
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_files import Position, intake_directory
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.state import lock_named, make_state
+from cirron_otel.collector.receiver.journal.files import Position, intake_directory
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
+from cirron_otel.collector.service.cpu_yield import Yielding
+from cirron_otel.collector.service.logs import Logging
+from cirron_otel.collector.service.metrics import Registry
+from cirron_otel.collector.service.options import CollectorOptions
+from cirron_otel.collector.service.readiness import Readiness, Untranslated
+from cirron_otel.collector.service.second_process import Translator
+from cirron_otel.collector.service.service import CollectorService
+from cirron_otel.collector.service.worker import Worker
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.state import lock_named, make_state
 from tests.backends.process import free_endpoints
 from tests.exporter.cirron_server import CirronServer
 from tests.receiver.journalled import head, put

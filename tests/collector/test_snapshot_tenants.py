@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cirron_otel.cli import main
-from cirron_otel.cli.pruning import plan
-from cirron_otel.collector.logs import Logging
-from cirron_otel.collector.passing import ForwardingCirronTarget
-from cirron_otel.collector.worker import Worker
-from cirron_otel.exporter.errors import RefusedError
-from cirron_otel.receiver.journal_files import PARTS, intake_directory
-from cirron_otel.receiver.whose import tenant_of
-from cirron_otel.spool.blobs import BlobKey, tenant_key
-from cirron_otel.spool.eviction import Beside
-from cirron_otel.spool.paths import SpoolPaths, file_name, target_spool
-from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.collector.receiver.journal.files import PARTS, intake_directory
+from cirron_otel.collector.receiver.tenancy import tenant_of
+from cirron_otel.collector.service.header_forwarding import ForwardingCirronTarget
+from cirron_otel.collector.service.logs import Logging
+from cirron_otel.collector.service.worker import Worker
+from cirron_otel.core.delivery.errors import RefusedError
+from cirron_otel.core.spool.blobs import BlobKey, tenant_key
+from cirron_otel.core.spool.eviction import Beside
+from cirron_otel.core.spool.paths import SpoolPaths, file_name, target_spool
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.tools.cli import main
+from cirron_otel.tools.cli.pruning import plan
 from tests.backends.process import free_endpoints
 from tests.blob.made import file_of
 from tests.exporter.cirron_server import CirronServer

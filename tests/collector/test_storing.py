@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.integration.spools import assert_same, batches, cirron_otel, recorded
 from tests.storage.conftest import postgres_server
 

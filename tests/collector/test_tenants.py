@@ -15,8 +15,8 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from cirron_otel.receiver.whose import FILE_NAME, TenantStore
-from cirron_otel.storage import Storage
+from cirron_otel.collector.receiver.tenancy import FILE_NAME, TenantStore
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.backends.process import free_endpoints
 from tests.integration.otlp_sink import otlp_sink
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cirron_otel.collector.yielding import Cores, Yielding, cores
+from cirron_otel.collector.service.cpu_yield import Cores, Yielding, cores
 
 S = 1_000_000_000
 

@@ -18,12 +18,11 @@ from hypothesis import seed as seeded
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.otlp.json_codec import traces_from_json
+from cirron_otel.core.otlp.json_codec import traces_from_json
 from tests.fuzz import corpus as fuzz
 from tests.fuzz.generated import Case, cases
 
 VECTORS = Path(__file__).parents[1] / "translator" / "vectors"
-DEMO = Path(__file__).parents[2] / "cirron_otel" / "cli" / "demo"
 MUTATED = ("batch", "text", "binary", "born-in-cirron", "wire", "coded")
 """The kinds of input of `tests.fuzz.corpus`."""
 SUFFIXES = {"batch": ".json", "text": ".otlp.json", "coded": ".otlp.binpb.gz"}

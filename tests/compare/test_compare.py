@@ -20,7 +20,7 @@ VECTORS = ("vector-fields", "vector-carriers", "vector-foreign.", "hostile-trunc
 RECORDED = "04_marks_edge"
 CHANGES = {
     "semconv.py": ('INDEX = "cirron.index"', 'INDEX = "cirron.number"'),
-    "collector/metrics.py": ('"dead_letters"', '"undeliverable"'),
+    "collector/service/metrics.py": ('"dead_letters"', '"undeliverable"'),
 }
 """A change of the mapping, and one of the collector."""
 

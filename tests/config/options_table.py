@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cirron_otel.config import OPTIONS, Option
+from cirron_otel.core.config.options import OPTIONS, Option
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- options: python -m tests.config.options_table writes this table -->\n"

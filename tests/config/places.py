@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cirron_otel.config import NOT_GIVEN, OPTIONS, Resolved, resolve
+from cirron_otel.core.config.options import NOT_GIVEN, OPTIONS
+from cirron_otel.core.config.resolve import Resolved, resolve
 
 BY_NAME = {option.name: option for option in OPTIONS}
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from cirron_otel.config import Config, Export, exports_of
-from cirron_otel.config.exporters import are_metrics_sent
-from cirron_otel.config.resolve import resolve
+from cirron_otel.core.config.exporters import Export, are_metrics_sent, exports_of
+from cirron_otel.core.config.options import Config
+from cirron_otel.core.config.resolve import resolve
 
 OTLP, HTTP, STREAM = Export.OTLP, Export.CIRRON_HTTP, Export.EVENT_STREAM
 KEY = Config(api_key="k")

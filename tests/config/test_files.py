@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.config import NOT_GIVEN, Config
+from cirron_otel.core.config.options import NOT_GIVEN, Config
 from tests.config.places import BY_NAME, Place
 
 
@@ -96,7 +96,7 @@ class TestFiles:
             "os.environ.pop('HOME', None)\n"
             "def getpwuid(uid): raise KeyError(uid)\n"
             "pwd.getpwuid = getpwuid\n"
-            "from cirron_otel.config import resolve\n"
+            "from cirron_otel.core.config.resolve import resolve\n"
             "found = resolve(environ={})\n"
             "assert found.config.sample_rate == 0.01, found\n"
             "assert found.problems == (), found\n"
@@ -168,7 +168,7 @@ class TestFiles:
     def test_a_deleted_working_directory(self) -> None:
         script = (
             "import os, tempfile; gone = tempfile.mkdtemp(); os.chdir(gone); os.rmdir(gone)\n"
-            "from cirron_otel.config import resolve\n"
+            "from cirron_otel.core.config.resolve import resolve\n"
             "found = resolve(environ={})\n"
             "assert str(found.config.output_dir) == '.cirron', found\n"
         )
@@ -183,7 +183,7 @@ class TestFiles:
 def test_no_parser_is_imported_without_a_file(place: Place) -> None:
     script = (
         "import sys, pathlib\n"
-        "from cirron_otel.config import resolve\n"
+        "from cirron_otel.core.config.resolve import resolve\n"
         "here = pathlib.Path(sys.argv[1])\n"
         "resolve(environ={}, cwd=here, home=here)\n"
         "assert not {'yaml', 'tomllib', 'torch', 'grpc'} & set(sys.modules)\n"

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.config import OPTIONS, resolve
+from cirron_otel.core.config.options import OPTIONS
+from cirron_otel.core.config.resolve import resolve
 from tests.config.places import BY_NAME, Place
 
 

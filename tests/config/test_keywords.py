@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 import cirron_otel as ci
-from cirron_otel.config import OPTIONS
-from cirron_otel.config.keywords import CirronOptions, ProfileOptions
+from cirron_otel.core.config.keywords import CirronOptions, ProfileOptions
+from cirron_otel.core.config.options import OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from cirron_otel.config.keywords import CirronOptions, ProfileOptions
     ],
 )
 def test_every_option_has_a_type(function: object, further: type) -> None:
-    """A new option belongs into `cirron_otel/config/keywords.py`, too."""
+    """A new option belongs into `cirron_otel/core/config/keywords.py`, too."""
     parameters = set(inspect.signature(function).parameters)  # type: ignore[arg-type]
     keywords = set(further.__annotations__)
     assert not parameters & keywords

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.config import NOT_GIVEN, OPTIONS, Config, Option, is_sdk_disabled
+from cirron_otel.core.config.options import NOT_GIVEN, OPTIONS, Config, Option
+from cirron_otel.core.config.resolve import is_sdk_disabled
 from tests.config import options_table
 from tests.config.places import Place, found_in_call, found_in_text
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cirron_otel.config import NOT_GIVEN
+from cirron_otel.core.config.options import NOT_GIVEN
 from tests.config.places import Place, found_in_call, found_in_text
 
 

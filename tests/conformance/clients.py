@@ -19,10 +19,10 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Encoding, Format
-from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.semconv import FOREIGN_BATCH
+from cirron_otel.tools.convert.convert import Request, convert
 from tests.collector.serving import Serving, serving
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"

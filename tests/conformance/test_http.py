@@ -21,8 +21,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.collector.options import CollectorOptions
-from cirron_otel.collector.values import ListenAddress
+from cirron_otel.collector.service.options import CollectorOptions
+from cirron_otel.collector.service.values import ListenAddress
 from tests.collector.serving import Serving
 
 from .clients import JSON, PROTOBUF, ask, connection, full, post, spans, storing, unfinished

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.otlp.json_codec import traces_from_json, traces_to_json
-from cirron_otel.receiver.measure import TooManyElementsError, measure
-from cirron_otel.receiver.measure_json import check_json
+from cirron_otel.collector.receiver.measure import TooManyElementsError, measure
+from cirron_otel.collector.receiver.measure_json import check_json
+from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
 from tests.otlp import generated
 
 MOST = 20_000

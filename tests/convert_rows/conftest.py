@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cirron_otel.pipeline import tables
+from cirron_otel.tools.convert import tables
 from tests.convert_rows import tar_rows
 
 

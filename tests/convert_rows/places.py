@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Encoding, Format
-from cirron_otel.otlp.json_codec import traces_to_json
-from cirron_otel.otlp.wire import encode_varint
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.storage import Storage
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Encoding, Format
+from cirron_otel.core.otlp.json_codec import traces_to_json
+from cirron_otel.core.otlp.wire import encode_varint
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.tools.convert.convert import Request, convert
 from tests.integration.spools import RECORDED, batches
 from tests.query.serving import Said, serving
 from tests.storage.helpers import files

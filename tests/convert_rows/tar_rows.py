@@ -10,15 +10,21 @@ import io
 import tarfile
 from collections.abc import Iterator
 
+from cirron_otel.core.delivery.export_report import Report
+from cirron_otel.core.records.check import check_batch
+from cirron_otel.core.records.findings import Finding
 from cirron_otel.errors import InputError
-from cirron_otel.pipeline.export_report import Report
-from cirron_otel.pipeline.formats import PathSpec
-from cirron_otel.pipeline.messages import Limits
-from cirron_otel.pipeline.sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
-from cirron_otel.pipeline.tables import SourceRow, TargetRow
-from cirron_otel.pipeline.targets import TargetWriter, open_stream
-from cirron_otel.spool.check import check_batch
-from cirron_otel.spool.findings import Finding
+from cirron_otel.tools.convert.formats import PathSpec
+from cirron_otel.tools.convert.messages import Limits
+from cirron_otel.tools.convert.sources import (
+    BatchSource,
+    NamedBatch,
+    Progress,
+    Recall,
+    SourceContext,
+)
+from cirron_otel.tools.convert.tables import SourceRow, TargetRow
+from cirron_otel.tools.convert.targets import TargetWriter, open_stream
 
 NAME = "tar"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli.main import run as run_command
-from cirron_otel.pipeline import tables
-from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.tools.cli.main import run as run_command
+from cirron_otel.tools.convert import tables
+from cirron_otel.tools.convert.convert import Request, convert
 from tests.conftest import leave_out
 from tests.convert_rows import places, tar_rows
 from tests.convert_rows.places import Given, contents, spool_for
@@ -93,7 +93,7 @@ def test_damage_is_reported(
 def test_an_absent_source_has_the_documented_exit_code(
     name: str, source_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cirron_otel.query import client
+    from cirron_otel.tools.query import client
 
     monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.001)
     case = places.SOURCES[source_name]
@@ -139,9 +139,9 @@ def test_a_name_cannot_be_registered_twice() -> None:
 
 def test_the_tables_load_nothing() -> None:
     program = (
-        "import sys, cirron_otel.pipeline.tables;"
+        "import sys, cirron_otel.tools.convert.tables;"
         "print([m for m in sys.modules if m.startswith(('google', 'opentelemetry', 'psycopg'))"
-        " or m.startswith('cirron_otel.') and not m.startswith(('cirron_otel.pipeline',"
+        " or m.startswith('cirron_otel.') and not m.startswith(('cirron_otel.tools.convert',"
         " 'cirron_otel.errors', 'cirron_otel._version'))])"
     )
     done = subprocess.run(

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
-from cirron_otel.collector.config_file import load_options
+from cirron_otel.collector.service.config_file import load_options
 from tests.backends.build import binary
 
 from .composed import DOCKER, document, services

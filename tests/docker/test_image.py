@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cirron_otel.collector.config_file import load_options
+from cirron_otel.collector.service.config_file import load_options
 from tests.test_packaging import PROJECT, dockerfile
 
 from .composed import services

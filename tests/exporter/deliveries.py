@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.exporter.batch_target import BatchTarget
-from cirron_otel.exporter.cirron_http import CirronTarget
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.pace import Backoff, RetryPolicy
-from cirron_otel.spool.owner import Owner
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.core.delivery.batch_target import BatchTarget
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.delivery.retry_policy import Backoff, RetryPolicy
+from cirron_otel.core.spool.owner import Owner
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.cirron.batches import CirronTarget
 
 QUICK = RetryPolicy(Backoff(first=0.01, longest=0.05), misconfigured=0.02, sweep=0.05)
 KEY = "cirron_secret_0123456789"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.errors import PushResult
-from cirron_otel.exporter.otlp import Pusher
-from cirron_otel.exporter.pace import Backoff
+from cirron_otel.core.delivery.errors import PushResult
+from cirron_otel.core.delivery.retry_policy import Backoff
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.pusher import Pusher
 
 from .servers import (
     HttpReceiver,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.exporter import cirron_blobs
-from cirron_otel.exporter.blobs import local_blobs, open_blob
-from cirron_otel.exporter.errors import RefusedError
-from cirron_otel.exporter.pace import Backoff, RetryPolicy
-from cirron_otel.spool.blobs import BlobKey
+from cirron_otel.core.delivery.blobs import local_blobs, open_blob
+from cirron_otel.core.delivery.errors import RefusedError
+from cirron_otel.core.delivery.retry_policy import Backoff, RetryPolicy
+from cirron_otel.core.spool.blobs import BlobKey
+from cirron_otel.core.targets.cirron import blob_upload
 
 from .cirron_server import CirronServer, Fault
 from .deliveries import KEY, Process, cirron_target, until
@@ -22,7 +22,7 @@ PART = 100_000
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cirron_blobs, "PART_BYTES", PART)
+    monkeypatch.setattr(blob_upload, "PART_BYTES", PART)
 
 
 def content(size: int) -> bytes:

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.errors import UsageError
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.cirron_http import CirronTarget
-from cirron_otel.exporter.errors import (
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import (
     MisconfiguredError,
     RefusedError,
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.spool.paths import file_name
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.targets.cirron.batches import CirronTarget
+from cirron_otel.errors import UsageError
 
 from .cirron_server import CirronServer, Fault
 from .deliveries import KEY, batch_of, cirron_target

@@ -15,8 +15,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
 )
 from opentelemetry.util.re import parse_env_headers
 
+from cirron_otel.core.targets.otlp.config import Compression, OtlpConfig, Protocol, parse_headers
 from cirron_otel.errors import UsageError
-from cirron_otel.exporter.config import Compression, OtlpConfig, Protocol, parse_headers
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
 

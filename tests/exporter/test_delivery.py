@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 
-from cirron_otel.exporter.batch_target import Receipt, SealedBatch
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
-from cirron_otel.exporter.event_stream import EventStreamTarget
-from cirron_otel.exporter.pace import Backoff, RetryGate, RetryPolicy
-from cirron_otel.spool.lease import claim_delivery
-from cirron_otel.spool.paths import file_name
+from cirron_otel.core.delivery.batch_target import Receipt, SealedBatch
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
+from cirron_otel.core.delivery.retry_policy import Backoff, RetryGate, RetryPolicy
+from cirron_otel.core.spool.lease import claim_delivery
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.targets.event_stream import EventStreamTarget
 
 from .cirron_server import CirronServer, Fault, Received
 from .deliveries import KEY, QUICK, Process, cirron_target, until

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.exporter import backlog as backlog_module
-from cirron_otel.exporter import delivery as delivery_module
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.spool.ledger import owned
-from cirron_otel.spool.owner import NONE, Owner
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.storage import Storage
-from cirron_otel.storage.target import StorageTarget
+from cirron_otel.core.delivery import backlog as backlog_module
+from cirron_otel.core.delivery import delivery as delivery_module
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.spool.ledger import owned
+from cirron_otel.core.spool.owner import NONE, Owner
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.target import StorageTarget
 
 from .cirron_server import CirronServer
 from .deliveries import QUICK, batch_of, cirron_target, until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.exporter.backlog import Backlog
-from cirron_otel.exporter.pace import RetryPolicy
-from cirron_otel.spool.cursor import cursor_path
-from cirron_otel.spool.lease import claim_delivery
+from cirron_otel.core.delivery.backlog import Backlog
+from cirron_otel.core.delivery.retry_policy import RetryPolicy
+from cirron_otel.core.spool.cursor import cursor_path
+from cirron_otel.core.spool.lease import claim_delivery
 
 from .cirron_server import CirronServer, Fault
 from .deliveries import QUICK, Process, child, cirron_target, until

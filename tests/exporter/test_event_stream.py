@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.errors import RefusedError, StoppedError, UnreachableError
-from cirron_otel.exporter.event_stream import EventStreamTarget
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import RefusedError, StoppedError, UnreachableError
+from cirron_otel.core.targets.event_stream import EventStreamTarget
 
 from .deliveries import Process, until
 
@@ -23,7 +23,7 @@ def test_a_line_a_batch(tmp_path: Path) -> None:
     code = """if True:
         import sys
         from pathlib import Path
-        from cirron_otel.exporter.event_stream import EventStreamTarget
+        from cirron_otel.core.targets.event_stream import EventStreamTarget
         from tests.exporter.deliveries import Process
         process = Process(Path(sys.argv[1]))
         delivery = process.delivery(EventStreamTarget("0.3.0+x"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from cirron_otel.exporter.fork_gate import ForkGate
+from cirron_otel.core.targets.otlp.fork_gate import ForkGate
 
 
 def test_a_silent_endpoint_holds_up_no_other_call() -> None:

@@ -20,11 +20,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from cirron_otel.core.delivery.errors import PushResult, RefusedError, UnreachableError
+from cirron_otel.core.delivery.retry_policy import Backoff
+from cirron_otel.core.targets.otlp.config import Compression, OtlpConfig
+from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, UsageError
-from cirron_otel.exporter.config import Compression, OtlpConfig
-from cirron_otel.exporter.errors import PushResult, RefusedError, UnreachableError
-from cirron_otel.exporter.otlp import Pusher
-from cirron_otel.exporter.pace import Backoff
 
 from .servers import (
     Certificates,

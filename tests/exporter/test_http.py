@@ -14,11 +14,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from cirron_otel.core.delivery.errors import PushResult, RefusedError, UnreachableError
+from cirron_otel.core.otlp.json_codec import traces_from_json
+from cirron_otel.core.targets.otlp.config import Compression, Protocol
+from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, InputError
-from cirron_otel.exporter.config import Compression, Protocol
-from cirron_otel.exporter.errors import PushResult, RefusedError, UnreachableError
-from cirron_otel.exporter.otlp import Pusher
-from cirron_otel.otlp.json_codec import traces_from_json
 
 from .http_pushes import config_for, push
 from .servers import (

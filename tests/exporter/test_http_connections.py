@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.delivery.errors import (
+    PushResult,
+    RefusedError,
+    StoppedError,
+    UnreachableError,
+)
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, UsageError
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.errors import PushResult, RefusedError, StoppedError, UnreachableError
-from cirron_otel.exporter.otlp import Pusher
 
 from .http_pushes import QUICK, push
 from .servers import (

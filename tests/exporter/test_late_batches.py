@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector import feeding
-from cirron_otel.collector.feeding import OldestUnsent, UnsentBatches, unsent
-from cirron_otel.exporter.backlog import Backlog
-from cirron_otel.exporter.config import target_key
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.spool.owner import NONE
-from cirron_otel.spool.paths import SpoolPaths, file_name, target_spool
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.storage import Storage
-from cirron_otel.storage.target import StorageTarget
+from cirron_otel.collector.service import batch_feed
+from cirron_otel.collector.service.batch_feed import OldestUnsent, UnsentBatches, unsent
+from cirron_otel.core.delivery.backlog import Backlog
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.spool.owner import NONE
+from cirron_otel.core.spool.paths import SpoolPaths, file_name, target_spool
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.otlp.config import target_key
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.target import StorageTarget
 from tests.cli.following import Following, arrived, config_of
 from tests.exporter.servers import http_receiver
 from tests.spool.processes import Process
@@ -71,7 +71,7 @@ def test_an_old_batch_does_not_keep_the_names_of_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A target refuses one lane for weeks and takes all others: only what it lacks is kept."""
-    monkeypatch.setattr(feeding, "_CHECK_FROM", 10)
+    monkeypatch.setattr(batch_feed, "_CHECK_FROM", 10)
     paths = target_spool(tmp_path)
     late = write(paths, START_NS, 0)
     backlog = Backlog.claim(paths, "key", NONE, print)
@@ -135,8 +135,8 @@ def test_it_is_sent_as_otlp(tmp_path: Path) -> None:
 
 SENDING = """
 from tests.exporter.deliveries import QUICK, cirron_target
-from cirron_otel.collector.feeding import unsent
-from cirron_otel.exporter.delivery import Delivery
+from cirron_otel.collector.service.batch_feed import unsent
+from cirron_otel.core.delivery.delivery import Delivery
 class Nobodys:
     prefix = "none"
 target = cirron_target(sys.argv[2])

@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http
 
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Signal
+from cirron_otel.core.targets.otlp.metrics import OtlpMetricExporter
 from cirron_otel.errors import MissingExtraError, UsageError
-from cirron_otel.exporter.config import OtlpConfig, Signal
-from cirron_otel.exporter.otlp_metrics import OtlpMetricExporter
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
 

@@ -9,19 +9,19 @@ from typing import Any
 import grpc
 import pytest
 
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.errors import (
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import (
     MisconfiguredError,
     RefusedError,
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.exporter.errors import RefusedError as PushRefusedError
-from cirron_otel.exporter.otlp_target import OtlpTarget
-from cirron_otel.spool.paths import file_name
-from cirron_otel.translator.encode import Options
-from cirron_otel.translator.translate import encode_own
+from cirron_otel.core.delivery.errors import RefusedError as PushRefusedError
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.target import OtlpTarget
+from cirron_otel.core.translator.own.encode import Options
+from cirron_otel.core.translator.translate import encode_own
 
 from .deliveries import Process, batch_of, until
 from .servers import Answer, Post, fails, grpc_receiver, http_receiver, span_ids

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from cirron_otel.core.delivery.errors import PushResult, StoppedError
+from cirron_otel.core.delivery.retry_policy import Backoff
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import InputError, MissingExtraError
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.errors import PushResult, StoppedError
-from cirron_otel.exporter.otlp import Pusher
-from cirron_otel.exporter.pace import Backoff
 
 from .servers import Answer, RecordedStop, http_receiver, traces
 
@@ -70,8 +70,8 @@ def test_ctrl_c_while_it_waits_and_while_it_sends(protocol: str) -> None:
     """In a real process, which a real SIGINT hits; gRPC hangs on a port where nobody accepts."""
     code = (
         "import sys\n"
-        "from cirron_otel.exporter.config import OtlpConfig\n"
-        "from cirron_otel.exporter.otlp import Pusher\n"
+        "from cirron_otel.core.targets.otlp.config import OtlpConfig\n"
+        "from cirron_otel.core.targets.otlp.pusher import Pusher\n"
         "print('pushing', flush=True)\n"
         "try:\n"
         "    with Pusher(OtlpConfig.from_env(), deadline=None) as pusher:\n"
@@ -110,7 +110,7 @@ def test_ctrl_c_while_it_waits_and_while_it_sends(protocol: str) -> None:
 
 
 def test_a_transport_can_be_given() -> None:
-    from cirron_otel.exporter.http_transport import HttpTransport
+    from cirron_otel.core.targets.otlp.http_transport import HttpTransport
 
     with http_receiver() as first, http_receiver() as second:
         config = OtlpConfig(Protocol.HTTP_PROTOBUF, first.url)
@@ -146,8 +146,8 @@ def test_a_missing_extra_is_named(missing: str, protocol: str) -> None:
     out = run(
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from cirron_otel.errors import MissingExtraError\n"
-        "from cirron_otel.exporter.config import OtlpConfig, Protocol\n"
-        "from cirron_otel.exporter.otlp import Pusher\n"
+        "from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol\n"
+        "from cirron_otel.core.targets.otlp.pusher import Pusher\n"
         f"try: Pusher(OtlpConfig(Protocol.{protocol}, 'http://x'))\n"
         "except MissingExtraError as error: print(error)\n"
     )
@@ -157,7 +157,7 @@ def test_a_missing_extra_is_named(missing: str, protocol: str) -> None:
 
 def test_the_extra_is_imported_only_when_it_is_used() -> None:
     out = run(
-        "import sys, cirron_otel.exporter.otlp, cirron_otel.otlp.files\n"
+        "import sys, cirron_otel.core.targets.otlp.pusher, cirron_otel.core.otlp.files\n"
         "print([m for m in ('grpc', 'requests', 'google.rpc') if m in sys.modules])\n"
     )
     assert out == "[]"

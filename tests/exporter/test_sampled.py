@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.targets.otlp.sampled import sampled_part
 from cirron_otel.errors import InputError
-from cirron_otel.exporter.sampled import sampled_part
 
 SAMPLED, UNSAMPLED = 0x101, 0x100
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cirron_otel.exporter import schedule
-from cirron_otel.exporter.batch_queue import BatchQueue
-from cirron_otel.exporter.errors import MisconfiguredError, PushError, UnreachableError
-from cirron_otel.exporter.pace import Backoff, FailureKind, RetryPolicy, kind_of
-from cirron_otel.exporter.schedule import Schedule
+from cirron_otel.core.delivery import schedule
+from cirron_otel.core.delivery.batch_queue import BatchQueue
+from cirron_otel.core.delivery.errors import MisconfiguredError, PushError, UnreachableError
+from cirron_otel.core.delivery.retry_policy import Backoff, FailureKind, RetryPolicy, kind_of
+from cirron_otel.core.delivery.schedule import Schedule
 
 DOWN = UnreachableError("down", status="no answer")
 BUSY = UnreachableError("busy", status="429 Too Many Requests")

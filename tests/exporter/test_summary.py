@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.records.validate import validate_batch
+from cirron_otel.core.targets.otlp.summary import summarised
+from cirron_otel.core.translator.translate import FromOtlp, encode_own
 from cirron_otel.errors import InputError
-from cirron_otel.exporter.summary import summarised
-from cirron_otel.spool.validate import validate_batch
-from cirron_otel.translator.translate import FromOtlp, encode_own
 
 from .deliveries import batch_of
 

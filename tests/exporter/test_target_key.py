@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cirron_otel.exporter.config import OtlpConfig, target_key
+from cirron_otel.core.targets.otlp.config import OtlpConfig, target_key
 
 BASE = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "https://me:old@host:4318",

@@ -16,10 +16,10 @@ from typing import Any
 import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
+from cirron_otel.core.otlp.json_codec import traces_to_json
+from cirron_otel.core.otlp.wire import LEN, decode_varint, encode_varint
+from cirron_otel.core.translator.translate import encode_own
 from cirron_otel.errors import InputError
-from cirron_otel.otlp.json_codec import traces_to_json
-from cirron_otel.otlp.wire import LEN, decode_varint, encode_varint
-from cirron_otel.translator.translate import encode_own
 
 RECORDED = Path(__file__).parents[1] / "testdata" / "spools"
 _SMALL = 6_000

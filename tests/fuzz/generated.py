@@ -30,14 +30,14 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.otlp.json_codec import json_losses, traces_from_json, traces_to_json
-from cirron_otel.translator.decode import Decoded
-from cirron_otel.translator.encode import Options, file_name
-from cirron_otel.translator.foreign import decode_foreign
-from cirron_otel.translator.foreign_header import drop_headers
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.placement import Plan
-from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
+from cirron_otel.core.otlp.json_codec import json_losses, traces_from_json, traces_to_json
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.translator.foreign.batch_header import drop_headers
+from cirron_otel.core.translator.foreign.messages import decode_foreign
+from cirron_otel.core.translator.own.decode import Decoded
+from cirron_otel.core.translator.own.encode import Options, file_name
+from cirron_otel.core.translator.own.own import plan_of
+from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
 from tests.fuzz import corpus
 from tests.translator import strategies as gen
 from tests.translator.test_lossless import split, tampered

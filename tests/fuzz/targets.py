@@ -12,21 +12,21 @@ from collections.abc import Callable
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
+from cirron_otel.collector.receiver.consumer import ReceivedSignal, RefusalError
+from cirron_otel.collector.receiver.http.content import json_signal
+from cirron_otel.collector.receiver.inflating import CODINGS, inflater
+from cirron_otel.collector.receiver.measure import measure
+from cirron_otel.collector.receiver.measure_json import check_json
+from cirron_otel.core.otlp.json_codec import json_losses, traces_from_json, traces_to_json
+from cirron_otel.core.records.check import check_batch, check_value_of
+from cirron_otel.core.translator.foreign.batch_header import drop_headers
+from cirron_otel.core.translator.foreign.fast import ForeignText
+from cirron_otel.core.translator.foreign.messages import RECEIVED, decode_foreign
+from cirron_otel.core.translator.own.fast_decode import fast_decode
+from cirron_otel.core.translator.translate import FromOtlp, encode_foreign
+from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
 from cirron_otel.ids import uuid4_shaped
-from cirron_otel.otlp.json_codec import json_losses, traces_from_json, traces_to_json
-from cirron_otel.receiver.export import ReceivedSignal, RefusalError
-from cirron_otel.receiver.http_content import json_signal
-from cirron_otel.receiver.inflating import CODINGS, inflater
-from cirron_otel.receiver.measure import measure
-from cirron_otel.receiver.measure_json import check_json
-from cirron_otel.spool.check import check_batch, check_value_of
-from cirron_otel.translator.fast_decode import fast_decode
-from cirron_otel.translator.fast_foreign import ForeignText
-from cirron_otel.translator.foreign import RECEIVED, decode_foreign
-from cirron_otel.translator.foreign_header import drop_headers
-from cirron_otel.translator.translate import FromOtlp, encode_foreign
-from cirron_otel.translator.typed import NotCanonicalError
 
 BATCH_ID = uuid4_shaped(bytes(range(16)))
 MOST_ELEMENTS = 20_000

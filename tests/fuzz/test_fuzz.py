@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.otlp.json_codec import traces_to_json
+from cirron_otel.core.otlp.json_codec import traces_to_json
 from tests.otlp import generated
 
 from . import corpus, targets

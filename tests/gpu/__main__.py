@@ -17,7 +17,7 @@ from .running import FAILED, NOT_SHOWN, PASSED, WHERE, run_apart, run_here
 CHECKS = tuple(WHERE)
 OK, SOME_FAILED, USAGE, NO_GPU, NO_IMPORT, SOME_NOT_SHOWN = range(6)
 NEEDED = (
-    "torch", "msgspec", "google.protobuf", "opentelemetry.sdk.trace", "cirron_otel.profiler",
+    "torch", "msgspec", "google.protobuf", "opentelemetry.sdk.trace", "cirron_otel.sdk.session.api",
 )  # fmt: skip
 
 

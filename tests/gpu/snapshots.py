@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cirron_otel as ci
-from cirron_otel.snapshot.capture import Capture, Record, take
+from cirron_otel.sdk.snapshots.capture import Capture, Record, take
 
 from .loops import Training
 from .machine import Machine, expect, median, traced

@@ -65,7 +65,7 @@ def test_a_check_that_raises_gives_its_traceback_and_its_figures(
 _CLOSING = """
 import sys
 from types import SimpleNamespace
-from cirron_otel.sdk.errors import swallowed
+from cirron_otel.sdk.session.errors import swallowed
 from tests.gpu import machine
 
 def begin(**options):
@@ -106,7 +106,7 @@ def test_a_session_that_does_not_end_well_fails_the_check(broken: str, said: str
 def test_statistics_that_differ_are_found() -> None:
     import torch
 
-    from cirron_otel.snapshot.capture import Record, take
+    from cirron_otel.sdk.snapshots.capture import Record, take
     from tests.gpu.snapshots import Holding, differences
 
     tensors = [torch.arange(40.0), torch.tensor([1.0, float("nan"), 3.0])]

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cirron_otel.instrumentation.patches import Patches
-from cirron_otel.instrumentation.torch.clock import Clock
+from cirron_otel.sdk.instrumentation.patches import Patches
+from cirron_otel.sdk.instrumentation.torch.clock import Clock
 
 
 class ViolationError(Exception):

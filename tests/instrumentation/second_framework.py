@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import cirron_otel as ci
-from cirron_otel.config.resolve import resolve
-from cirron_otel.instrumentation.base import FrameworkHooks, HookContext
-from cirron_otel.instrumentation.frameworks import FRAMEWORKS, Framework
-from cirron_otel.instrumentation.installing import Instrumentation
-from cirron_otel.instrumentation.owners import PRIORITY, ScopeOwners
-from cirron_otel.instrumentation.patches import Patches
-from cirron_otel.profiler.handle import active
-from cirron_otel.profiler.opening import open_profiler
-from cirron_otel.sdk.starting import Joining
+from cirron_otel.core.config.resolve import resolve
+from cirron_otel.sdk.instrumentation.base import FrameworkHooks, HookContext
+from cirron_otel.sdk.instrumentation.frameworks import FRAMEWORKS, Framework
+from cirron_otel.sdk.instrumentation.installing import Instrumentation
+from cirron_otel.sdk.instrumentation.owners import PRIORITY, ScopeOwners
+from cirron_otel.sdk.instrumentation.patches import Patches
+from cirron_otel.sdk.session.handle import active
+from cirron_otel.sdk.session.opening import open_profiler
+from cirron_otel.sdk.session.starting import Joining
 
 TINY = """
 class Trainer:

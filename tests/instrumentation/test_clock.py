@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.instrumentation.torch import clock as module
-from cirron_otel.instrumentation.torch.clock import CLOSING_S, DEADLINE_S, OFTEN, span
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.phase import Phase
-from cirron_otel.sdk.scope import NO_SESSION
+from cirron_otel.sdk.instrumentation.torch import clock as module
+from cirron_otel.sdk.instrumentation.torch.clock import CLOSING_S, DEADLINE_S, OFTEN, span
+from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.tracing.phase import Phase
+from cirron_otel.sdk.tracing.scope import NO_SESSION
 from tests.instrumentation.device import Device, Value
 
 

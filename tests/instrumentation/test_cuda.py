@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from cirron_otel.config.options import Config
-from cirron_otel.instrumentation.patches import Patches
-from cirron_otel.instrumentation.torch import cuda
-from cirron_otel.instrumentation.torch.clock import Clock
-from cirron_otel.instrumentation.torch.cuda import Cuda
+from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.instrumentation.patches import Patches
+from cirron_otel.sdk.instrumentation.torch import cuda
+from cirron_otel.sdk.instrumentation.torch.clock import Clock
+from cirron_otel.sdk.instrumentation.torch.cuda import Cuda
 from tests.sdk.processes import ROOT, environment
 
 

@@ -11,11 +11,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cirron_otel as ci
-from cirron_otel.sdk import coerce as coerce_module
-from cirron_otel.sdk import device_scalar, otel_span
-from cirron_otel.sdk.coerce import Deferred, RefusedValueError, coerce, held, hold
-from cirron_otel.sdk.device_scalar import Arriving, arriving, patience
-from cirron_otel.sdk.plain import plain_attributes
+from cirron_otel.sdk.flush.json_attributes import plain_attributes
+from cirron_otel.sdk.tracing import coerce as coerce_module
+from cirron_otel.sdk.tracing import device_scalar, otel_span
+from cirron_otel.sdk.tracing.coerce import Deferred, RefusedValueError, coerce, held, hold
+from cirron_otel.sdk.tracing.device_scalar import Arriving, arriving, patience
 from tests.snapshot.test_devices import Waits
 
 

@@ -16,8 +16,8 @@ from types import ModuleType
 
 import pytest
 
-from cirron_otel.instrumentation.imports import ImportWatcher
-from cirron_otel.sdk.errors import errors
+from cirron_otel.sdk.instrumentation.imports import ImportWatcher
+from cirron_otel.sdk.session.errors import errors
 
 NAME = "cirron_otel_test_module"
 

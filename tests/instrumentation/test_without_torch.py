@@ -26,7 +26,7 @@ with ci.scope("epoch"):
 hooks = profiler.installed_hooks
 ci.shutdown()
 names = [name for name in sys.modules if name.partition(".")[0] in ("torch", "numpy")]
-ours = [name for name in sys.modules if name.startswith("cirron_otel.instrumentation.torch")]
+ours = [name for name in sys.modules if name.startswith("cirron_otel.sdk.instrumentation.torch")]
 print(json.dumps({
     "there": there, "inside": inside, "hooks": hooks, "names": names, "ours": ours,
     "same": sys.meta_path == finders, "errors": profiler.health()["last_errors"],

@@ -12,8 +12,8 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import format_of
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import format_of
 
 RECORDED = Path(__file__).parent.parent / "testdata" / "spools"
 COMMAND = Path(sys.executable).with_name("cirron-otel")

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.storage import Storage
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.backends import postgres as pg
 from tests.backends import run
 from tests.backends.build import missing

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import format_of
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import format_of
 
 
 class Sent(NamedTuple):

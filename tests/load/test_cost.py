@@ -16,20 +16,20 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector.delivering import TargetSender
-from cirron_otel.collector.metrics import Registry
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.config import target_key
-from cirron_otel.pipeline import follow_work
-from cirron_otel.pipeline.listing import MOST_NOTED, Listing
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.delivered import Delivered
-from cirron_otel.spool.eviction import Eviction
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.state import make_state
-from cirron_otel.storage import Storage
-from cirron_otel.storage.target import StorageTarget
+from cirron_otel.collector.service.metrics import Registry
+from cirron_otel.collector.service.target_sender import TargetSender
+from cirron_otel.core.delivery import follow_work
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.listing import MOST_NOTED, Listing
+from cirron_otel.core.spool.delivered import Delivered
+from cirron_otel.core.spool.eviction import Eviction
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.state import make_state
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.otlp.config import target_key
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.target import StorageTarget
 from tests.cli.following import Following, arrived, config_of, until
 from tests.exporter.servers import http_receiver
 
@@ -307,6 +307,6 @@ def test_the_spool_is_not_looked_through_for_its_size_alone(
     begun = time.monotonic()
     monkeypatch.setattr(eviction, "_scan_took", 1.0)
     clock: Any = type("Clock", (), {"monotonic": staticmethod(lambda: begun + 2900.0)})
-    monkeypatch.setattr("cirron_otel.spool.eviction.time", clock)
+    monkeypatch.setattr("cirron_otel.core.spool.eviction.time", clock)
     eviction.make_room(*batch(7))
     assert eviction.scans == 1

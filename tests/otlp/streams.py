@@ -10,11 +10,11 @@ from typing import BinaryIO
 import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.core.otlp.files import Message, TracesWriter, read_messages
+from cirron_otel.core.otlp.formats import Compression, Encoding, Format
+from cirron_otel.core.otlp.json_codec import traces_to_json
+from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.errors import InputError
-from cirron_otel.otlp.files import Message, TracesWriter, read_messages
-from cirron_otel.otlp.formats import Compression, Encoding, Format
-from cirron_otel.otlp.json_codec import traces_to_json
-from cirron_otel.otlp.wire import encode_varint
 
 JSON, PROTO = Format(Encoding.JSON), Format(Encoding.PROTO)
 

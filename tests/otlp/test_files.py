@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.core.otlp.files import TracesWriter, read_messages
+from cirron_otel.core.otlp.formats import Compression, Encoding, Format
+from cirron_otel.core.otlp.json_codec import traces_to_json
 from cirron_otel.errors import InputError, TargetError
-from cirron_otel.otlp.files import TracesWriter, read_messages
-from cirron_otel.otlp.formats import Compression, Encoding, Format
-from cirron_otel.otlp.json_codec import traces_to_json
 
 from . import generated
 from .streams import (

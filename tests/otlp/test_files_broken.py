@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Compression, Encoding, Format
-from cirron_otel.otlp.wire import encode_varint
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Compression, Encoding, Format
+from cirron_otel.core.otlp.wire import encode_varint
 
 from .streams import (
     FORMATS,

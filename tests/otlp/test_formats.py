@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.otlp.formats import Compression, Encoding, Format, compression_of, format_of
+from cirron_otel.core.otlp.formats import Compression, Encoding, Format, compression_of, format_of
 
 JSON, PROTO = Encoding.JSON, Encoding.PROTO
 

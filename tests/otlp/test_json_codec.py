@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
-from cirron_otel.otlp.json_codec import (
+from cirron_otel.core.otlp.json_codec import (
     has_unknown_fields,
     json_losses,
     traces_from_json,

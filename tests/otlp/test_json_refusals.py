@@ -8,11 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
 from cirron_otel.errors import InputError
-from cirron_otel.otlp.json_codec import (
-    traces_from_json,
-    traces_to_json,
-)
 
 from .documents import document, nested_value, value_document
 

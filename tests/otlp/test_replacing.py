@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.otlp.files import TracesWriter
+from cirron_otel.core.otlp.formats import Compression, Encoding, Format
+from cirron_otel.core.otlp.replacing import replacing
 from cirron_otel.errors import TargetError
-from cirron_otel.otlp.files import TracesWriter
-from cirron_otel.otlp.formats import Compression, Encoding, Format
-from cirron_otel.otlp.replacing import replacing
 
 
 def mode(path: Path) -> int:
@@ -81,7 +81,7 @@ def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
     target.write_bytes(b"old")
     code = (
         "import sys, time\n"
-        "from cirron_otel.otlp.replacing import replacing\n"
+        "from cirron_otel.core.otlp.replacing import replacing\n"
         "with replacing(sys.argv[1]) as file:\n"
         "    file.write(b'x' * 1000000); print('writing', flush=True); time.sleep(60)\n"
     )
@@ -169,7 +169,7 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     out = run_in_child(
         "import resource\n"
         "from cirron_otel.errors import TargetError\n"
-        "from cirron_otel.otlp.replacing import replacing\n"
+        "from cirron_otel.core.otlp.replacing import replacing\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))\n"
         "try:\n"
         f"    with replacing({str(target)!r}) as file:\n"
@@ -187,7 +187,7 @@ def test_the_last_bytes_count_too(tmp_path: Path) -> None:
     out = run_in_child(
         "import resource\n"
         "from cirron_otel.errors import TargetError\n"
-        "from cirron_otel.otlp.replacing import replacing\n"
+        "from cirron_otel.core.otlp.replacing import replacing\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
         "try:\n"
         f"    with replacing({str(target)!r}) as file: file.write(bytes(11))\n"
@@ -202,7 +202,7 @@ def as_nobody(code: str) -> str:
     drop = "import os\nif os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
     imports = (
         "from cirron_otel.errors import TargetError\n"
-        "from cirron_otel.otlp.replacing import replacing\n"
+        "from cirron_otel.core.otlp.replacing import replacing\n"
         "import tempfile\n"
     )
     return run_in_child(imports + drop + code)

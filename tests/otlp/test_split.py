@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
+from cirron_otel.core.otlp.json_codec import has_unknown_fields
+from cirron_otel.core.otlp.split import count_spans, halve_request, split_request
 from cirron_otel.errors import InputError
-from cirron_otel.otlp.json_codec import has_unknown_fields
-from cirron_otel.otlp.split import count_spans, halve_request, split_request
 
 from . import generated
 

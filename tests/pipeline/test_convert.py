@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
+from cirron_otel.core.delivery.export_report import Report
+from cirron_otel.core.otlp.files import MAX_MESSAGE_BYTES, TracesWriter
+from cirron_otel.core.otlp.formats import Encoding, Format
+from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.placement.segments import SEGMENT_RECORDS
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.errors import UsageError
-from cirron_otel.otlp.files import MAX_MESSAGE_BYTES, TracesWriter
-from cirron_otel.otlp.formats import Encoding, Format
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.export_report import Report
-from cirron_otel.pipeline.light import light
-from cirron_otel.pipeline.messages import Limits
-from cirron_otel.pipeline.segments import SEGMENT_RECORDS
-from cirron_otel.pipeline.select import Selection
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.translator.encode import encode_batch
-from cirron_otel.translator.placement import Plan
+from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.messages import Limits
+from cirron_otel.tools.convert.select import Selection
 from tests.bench import workload
 from tests.integration.spools import RECORDED, assert_same, batches, spans_of
 from tests.translator import strategies as gen

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.indexed import FollowIndex
-from cirron_otel.pipeline.light import light
-from cirron_otel.pipeline.segments import SEGMENT_RECORDS
-from cirron_otel.pipeline.select import Selection
+from cirron_otel.core.delivery.indexed import FollowIndex
+from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.segments import SEGMENT_RECORDS
+from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.select import Selection
 from tests.integration.spools import spans_of
 from tests.pipeline.test_hostile_values import LOWER
 

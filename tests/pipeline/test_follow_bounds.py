@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cirron_otel.pipeline import indexed
-from cirron_otel.pipeline.indexed import FollowIndex
-from cirron_otel.pipeline.light import LightBatch, LightOtel, LightRef, LightSpan
+from cirron_otel.core.delivery import indexed
+from cirron_otel.core.delivery.indexed import FollowIndex
+from cirron_otel.core.placement.batch_outline import LightBatch, LightOtel, LightRef, LightSpan
 
 _numbers = itertools.count(1)
 
@@ -96,7 +96,7 @@ def test_sessions_that_are_over_are_forgotten_with_their_segments(
     index: FollowIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexed, "MOST_SESSIONS", 40)
-    monkeypatch.setattr("cirron_otel.pipeline.segments.SEGMENT_RECORDS", 3)
+    monkeypatch.setattr("cirron_otel.core.placement.segments.SEGMENT_RECORDS", 3)
     lasting = _id()
     for number in range(200):
         session = _id()

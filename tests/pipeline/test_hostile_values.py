@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.records.validate import validate_batch
 from cirron_otel.errors import InputError
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.spool.validate import validate_batch
+from cirron_otel.tools.convert.convert import Request, convert
 
 LOWER = "1122334455667788"
 SESSION = "a1b2c3d4e5f60718" + LOWER

@@ -9,12 +9,12 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.otlp.files import TracesWriter, read_messages
-from cirron_otel.otlp.formats import Format, format_of
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.messages import Limits
-from cirron_otel.translator.encode import file_name
-from cirron_otel.translator.foreign import decode_foreign
+from cirron_otel.core.otlp.files import TracesWriter, read_messages
+from cirron_otel.core.otlp.formats import Format, format_of
+from cirron_otel.core.translator.foreign.messages import decode_foreign
+from cirron_otel.core.translator.own.encode import file_name
+from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.messages import Limits
 from tests.integration.spools import RECORDED, assert_same, batches
 from tests.pipeline.test_hostile_values import name_of, spool_of
 

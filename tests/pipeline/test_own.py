@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel import exactjson
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Encoding, Format
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.light import light, light_of
-from cirron_otel.pipeline.segments import SEGMENT_RECORDS
-from cirron_otel.pipeline.select import Selection
-from cirron_otel.pipeline.selecting import Selector
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.translate import encode_own
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Encoding, Format
+from cirron_otel.core.placement.batch_outline import light, light_of
+from cirron_otel.core.placement.segments import SEGMENT_RECORDS
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.translator.own.own import plan_of
+from cirron_otel.core.translator.translate import encode_own
+from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.select import Selection
+from cirron_otel.tools.convert.selecting import Selector
 from tests.bench import workload
 from tests.integration.spools import assert_same, batches, spans_of
 from tests.translator import strategies as gen

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import UsageError
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.select import Selection
+from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.select import Selection
 from tests.integration.spools import batches
 from tests.pipeline.test_hostile_values import batch_with, name_of
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from cirron_otel import exactjson
 from cirron_otel._proto.cirron.v1 import trace_pb2 as pb
+from cirron_otel.core.delivery.export_report import Report
+from cirron_otel.core.otlp.wire import encode_varint
+from cirron_otel.core.records.check import check_batch
+from cirron_otel.core.translator.own.batch_fields import file_name
+from cirron_otel.core.translator.own.wire_proto import from_proto, to_proto
 from cirron_otel.errors import InputError
-from cirron_otel.otlp.wire import encode_varint
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.pipeline.export import ExportRequest, export
-from cirron_otel.pipeline.export_report import Report
-from cirron_otel.pipeline.messages import Limits
-from cirron_otel.spool.check import check_batch
-from cirron_otel.translator.top import file_name
-from cirron_otel.translator.wire_proto import from_proto, to_proto
+from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.export import ExportRequest, export
+from cirron_otel.tools.convert.messages import Limits
 from tests.exporter.servers import http_receiver
 from tests.integration.spools import RECORDED, assert_same, batches
 from tests.spool.made import made, span

@@ -14,7 +14,7 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from cirron_otel.pipeline.codec import pushable
+from cirron_otel.core.translator.codec import pushable
 from tests.backends.run import Jaeger
 from tests.backends.tempo import Tempo
 from tests.integration.spools import COMMAND, cirron_otel, spans_of

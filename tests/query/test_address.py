@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cirron_otel.errors import UsageError
-from cirron_otel.query.address import HEADERS_VARIABLE, is_query_address, parse_address
+from cirron_otel.tools.query.address import HEADERS_VARIABLE, is_query_address, parse_address
 
 HOUR_NS = 3600 * 10**9
 

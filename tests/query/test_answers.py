@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.core.otlp.json_codec import traces_to_json
+from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.errors import CirronOtelError, EndpointError, InputError
-from cirron_otel.otlp.json_codec import traces_to_json
-from cirron_otel.otlp.wire import encode_varint
-from cirron_otel.query import client
-from cirron_otel.query.address import HEADERS_VARIABLE, parse_address
-from cirron_otel.query.fetch import fetch
-from cirron_otel.query.fetched import Fetched
+from cirron_otel.tools.query import client
+from cirron_otel.tools.query.address import HEADERS_VARIABLE, parse_address
+from cirron_otel.tools.query.fetch import fetch
+from cirron_otel.tools.query.fetched import Fetched
 from tests.cli.conftest import Run, one_line
 
 from .serving import Said, Served, serving
@@ -249,7 +249,7 @@ def _search(ids: list[str], most: int) -> Callable[[str, int], Said]:
 def test_a_search_that_finds_more_than_it_gives_is_cut_in_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from cirron_otel.query import backend, tempo
+    from cirron_otel.tools.query import backend, tempo
 
     monkeypatch.setattr(backend, "SEARCH_TRACES", 5)
     monkeypatch.setattr(tempo, "SEARCH_TRACES", 5)

@@ -14,12 +14,12 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 import yaml
 
-from cirron_otel.cli.main import run as run_here
-from cirron_otel.doctor.check import State
-from cirron_otel.doctor.search import examine_search
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.query import ingestion_slack
-from cirron_otel.query.ingestion_slack import IngestionSlack, find_slack, slack_in
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.tools.cli.main import run as run_here
+from cirron_otel.tools.doctor.check import State
+from cirron_otel.tools.doctor.search import examine_search
+from cirron_otel.tools.query import ingestion_slack
+from cirron_otel.tools.query.ingestion_slack import IngestionSlack, find_slack, slack_in
 from tests.backends import tempo as tempo_backend
 from tests.backends.process import free_endpoints, get
 from tests.backends.tempo import TEMPO, Tempo
@@ -113,7 +113,7 @@ def test_a_run_of_now_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def fail(config: OtlpConfig) -> None:
         raise AssertionError("nothing is old here")
 
-    monkeypatch.setattr("cirron_otel.pipeline.export.find_slack", fail)
+    monkeypatch.setattr("cirron_otel.tools.convert.export.find_slack", fail)
     code = PROGRAM.replace(f"- {AGE_S} * 10**9", "")
     variables = environment(CIRRON_OUTPUT_DIR=str(tmp_path / "run"), CIRRON_EXPORTERS="none")
     subprocess.run([sys.executable, "-c", code], env=variables, check=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.query.address import parse_address
-from cirron_otel.query.backend import Backend, Trace
-from cirron_otel.query.client import QueryClient
-from cirron_otel.query.jaeger import Jaeger
-from cirron_otel.query.tempo import Tempo
+from cirron_otel.tools.query.address import parse_address
+from cirron_otel.tools.query.backend import Backend, Trace
+from cirron_otel.tools.query.client import QueryClient
+from cirron_otel.tools.query.jaeger import Jaeger
+from cirron_otel.tools.query.tempo import Tempo
 from tests.backends.tempo import Tempo as RunningTempo
 
 from .backends import STORAGES, Store

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from cirron_otel.query.address import parse_address
-from cirron_otel.query.backend import Backend
-from cirron_otel.query.client import QueryClient
-from cirron_otel.query.jaeger import Jaeger
-from cirron_otel.query.tempo import Tempo
+from cirron_otel.tools.query.address import parse_address
+from cirron_otel.tools.query.backend import Backend
+from cirron_otel.tools.query.client import QueryClient
+from cirron_otel.tools.query.jaeger import Jaeger
+from cirron_otel.tools.query.tempo import Tempo
 from tests.backends.run import Jaeger as RunningJaeger
 from tests.backends.tempo import Tempo as RunningTempo
 from tests.translator import strategies

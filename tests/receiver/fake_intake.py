@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from cirron_otel.receiver.export import ConsumeResult, ReceivedRequest, ReceivedSignal
+from cirron_otel.collector.receiver.consumer import ConsumeResult, ReceivedRequest, ReceivedSignal
 
 
 class FakeIntake:

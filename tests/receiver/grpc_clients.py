@@ -13,8 +13,8 @@ import grpc.aio
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from cirron_otel.receiver.export import Consumer
-from cirron_otel.receiver.grpc_server import GrpcReceiver
+from cirron_otel.collector.receiver.consumer import Consumer
+from cirron_otel.collector.receiver.grpc.server import GrpcReceiver
 
 from .fake_intake import FakeIntake
 

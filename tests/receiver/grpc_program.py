@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from cirron_otel.collector.event_loop import new_event_loop
-from cirron_otel.receiver.export import ConsumeResult, Reason, ReceivedRequest, RefusalError
-from cirron_otel.receiver.grpc_server import GrpcReceiver
-from cirron_otel.receiver.measure import MalformedError, TooManyElementsError, measure
+from cirron_otel.collector.receiver.consumer import (
+    ConsumeResult,
+    Reason,
+    ReceivedRequest,
+    RefusalError,
+)
+from cirron_otel.collector.receiver.grpc.server import GrpcReceiver
+from cirron_otel.collector.receiver.measure import MalformedError, TooManyElementsError, measure
+from cirron_otel.collector.service.event_loop import new_event_loop
 
 ROOM = 64 * 1024 * 1024
 

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from cirron_otel.collector.event_loop import new_event_loop
-from cirron_otel.receiver.http_server import HttpReceiver
+from cirron_otel.collector.receiver.http.server import HttpReceiver
+from cirron_otel.collector.service.event_loop import new_event_loop
 
 from .fake_intake import FakeIntake
 

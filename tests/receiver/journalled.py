@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
-from cirron_otel.receiver.journal_files import (
+from cirron_otel.collector.receiver.consumer import BodyEncoding, ReceivedSignal
+from cirron_otel.collector.receiver.journal.files import (
     HEADER_BYTES,
     Damage,
     Head,
@@ -20,7 +20,7 @@ from cirron_otel.receiver.journal_files import (
     encode_prefix,
     segment_path,
 )
-from cirron_otel.receiver.journal_reader import frames
+from cirron_otel.collector.receiver.journal.reader import frames
 
 
 def head(**headers: str) -> Head:
@@ -66,9 +66,9 @@ def read(directory: Path, after: Position | None = None) -> tuple[list[bytes], l
 _BEFORE = """
 import asyncio, json, os, random, resource, sys
 from pathlib import Path
-from cirron_otel.receiver.journal import Journal, JournalFullError
-from cirron_otel.receiver.journal_files import remove_before
-from cirron_otel.receiver.journal_reader import frames
+from cirron_otel.collector.receiver.journal.writer import Journal, JournalFullError
+from cirron_otel.collector.receiver.journal.files import remove_before
+from cirron_otel.collector.receiver.journal.reader import frames
 from tests.receiver.journalled import head
 directory = Path(sys.argv[1])
 

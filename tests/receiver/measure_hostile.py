@@ -10,8 +10,8 @@ from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.otlp.wire import encode_varint
-from cirron_otel.receiver.measure import MalformedError, TooManyElementsError, measure
+from cirron_otel.collector.receiver.measure import MalformedError, TooManyElementsError, measure
+from cirron_otel.core.otlp.wire import encode_varint
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.receiver import blob_directory
-from cirron_otel.receiver.blob_directory import DirectoryBlobs
+from cirron_otel.collector.receiver import blob_directory
+from cirron_otel.collector.receiver.blob_directory import DirectoryBlobs
 
 from ..collector.serving import Serving, serving
 from .http_serving import until

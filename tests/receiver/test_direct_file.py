@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from cirron_otel.receiver import direct_file
-from cirron_otel.receiver.direct_file import DirectFile
-from cirron_otel.spool.direct import BLOCK, DIRECT
+from cirron_otel.collector.receiver.journal import direct_file
+from cirron_otel.collector.receiver.journal.direct_file import DirectFile
+from cirron_otel.core.spool.direct import BLOCK, DIRECT
 
 SIZES = (0, 1, 15, 100, BLOCK - 1, BLOCK, BLOCK + 1, 70_000, 2**20 - 1, 2**20, 2**20 + 5)
 

@@ -28,15 +28,15 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.export import (
+from cirron_otel.collector.receiver.auth import Tokens
+from cirron_otel.collector.receiver.consumer import (
     BodyEncoding,
     ConsumeResult,
     Reason,
     ReceivedSignal,
     RefusalError,
 )
-from cirron_otel.receiver.http2_headers import ENCODING
+from cirron_otel.collector.receiver.grpc.http2_headers import ENCODING
 
 from ..exporter.servers import traces
 from .fake_intake import FakeIntake

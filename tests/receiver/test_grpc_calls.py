@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from cirron_otel.collector.receiver.consumer import Reason, RefusalError
+from cirron_otel.collector.receiver.grpc.server import GrpcLimits, GrpcReceiver
+from cirron_otel.core.delivery.retry_policy import Backoff
+from cirron_otel.core.targets.otlp.config import OtlpConfig
+from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import TargetError
-from cirron_otel.exporter.config import OtlpConfig
-from cirron_otel.exporter.otlp import Pusher
-from cirron_otel.exporter.pace import Backoff
-from cirron_otel.receiver.export import Reason, RefusalError
-from cirron_otel.receiver.grpc_server import GrpcLimits, GrpcReceiver
 
 from ..exporter.servers import traces
 from .fake_intake import FakeIntake

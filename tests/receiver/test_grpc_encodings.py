@@ -10,9 +10,9 @@ import cramjam
 import pytest
 import zstandard
 
-from cirron_otel.receiver import grpc_front
-from cirron_otel.receiver.grpc_server import GrpcLimits
-from cirron_otel.receiver.refusals import Refused
+from cirron_otel.collector.receiver.grpc import front
+from cirron_otel.collector.receiver.grpc.server import GrpcLimits
+from cirron_otel.collector.receiver.refusals import Refused
 
 from ..exporter.servers import traces
 from .fake_intake import FakeIntake
@@ -144,7 +144,7 @@ def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         reader, _writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await closed(reader)
         assert [(each.signal, each.reason) for each in seen] == [("-", "connections")]
-        monkeypatch.setattr(grpc_front, "_UNPROVEN_S", 0.0)
+        monkeypatch.setattr(front, "_UNPROVEN_S", 0.0)
         assert status_in(await answer(server, good)) == 0
         assert await closed(idle[0][0])
         for _reader, writer in idle:

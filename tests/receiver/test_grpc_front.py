@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.event_loop import new_event_loop
-from cirron_otel.receiver import grpc_front
-from cirron_otel.receiver.grpc_front import Front
-from cirron_otel.receiver.refusals import ignore
+from cirron_otel.collector.receiver.grpc import front as grpc_front
+from cirron_otel.collector.receiver.grpc.front import Front
+from cirron_otel.collector.receiver.refusals import ignore
+from cirron_otel.collector.service.event_loop import new_event_loop
 
 from .http2_frames import PREFACE
 

@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 import zstandard
 
-from cirron_otel.receiver.http2_headers import ENCODING
+from cirron_otel.collector.receiver.grpc.http2_headers import ENCODING
 
 from ..exporter.servers import traces
 from .grpc_clients import NO_LIMITS, TRACES, Refusal

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.receiver.grpc import socket as grpc_socket
+from cirron_otel.collector.receiver.grpc.socket import PrivateSocket
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver import grpc_socket
-from cirron_otel.receiver.grpc_socket import PrivateSocket
 from tests.exporter.servers import traces
 
 from .fake_intake import FakeIntake

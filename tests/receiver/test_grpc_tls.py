@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from cirron_otel.collector.receiver.grpc.certificates import GrpcTls
+from cirron_otel.collector.receiver.grpc.server import GrpcReceiver
 from cirron_otel.errors import UsageError
-from cirron_otel.receiver.grpc_server import GrpcReceiver
-from cirron_otel.receiver.grpc_tls import GrpcTls
 
 from ..exporter.servers import Certificates, make_certificates, traces
 from .fake_intake import FakeIntake

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cirron_otel.receiver.grpc_turns import CallTurns
+from cirron_otel.collector.receiver.grpc.turns import CallTurns
 
 from .grpc_clients import until
 

@@ -8,8 +8,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.headers import LONGEST_VALUE, NEVER_KEPT
+from cirron_otel.collector.receiver.auth import Tokens
+from cirron_otel.collector.receiver.headers import LONGEST_VALUE, NEVER_KEPT
 
 from .fake_intake import FakeIntake
 from .grpc_clients import Server, against_server

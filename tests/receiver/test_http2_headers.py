@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cirron_otel.collector.receiver.grpc.http2_headers import EncodingRenamer, renamed
 from cirron_otel.errors import InputError
-from cirron_otel.receiver.http2_headers import EncodingRenamer, renamed
 
 from .http2_frames import (
     HUFFMAN,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cirron_otel.collector.receiver.auth import Tokens
+from cirron_otel.collector.receiver.tls import reload_certificate, server_context
 from cirron_otel.errors import UsageError
-from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.tls import reload_certificate, server_context
 from tests.exporter.servers import Certificates, make_certificates
 
 from .http_serving import serving, traces

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.receiver.consumer import Reason, RefusalError
+from cirron_otel.collector.receiver.http import blobs as http_blobs
+from cirron_otel.collector.receiver.http import parts
+from cirron_otel.collector.receiver.http.bodies import HttpLimits
+from cirron_otel.collector.receiver.http.server import HttpReceiver
 from cirron_otel.errors import UsageError
-from cirron_otel.receiver import http_blobs, http_parts
-from cirron_otel.receiver.export import Reason, RefusalError
-from cirron_otel.receiver.http_bodies import HttpLimits
-from cirron_otel.receiver.http_server import HttpReceiver
 
 from .fake_intake import FakeIntake
 from .http_serving import Blobs, Said, Served, serving, statuses, until
@@ -134,8 +135,8 @@ def test_parts_outlive_the_server(blobs: Blobs, tmp_path: Path) -> None:
 LISTED = """
 import sys
 from pathlib import Path
-from cirron_otel.receiver import http_parts
-from cirron_otel.receiver.upload_room import UploadRoom
+from cirron_otel.collector.receiver import http_parts
+from cirron_otel.collector.receiver.upload_room import UploadRoom
 
 root, count, listed = Path(sys.argv[1]), 200, []
 (root / "span").mkdir()
@@ -175,7 +176,7 @@ def test_what_waited_for_a_day_goes_while_the_server_runs(
 ) -> None:
     """By a clock that is never set: files that look old by the wall clock stay."""
     passed_s = [5.0]
-    monkeypatch.setattr(http_parts, "_now_s", lambda: passed_s[0])
+    monkeypatch.setattr(parts, "_now_s", lambda: passed_s[0])
     monkeypatch.setattr(http_blobs, "_EXPIRE_S", 0.01)
     staging = tmp_path / "parts"
     with serving(blobs=blobs, staging=staging) as server:
@@ -201,7 +202,7 @@ class TestRoom:
         self, blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[Served]:
         self.passed_s = 5.0
-        monkeypatch.setattr(http_parts, "_now_s", lambda: self.passed_s)
+        monkeypatch.setattr(parts, "_now_s", lambda: self.passed_s)
         with self.serving(blobs, tmp_path) as served:
             yield served
 

@@ -28,20 +28,20 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.config import Compression as OurCompression
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.errors import MisconfiguredError, RefusedError, UnreachableError
-from cirron_otel.exporter.otlp import Pusher
-from cirron_otel.exporter.pace import Backoff
-from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.export import (
+from cirron_otel.collector.receiver.auth import Tokens
+from cirron_otel.collector.receiver.consumer import (
     BodyEncoding,
     ConsumeResult,
     Reason,
     ReceivedSignal,
     RefusalError,
 )
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import MisconfiguredError, RefusedError, UnreachableError
+from cirron_otel.core.delivery.retry_policy import Backoff
+from cirron_otel.core.targets.otlp.config import Compression as OurCompression
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.pusher import Pusher
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.exporter.deliveries import KEY, Process, batch_of, cirron_target

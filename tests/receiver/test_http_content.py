@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.receiver.export import ReceivedSignal
-from cirron_otel.receiver.http_content import json_signal
+from cirron_otel.collector.receiver.consumer import ReceivedSignal
+from cirron_otel.collector.receiver.http.content import json_signal
 
 from .http_serving import BATCH, JSON, Served, serving
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.http_cors import Cors
+from cirron_otel.collector.receiver.auth import Tokens
+from cirron_otel.collector.receiver.http.cors import Cors
 
 from .http_serving import PROTOBUF, Said, Served, serving, traces
 

@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.receiver.http_bodies import HttpLimits
+from cirron_otel.collector.receiver.http.bodies import HttpLimits
 
 from .fake_intake import FakeIntake
 from .http_serving import PROTOBUF, Served, read_all, serving, statuses, traces, until
@@ -301,8 +301,8 @@ def test_a_connection_is_kept_behind_an_error(server: Served) -> None:
 
 BOMBER = """
 import asyncio, json, resource, sys
-from cirron_otel.collector.event_loop import new_event_loop
-from cirron_otel.receiver.http_server import HttpReceiver
+from cirron_otel.collector.service.event_loop import new_event_loop
+from cirron_otel.collector.receiver.http.server import HttpReceiver
 from tests.receiver.fake_intake import FakeIntake
 
 def peak():

@@ -15,15 +15,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from cirron_otel.receiver.auth import Tokens
-from cirron_otel.receiver.export import (
+from cirron_otel.collector.receiver.auth import Tokens
+from cirron_otel.collector.receiver.consumer import (
     BodyEncoding,
     ConsumeResult,
     Reason,
     ReceivedSignal,
     RefusalError,
 )
-from cirron_otel.receiver.http_server import OperationEndpoints
+from cirron_otel.collector.receiver.http.server import OperationEndpoints
 
 from .fake_intake import FakeIntake
 from .http_serving import BATCH, JSON, PROTOBUF, Blobs, Served, said, serving, traces

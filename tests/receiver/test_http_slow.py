@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from cirron_otel.receiver.http_bodies import HttpLimits
+from cirron_otel.collector.receiver.http.bodies import HttpLimits
 
 from .fake_intake import FakeIntake
 from .http_serving import Served, read_all, serving, statuses, traces, until

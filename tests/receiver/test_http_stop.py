@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from cirron_otel.collector.receiver.http.server import HttpReceiver
 from cirron_otel.errors import UsageError
-from cirron_otel.receiver.http_server import HttpReceiver
 
 from .fake_intake import FakeIntake
 from .http_serving import read_all, serving, statuses, until

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.errors import TargetError, UsageError
-from cirron_otel.receiver.journal import IntakeJournal, JournalBusyError, JournalFullError
-from cirron_otel.receiver.journal_files import (
+from cirron_otel.collector.receiver.journal.files import (
     HEADER_BYTES,
     Frame,
     Position,
@@ -24,9 +22,15 @@ from cirron_otel.receiver.journal_files import (
     segment_numbers,
     segment_path,
 )
-from cirron_otel.receiver.journal_place import ConsumerPosition, write_place
-from cirron_otel.receiver.journal_reader import JournalReader, frames
-from cirron_otel.spool.direct import BLOCK
+from cirron_otel.collector.receiver.journal.position import ConsumerPosition, write_place
+from cirron_otel.collector.receiver.journal.reader import JournalReader, frames
+from cirron_otel.collector.receiver.journal.writer import (
+    IntakeJournal,
+    JournalBusyError,
+    JournalFullError,
+)
+from cirron_otel.core.spool.direct import BLOCK
+from cirron_otel.errors import TargetError, UsageError
 
 from .journalled import head, put, read
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.receiver.journal.files import Position, segment_numbers
+from cirron_otel.collector.receiver.journal.reader import frames
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_files import Position, segment_numbers
-from cirron_otel.receiver.journal_reader import frames
 
 from .journalled import process
 

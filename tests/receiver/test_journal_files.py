@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.errors import InputError, TargetError, UsageError
-from cirron_otel.receiver.journal_files import (
+from cirron_otel.collector.receiver.journal.files import (
     HEADER_BYTES,
     MAX_HEAD_BYTES,
     Damage,
@@ -25,14 +24,15 @@ from cirron_otel.receiver.journal_files import (
     segment_path,
     trim,
 )
-from cirron_otel.receiver.journal_place import (
+from cirron_otel.collector.receiver.journal.position import (
     ConsumerPosition,
     reached_segment,
     read_place,
     write_place,
 )
-from cirron_otel.receiver.journal_reader import JournalReader
-from cirron_otel.spool.direct import BLOCK
+from cirron_otel.collector.receiver.journal.reader import JournalReader
+from cirron_otel.core.spool.direct import BLOCK
+from cirron_otel.errors import InputError, TargetError, UsageError
 
 from .journalled import head, put, read, segment
 

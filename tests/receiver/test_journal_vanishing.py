@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.receiver.journal.files import segment_path
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal, JournalFullError
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver.journal import IntakeJournal, JournalFullError
-from cirron_otel.receiver.journal_files import segment_path
 
 from .journalled import read
 from .test_journal import append

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector.event_loop import new_event_loop
-from cirron_otel.receiver import grpc_front, listening
-from cirron_otel.receiver.grpc_server import GrpcReceiver
-from cirron_otel.receiver.grpc_tls import GrpcTls
-from cirron_otel.receiver.http_bodies import HttpLimits
-from cirron_otel.receiver.http_server import HttpReceiver
-from cirron_otel.receiver.refusals import Refused
-from cirron_otel.receiver.tls import server_context
+from cirron_otel.collector.receiver import listening
+from cirron_otel.collector.receiver.grpc import front
+from cirron_otel.collector.receiver.grpc.certificates import GrpcTls
+from cirron_otel.collector.receiver.grpc.server import GrpcReceiver
+from cirron_otel.collector.receiver.http.bodies import HttpLimits
+from cirron_otel.collector.receiver.http.server import HttpReceiver
+from cirron_otel.collector.receiver.refusals import Refused
+from cirron_otel.collector.receiver.tls import server_context
+from cirron_otel.collector.service.event_loop import new_event_loop
 from tests.exporter.servers import Certificates, make_certificates
 
 from .fake_intake import FakeIntake
@@ -69,7 +70,7 @@ def against(
             await check()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpc_front, "_HANDSHAKE_S", handshake_s)
+        patch.setattr(front, "_HANDSHAKE_S", handshake_s)
         with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(run())
     return seen

@@ -18,8 +18,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
-from cirron_otel.receiver.export import ReceivedSignal
-from cirron_otel.receiver.measure import (
+from cirron_otel.collector.receiver.consumer import ReceivedSignal
+from cirron_otel.collector.receiver.measure import (
     MalformedError,
     Measure,
     RequestContent,
@@ -86,7 +86,7 @@ def test_what_stands_on_the_wire(signal: ReceivedSignal, seed: int) -> None:
 @given(seeds, st.integers(1, 60))
 def test_what_is_cut_first_counts_the_same(signal: ReceivedSignal, seed: int, whole: int) -> None:
     body = Maker(Random(seed), groups=False).message(DATA[signal].DESCRIPTOR)
-    with patch("cirron_otel.receiver.measure._WHOLE", whole):
+    with patch("cirron_otel.collector.receiver.measure._WHOLE", whole):
         cut = measure(body, signal)
     assert cut == measure(body, signal)
 
@@ -160,7 +160,7 @@ def test_groups_are_unknown_fields_of_a_small_request_only() -> None:
     group = b"\x7b\x7c" + IN_SPAN(b"")
     assert measure(group).spans == 1
     with (
-        patch("cirron_otel.receiver.measure._WHOLE", 4),
+        patch("cirron_otel.collector.receiver.measure._WHOLE", 4),
         pytest.raises(MalformedError, match=r"a group \(field 15\)"),
     ):
         measure(group)

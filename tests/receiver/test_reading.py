@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.receiver import measure_json, reading
-from cirron_otel.receiver.export import (
+from cirron_otel.collector.receiver import measure_json, reading
+from cirron_otel.collector.receiver.consumer import (
     BodyEncoding,
     Reason,
     ReceivedRequest,
     ReceivedSignal,
     RefusalError,
 )
-from cirron_otel.receiver.intake import Intake, IntakeLimits, SignalPolicy
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_reader import frames
-from cirron_otel.spool import check
+from cirron_otel.collector.receiver.intake import Intake, IntakeLimits, SignalPolicy
+from cirron_otel.collector.receiver.journal.reader import frames
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
+from cirron_otel.core.records import check
 
 from .http_serving import BATCH
 

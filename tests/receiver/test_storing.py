@@ -13,20 +13,20 @@ import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import Encoding as Form
-from cirron_otel.otlp.formats import Format
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_files import Head, intake_directory
-from cirron_otel.receiver.journal_place import ConsumerPosition, write_place
-from cirron_otel.receiver.journal_reader import frames
-from cirron_otel.receiver.seen import Seen
-from cirron_otel.receiver.translation import Translation
-from cirron_otel.receiver.whose import FILE_NAME, TenantStore
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.translator.translate import to_otlp
+from cirron_otel.collector.receiver.consumer import BodyEncoding, ReceivedSignal
+from cirron_otel.collector.receiver.journal.files import Head, intake_directory
+from cirron_otel.collector.receiver.journal.position import ConsumerPosition, write_place
+from cirron_otel.collector.receiver.journal.reader import frames
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
+from cirron_otel.collector.receiver.seen import Seen
+from cirron_otel.collector.receiver.tenancy import FILE_NAME, TenantStore
+from cirron_otel.collector.receiver.translation import Translation
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import Encoding as Form
+from cirron_otel.core.otlp.formats import Format
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.translator.translate import to_otlp
+from cirron_otel.tools.convert.convert import Request, convert
 from tests.integration.spools import recorded
 from tests.translator.test_lossless import PLAN, split
 from tests.translator.test_namesakes import PAIRS, data_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.receiver.export import ReceivedSignal
+from cirron_otel.collector.receiver.consumer import ReceivedSignal
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.semconv import BATCH_FILE
-from cirron_otel.translator.encode import encode_batch
-from cirron_otel.translator.placement import Plan
 from tests.pipeline.test_hostile_values import SESSION, batch_with
 
 from .test_storing import journal, stored, translate

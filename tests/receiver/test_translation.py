@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
+from cirron_otel.collector.receiver.consumer import BodyEncoding, ReceivedSignal
+from cirron_otel.collector.receiver.journal.files import Head, intake_directory
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
+from cirron_otel.collector.receiver.seen import Seen
+from cirron_otel.collector.receiver.tenancy import TenantStore
+from cirron_otel.collector.receiver.translation import Translation
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import TargetError
-from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_files import Head, intake_directory
-from cirron_otel.receiver.seen import Seen
-from cirron_otel.receiver.translation import Translation
-from cirron_otel.receiver.whose import TenantStore
-from cirron_otel.spool.writer import SpoolWriter
 
 
 def request(name: str) -> bytes:

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from cirron_otel.receiver import state_file
-from cirron_otel.receiver.damaged_copies import remove_damaged
-from cirron_otel.receiver.export import BodyEncoding, ReceivedSignal
-from cirron_otel.receiver.journal import IntakeJournal
-from cirron_otel.receiver.journal_files import (
+from cirron_otel.collector.receiver import state_file
+from cirron_otel.collector.receiver.consumer import BodyEncoding, ReceivedSignal
+from cirron_otel.collector.receiver.damaged_copies import remove_damaged
+from cirron_otel.collector.receiver.journal.files import (
     Head,
     Position,
     aside_bytes,
@@ -26,15 +25,16 @@ from cirron_otel.receiver.journal_files import (
     segment_numbers,
     segment_path,
 )
-from cirron_otel.receiver.seen import Seen
-from cirron_otel.receiver.translation import Translation
-from cirron_otel.receiver.whose import TenantStore
-from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal
+from cirron_otel.collector.receiver.seen import Seen
+from cirron_otel.collector.receiver.tenancy import TenantStore
+from cirron_otel.collector.receiver.translation import Translation
+from cirron_otel.core.spool.writer import SpoolWriter
 
 DYING = """
 import os, sys
 from pathlib import Path
-from cirron_otel.receiver import seen, storing
+from cirron_otel.collector.receiver import seen, storing
 from tests.receiver.test_translation_faults import opened
 where = {"before the spool": (storing.Storing, "store"), "behind the spool": (seen.Seen, "add")}
 setattr(*where[sys.argv[2]], lambda *_: os._exit(9))

@@ -8,7 +8,7 @@ from random import Random
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from cirron_otel.otlp.wire import FIXED32, FIXED64, LEN, VARINT, encode_varint, fields
+from cirron_otel.core.otlp.wire import FIXED32, FIXED64, LEN, VARINT, encode_varint, fields
 
 from ..otlp.generated import UNKNOWN_FIELDS
 

@@ -3,7 +3,7 @@
     python -m tests.recorder.demo
 
 trains a part of the demo's program with the hooks on, and puts its spool in the place of
-`cirron_otel/cli/recording/spool`. The documents show what is in it: afterwards
+`cirron_otel/tools/cli/recording/spool`. The documents show what is in it: afterwards
 `pytest tests/cli/test_docs.py` says which outputs in README.md and docs/cli.md are other ones now.
 """
 
@@ -13,8 +13,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from cirron_otel.cli.demo import RECORDING
-from cirron_otel.cli.training import train
+from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.cli.training import train
 
 IMAGES = 480
 """Six batches an epoch to train with, two to evaluate."""

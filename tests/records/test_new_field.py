@@ -13,8 +13,8 @@ import pytest
 
 import cirron_otel
 from cirron_otel import semconv
-from cirron_otel.records import columns, schema
-from cirron_otel.storage import migrate
+from cirron_otel.core.records import columns, schema
+from cirron_otel.core.targets.sql import migrate
 from tests.spool.made import encoded, made, span
 
 PACKAGE = Path(str(cirron_otel.__file__)).parent
@@ -36,11 +36,11 @@ CHANGES = {
 MIGRATION = 'ALTER TABLE "TraceSpan" ADD COLUMN "probes" BIGINT;\n'
 STORE = """
 import sys
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.sdk.rows import SpanRow, encode
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.storage import Storage
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.sdk.flush.rows import SpanRow, encode
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.sql.storage import Storage
 
 with Storage.open(f"sqlite:///{sys.argv[2]}/traces.db") as storage:
     for batch in SpoolReader(sys.argv[1]):

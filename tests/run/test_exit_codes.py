@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.cli.main import run as cli
+from cirron_otel.tools.cli.main import run as cli
 from tests.cli.html_page import Page
 from tests.run.running import run
 from tests.sdk.processes import environment

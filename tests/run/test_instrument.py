@@ -76,7 +76,7 @@ def test_without_a_place_for_a_spool_no_hook_stays(tmp_path: Path) -> None:
 import sys
 before = list(sys.meta_path)
 import cirron_otel as ci
-from cirron_otel.profiler.instrumentor import CirronInstrumentor
+from cirron_otel.sdk.session.instrumentor import CirronInstrumentor
 CirronInstrumentor().instrument()
 assert sys.meta_path != before
 for _ in range(3):
@@ -121,7 +121,7 @@ def test_what_is_not_sampled_is_spooled(tmp_path: Path) -> None:
 def test_the_instrumentor_by_hand(tmp_path: Path) -> None:
     program = """
 import sys
-from cirron_otel.profiler.instrumentor import CirronInstrumentor
+from cirron_otel.sdk.session.instrumentor import CirronInstrumentor
 import cirron_otel as ci
 before = list(sys.meta_path)
 instrumentor = CirronInstrumentor()

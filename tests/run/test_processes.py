@@ -80,7 +80,7 @@ if __name__ == "__main__":
         process.start(); process.join()
         assert process.exitcode == 0
     subprocess.run([sys.executable, "-m", "pip", "--version"], stdout=2, check=True)
-    import cirron_otel.profiler
+    import cirron_otel.sdk.session.api
 """
     done = run(tmp_path, "--", PYTHON, str(write(tmp_path, "many.py", program)))
     assert (done.returncode, done.stdout) == (0, "child\n" * 3), done.stderr
@@ -242,7 +242,7 @@ def test_python_itself_starts_no_slower_than_its_standard_library(tmp_path: Path
         )  # fmt: skip
         return set(done.stdout.split())
 
-    from cirron_otel.profiler.job import BOOTSTRAP
+    from cirron_otel.sdk.session.job import BOOTSTRAP
 
     more = modules(PYTHONPATH=str(BOOTSTRAP)) - modules()
     assert more <= {

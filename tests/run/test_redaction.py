@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.sdk.redaction import redacted
+from cirron_otel.sdk.session.redaction import redacted
 from tests.run.running import job_of, run, spool_of
 
 SECRET = "s3cr3t-value"

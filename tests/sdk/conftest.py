@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.sdk import buffers
-from cirron_otel.sdk.collector import FlushBuilder, FlushResult, SessionOrigin
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.foreign import ForeignSpans
-from cirron_otel.sdk.joining import Joined
-from cirron_otel.sdk.rows import MarkRow, SpanRow
-from cirron_otel.sdk.scope import NO_SESSION, Scope
-from cirron_otel.sdk.session import Entered, clear_scopes, open_session
-from cirron_otel.sdk.state import state
-from cirron_otel.sdk.traces import Segments
+from cirron_otel.sdk.flush.flush_builder import FlushBuilder, FlushResult, SessionOrigin
+from cirron_otel.sdk.flush.rows import MarkRow, SpanRow
+from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.session.joining import Joined
+from cirron_otel.sdk.session.session import Entered, clear_scopes, open_session
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
+from cirron_otel.sdk.tracing.scope import NO_SESSION, Scope
+from cirron_otel.sdk.tracing.state import state
+from cirron_otel.sdk.tracing.traces import Segments
 
 _FOREVER = 1 << 62
 

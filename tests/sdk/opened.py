@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import cirron_otel as ci
-from cirron_otel.sdk import buffers
-from cirron_otel.sdk.scope import NO_SESSION
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.scope import NO_SESSION
+from cirron_otel.sdk.tracing.state import state
 from tests.sdk.spool_trees import Spool, read_spool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cirron_otel.sdk import buffers as buf
+from cirron_otel.sdk.tracing import buffers as buf
 
 
 def test_a_thread_that_is_let_draw_again_while_it_draws_gets_an_id(

@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 import cirron_otel as ci
-from cirron_otel.config.options import Config
+from cirron_otel.core.config.options import Config
 from tests.sdk.opened import in_threads, opened, recorded
 from tests.sdk.spool_trees import read_spool
 

@@ -125,7 +125,7 @@ assert ci.shutdown()
             assert left
             assert not server.accepted
             server.faults = []
-            program = "import sys; from cirron_otel.cli import main; main(sys.argv[1:])"
+            program = "import sys; from cirron_otel.tools.cli import main; main(sys.argv[1:])"
             flush = [sys.executable, "-c", program, "spool", "flush", str(tmp_path)]
             subprocess.run(flush, check=True, timeout=60, capture_output=True)
         assert set(server.accepted) == left

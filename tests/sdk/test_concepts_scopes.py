@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import drops
+from cirron_otel.sdk.tracing.scope import drops
 from tests.sdk.opened import in_threads, opened, recorded
 from tests.sdk.spool_trees import Node, read_spool
 

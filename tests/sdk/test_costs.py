@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.sdk import costs
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.tracing import costs
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.state import state
 from tests.sdk.conftest import OpenSession
 
 needs_proc = pytest.mark.skipif(not Path(costs.STATM).exists(), reason="no /proc here")

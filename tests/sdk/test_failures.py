@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.cli.main import run as cli
-from cirron_otel.spool.paths import find_spool
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.recovery import recover
-from cirron_otel.spool.run_report import RunReport, report_run, run_index
-from cirron_otel.spool.summary import summarise
-from cirron_otel.spool.tree import TreeNode, build_trees
+from cirron_otel.core.analysis.run_report import RunReport, report_run, run_index
+from cirron_otel.core.analysis.summary import summarise
+from cirron_otel.core.analysis.tree import TreeNode, build_trees
+from cirron_otel.core.spool.paths import find_spool
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.recovery import recover
+from cirron_otel.tools.cli.main import run as cli
 from tests.cli.html_page import Page
 
 from .processes import start

@@ -50,16 +50,28 @@ def test_what_went_wrong_is_counted_or_logged(reports: list[dict[str, Any]]) -> 
 def test_the_faults_struck_where_it_matters(reports: list[dict[str, Any]]) -> None:
     struck = {report["fault"] for report in reports if report["hits"]}
     for step in (
-        "sdk.collector:Collector.collect", "sdk.sealer:Sealer.seal",
-        "spool.writer:SpoolWriter.write", "exporter.delivery:Delivery.notify",
-        "spool.journal:Journal.write", "spool.owner:Owner.acquire", "sdk.starting:start_runtime",
-        "sdk.buffers:Buffers.next_id", "sdk.foreign:ForeignSpans.start", "sdk.session:sampling",
-        "sdk.span_processor:Observers.start", "sdk.span_processor:Observers.end",
-        "sdk.scope:Scope._place", "sdk.traces:Segments.choose", "sdk.exits:Exits.install",
-        "sdk.pipeline:Pipeline._run", "exporter.otlp_target:OtlpTarget.send",
-        "exporter.cirron_http:CirronTarget.send", "exporter.delivery:Delivery._turn",
-        "sdk.joining:join", "sdk.health:health_of",
-    ):  # fmt: skip
+        "sdk.flush.flush_builder:Collector.collect",
+        "sdk.flush.sealer:Sealer.seal",
+        "core.spool.writer:SpoolWriter.write",
+        "core.delivery.delivery:Delivery.notify",
+        "core.spool.journal:Journal.write",
+        "core.spool.owner:Owner.acquire",
+        "sdk.session.starting:start_runtime",
+        "sdk.tracing.buffers:Buffers.next_id",
+        "sdk.tracing.foreign_spans:ForeignSpans.start",
+        "sdk.session.session:sampling",
+        "sdk.tracing.span_processor:Observers.start",
+        "sdk.tracing.span_processor:Observers.end",
+        "sdk.tracing.scope:Scope._place",
+        "sdk.tracing.traces:Segments.choose",
+        "sdk.session.exits:Exits.install",
+        "sdk.flush.pipeline:Pipeline._run",
+        "core.targets.otlp.target:OtlpTarget.send",
+        "core.targets.cirron.batches:CirronTarget.send",
+        "core.delivery.delivery:Delivery._turn",
+        "sdk.session.joining:join",
+        "sdk.session.health:health_of",
+    ):
         assert f"cirron_otel.{step}" in struck, step
     assert {"every now", "every urandom"} <= struck
     assert len(struck) > 200

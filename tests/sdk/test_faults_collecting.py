@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from cirron_otel.sdk import assembly, buffers
-from cirron_otel.sdk.collector import MOST_ATTEMPTS, FlushBuilder
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.span_processor import ForeignSpanProcessor
+from cirron_otel.sdk.flush import assembly
+from cirron_otel.sdk.flush.flush_builder import MOST_ATTEMPTS, FlushBuilder
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
 
 from .conftest import OpenSession
 

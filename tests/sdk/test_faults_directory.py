@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.spool.recovery import Recovered
+from cirron_otel.core.spool.recovery import Recovered
 
 from .processes import Agent, until
 from .whole import batch_files, recovered, whole

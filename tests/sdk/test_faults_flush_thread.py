@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.sdk import pipeline
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.pipeline import Pipeline
+from cirron_otel.sdk.flush import pipeline
+from cirron_otel.sdk.flush.pipeline import Pipeline
+from cirron_otel.sdk.session.errors import errors
 
 from .backend import Backend
 from .processes import Agent, until

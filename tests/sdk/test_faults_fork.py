@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.spool.owner import owners
-from cirron_otel.spool.paths import target_spool
+from cirron_otel.core.spool.owner import owners
+from cirron_otel.core.spool.paths import target_spool
 
 from .backend import WAYS, Backend, Environment
 from .processes import Agent, run, start, until

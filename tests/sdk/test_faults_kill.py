@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.spool.validate import validate_batch
+from cirron_otel.core.records.validate import validate_batch
 
 from .processes import run, start
 from .whole import Whole, batch_files, recovered, whole

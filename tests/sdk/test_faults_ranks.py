@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from cirron_otel.spool.owner import dead_owners, owners
-from cirron_otel.spool.paths import target_spool
+from cirron_otel.core.spool.owner import dead_owners, owners
+from cirron_otel.core.spool.paths import target_spool
 
 from .processes import Agent, until
 from .whole import recovered, whole

@@ -18,14 +18,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace.status import Status
 
 import cirron_otel as ci
-from cirron_otel.config.options import OPTIONS
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.config.options import OPTIONS
+from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
-from cirron_otel.profiler import Cirron, CirronSpanProcessor, Profiler
-from cirron_otel.sdk import buffers
-from cirron_otel.sdk.scope import NO_SESSION, Scope
-from cirron_otel.sdk.state import state
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.verify import verify_spool
+from cirron_otel.sdk.session.api import Cirron, CirronSpanProcessor, Profiler
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.scope import NO_SESSION, Scope
+from cirron_otel.sdk.tracing.state import state
 
 from . import hostile
 from .hostile import HostileError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.sdk.identity import Identity
+from cirron_otel.sdk.session.identity import Identity
 
 SLURM_TASK = {
     "SLURM_JOB_ID": "4711",

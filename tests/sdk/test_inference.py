@@ -17,13 +17,13 @@ from opentelemetry import propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import get_current_span
 
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.inference import inference
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.rows import MarkRow, SpanRow
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.span_processor import ForeignSpanProcessor
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.flush.rows import MarkRow, SpanRow
+from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.tracing.inference import inference
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
+from cirron_otel.sdk.tracing.state import state
 from tests.sdk.conftest import OpenSession
 
 STREAMED = ["time_to_first_token_ms", "request_duration_ms", "output_tokens", "tokens_per_second"]

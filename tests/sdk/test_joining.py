@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import NO_SESSION
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.tracing.scope import NO_SESSION
+from cirron_otel.sdk.tracing.state import state
 
 from .reading import SESSION, Recorded, recorded
 

@@ -13,10 +13,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from cirron_otel.sdk import logs
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.session import logs
+from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.state import state
 from tests.sdk.conftest import OpenSession
 
 FORMAT = "%(message)s %(otelTraceID)s %(otelSpanID)s %(otelTraceSampled)s %(otelServiceName)s"

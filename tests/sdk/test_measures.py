@@ -16,12 +16,8 @@ from opentelemetry.sdk.metrics.view import (
 )
 
 from cirron_otel import semconv as sc
-from cirron_otel.instrumentation.torch.cuda import PEAK, RESERVED_PEAK
-from cirron_otel.sdk.coerce import Deferred
-from cirron_otel.sdk.durations import BOUNDS_NS, Durations, exponential
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.measures import (
+from cirron_otel.sdk.flush.duration_histogram import BOUNDS_NS, Durations, exponential
+from cirron_otel.sdk.flush.measures import (
     MEMORY,
     MOST_NAMES,
     Measures,
@@ -30,7 +26,11 @@ from cirron_otel.sdk.measures import (
     number,
     sampled,
 )
-from cirron_otel.sdk.scope import Scope
+from cirron_otel.sdk.instrumentation.torch.cuda import PEAK, RESERVED_PEAK
+from cirron_otel.sdk.session.errors import errors
+from cirron_otel.sdk.tracing.coerce import Deferred
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
 
 from .conftest import OpenSession
 

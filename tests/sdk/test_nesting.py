@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from opentelemetry.sdk.trace import TracerProvider
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import NO_SESSION
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.tracing.scope import NO_SESSION
+from cirron_otel.sdk.tracing.state import state
 
 from .nests import ASYNC, PROGRAMS, START, SYNC, Body, Run
 from .reading import SESSION, Recorded, recorded

@@ -18,9 +18,9 @@ from opentelemetry.trace.status import Status, StatusCode
 
 import cirron_otel as ci
 from cirron_otel import CirronSpanProcessor
-from cirron_otel.sdk.buffers import registry
-from cirron_otel.sdk.scope import MAX_DEPTH, NO_SESSION
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.tracing.buffers import registry
+from cirron_otel.sdk.tracing.scope import MAX_DEPTH, NO_SESSION
+from cirron_otel.sdk.tracing.state import state
 
 from .reading import recorded
 

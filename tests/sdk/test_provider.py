@@ -9,7 +9,7 @@ import sys
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision
 
-from cirron_otel.sdk.provider import RecordAll, make_provider
+from cirron_otel.sdk.session.provider import RecordAll, make_provider
 from tests.cli.conftest import environment
 
 

@@ -13,14 +13,14 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from cirron_otel.errors import UsageError
-from cirron_otel.sdk.batch_text import Text, batch_text
-from cirron_otel.sdk.loops import batches, epochs
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.readback import MARKS_PER_SPAN, MAX_LEVELS, Recent
-from cirron_otel.sdk.rows import SpanRow
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.span_processor import ForeignSpanProcessor
-from cirron_otel.sdk.tree_text import duration
+from cirron_otel.sdk.flush.batch_text import Text, batch_text
+from cirron_otel.sdk.flush.rows import SpanRow
+from cirron_otel.sdk.session.readback import MARKS_PER_SPAN, MAX_LEVELS, Recent
+from cirron_otel.sdk.session.tree_text import duration
+from cirron_otel.sdk.tracing.loops import batches, epochs
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
 from tests.sdk.conftest import OpenSession
 
 Open = Callable[..., OpenSession]

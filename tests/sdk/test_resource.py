@@ -8,9 +8,9 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 
 from cirron_otel import exactjson
-from cirron_otel.config import Config
-from cirron_otel.sdk.identity import Identity
-from cirron_otel.sdk.resource import batch_attributes, resource_of
+from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.session.identity import Identity
+from cirron_otel.sdk.session.resource import batch_attributes, resource_of
 
 SESSION = "0123456789abcdef" * 2
 

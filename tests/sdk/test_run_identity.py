@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.config import Config
-from cirron_otel.sdk.identity import Identity
-from cirron_otel.sdk.run_identity import command_name, command_run, run_identity
+from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.session.identity import Identity
+from cirron_otel.sdk.session.run_identity import command_name, command_run, run_identity
 
 from .processes import environment
 from .spool_trees import read_spool
@@ -132,9 +132,9 @@ assert [rank.wait() for rank in ranks] == [0, 0]
 """
 RANK = """
 import os
-from cirron_otel.config import Config
-from cirron_otel.sdk.identity import Identity
-from cirron_otel.sdk.run_identity import run_identity
+from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.session.identity import Identity
+from cirron_otel.sdk.session.run_identity import run_identity
 identity = Identity.from_environment(os.environ)
 ids = [run_identity(Config(), os.environ, identity).id for _ in range(2)]
 os.write(1, (" ".join(ids) + os.linesep).encode())
@@ -196,12 +196,15 @@ def test_the_name_of_a_command(command: list[str], name: str) -> None:
         (["-m", "pkg"], "pkg"),
         (["-m", "pkg.inner"], "pkg.inner"),
         (["pkg"], "pkg"),
-        (["-c", "import cirron_otel.sdk.run_identity as r; print(r.script_name())"], "python"),
+        (
+            ["-c", "import cirron_otel.sdk.session.run_identity as r; print(r.script_name())"],
+            "python",
+        ),
         (["ipykernel_launcher.py"], "lesson"),
     ],
 )
 def test_the_name_of_a_script(tmp_path: Path, words: list[str], name: str) -> None:
-    text = "import cirron_otel.sdk.run_identity as r; print(r.script_name())"
+    text = "import cirron_otel.sdk.session.run_identity as r; print(r.script_name())"
     for path in ("pkg/__init__.py", "pkg/__main__.py", "pkg/inner.py", "ipykernel_launcher.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("" if "init" in path else text)

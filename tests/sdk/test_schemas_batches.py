@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import cirron_otel as ci
-from cirron_otel.spool.paths import parse_name
-from cirron_otel.spool.validate import validate_batch
+from cirron_otel.core.records.validate import validate_batch
+from cirron_otel.core.spool.paths import parse_name
 from tests.exporter.cirron_server import CirronServer, Fault
 from tests.sdk.opened import opened, recorded
 from tests.sdk.spool_trees import OVERHEAD, Spool, read_spool

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 import cirron_otel as ci
 from cirron_otel import exactjson
-from cirron_otel.sdk import taking
-from cirron_otel.sdk.batch_text import Text, batch_text
-from cirron_otel.sdk.errors import errors
-from cirron_otel.sdk.plain import plain
-from cirron_otel.spool.canonical import batch_bytes
-from cirron_otel.spool.check import check_batch
+from cirron_otel.core.records.canonical import batch_bytes
+from cirron_otel.core.records.check import check_batch
+from cirron_otel.sdk.flush import drain
+from cirron_otel.sdk.flush.batch_text import Text, batch_text
+from cirron_otel.sdk.flush.json_attributes import plain
+from cirron_otel.sdk.session.errors import errors
 from tests.sdk.conftest import OpenSession
 
 
@@ -160,7 +160,7 @@ _json = st.recursive(
 def test_whatever_attributes_hold_the_batch_can_be_written(
     attributes: dict[str, Any], name: str
 ) -> None:
-    from cirron_otel.sdk.rows import SpanRow
+    from cirron_otel.sdk.flush.rows import SpanRow
 
     row = SpanRow(
         "0" * 32, name, None, None, 1, 2, None, None, None, 1, 1, 0, plain(attributes), []
@@ -177,8 +177,8 @@ def test_whatever_attributes_hold_the_batch_can_be_written(
 
 
 def test_the_model_and_the_rows_have_the_same_fields() -> None:
-    from cirron_otel.records.schema import Mark, Span
-    from cirron_otel.sdk.rows import MarkRow, SpanRow
+    from cirron_otel.core.records.schema import Mark, Span
+    from cirron_otel.sdk.flush.rows import MarkRow, SpanRow
 
     assert SpanRow.__struct_fields__ == Span.__struct_fields__
     assert MarkRow.__struct_fields__ == Mark.__struct_fields__[:-1]
@@ -202,8 +202,8 @@ def test_ten_thousand_marks_of_an_open_scope_are_all_named_at_its_end(
 def test_a_backlog_is_taken_in_portions_the_oldest_first(
     session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking, "PORTION", 10)
-    monkeypatch.setattr(taking, "_FEW", 2)
+    monkeypatch.setattr(drain, "PORTION", 10)
+    monkeypatch.setattr(drain, "_FEW", 2)
 
     def work(own: str) -> None:
         with ci.scope(own):
@@ -217,11 +217,11 @@ def test_a_backlog_is_taken_in_portions_the_oldest_first(
         thread.join()
     work("main")
     told = []
-    while taking.waiting() > 10:
-        before = taking.waiting()
+    while drain.waiting() > 10:
+        before = drain.waiting()
         found = session.collector.collect(is_portion=True)
         told.append([batch.rows() for batch in found.batches])
-        assert taking.waiting() < before
+        assert drain.waiting() < before
     assert len(told) > 3
     told.append([batch.rows() for batch in session.collect().batches])
     spans = [row for some in told for rows, _ in some for row in rows]

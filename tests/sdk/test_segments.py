@@ -10,10 +10,10 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 import cirron_otel as ci
+from cirron_otel.core.otlp.files import read_messages
+from cirron_otel.core.otlp.formats import format_of
 from cirron_otel.ids import segment_trace_id
-from cirron_otel.otlp.files import read_messages
-from cirron_otel.otlp.formats import format_of
-from cirron_otel.pipeline.convert import Request, convert
+from cirron_otel.tools.convert.convert import Request, convert
 from tests.sdk.conftest import OpenSession
 from tests.sdk.reading import Recorded, recorded
 

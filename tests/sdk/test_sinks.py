@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.sdk.collector import FlushResult
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.pipeline import Pipeline
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.sinks import MOST_WAITING, Lines, sinks_of
+from cirron_otel.sdk.flush.flush_builder import FlushResult
+from cirron_otel.sdk.flush.pipeline import Pipeline
+from cirron_otel.sdk.flush.sinks import MOST_WAITING, Lines, sinks_of
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
 from tests.sdk.conftest import OpenSession
 
 LENGTH = re.compile(r"— \d+(us|\.\dms|\.\d\ds)")

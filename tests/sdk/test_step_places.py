@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import cirron_otel as ci
-from cirron_otel.sdk.scope import NO_SESSION
-from cirron_otel.sdk.step_places import StepPlaces
+from cirron_otel.sdk.tracing.scope import NO_SESSION
+from cirron_otel.sdk.tracing.step_places import StepPlaces
 
 from .conftest import OpenSession
 from .spool_trees import read_spool

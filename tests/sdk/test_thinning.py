@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from cirron_otel.sdk import thinning
-from cirron_otel.sdk.foreign import ForeignSpans
-from cirron_otel.sdk.joining import inject
-from cirron_otel.sdk.loops import batches, epochs
-from cirron_otel.sdk.mark import mark
-from cirron_otel.sdk.scope import Scope
-from cirron_otel.sdk.span_processor import ForeignSpanProcessor
-from cirron_otel.sdk.thinning import DetailSampler, note_references
+from cirron_otel.sdk.session.joining import inject
+from cirron_otel.sdk.tracing import detail_sampling
+from cirron_otel.sdk.tracing.detail_sampling import DetailSampler, note_references
+from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
+from cirron_otel.sdk.tracing.loops import batches, epochs
+from cirron_otel.sdk.tracing.mark import mark
+from cirron_otel.sdk.tracing.scope import Scope
+from cirron_otel.sdk.tracing.span_processor import ForeignSpanProcessor
 from tests.sdk.conftest import OpenSession
 
 Open = Callable[..., OpenSession]
@@ -318,7 +318,7 @@ def test_a_dropped_step_does_not_hold_its_inside_for_ever(session_with: Open) ->
 def test_verdicts_are_forgotten_in_time(
     session_with: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinning, "_REMEMBERED", 3)
+    monkeypatch.setattr(detail_sampling, "_REMEMBERED", 3)
     thinner = DetailSampler(1000, NEVER_SLOW)
     here = session_with(thinner=thinner)
     for _ in batches(range(50)):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.recovery import Recovered, recover
-from cirron_otel.spool.verify import verify_spool
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.recovery import Recovered, recover
 
 OWN_MARK = "cirron.overhead_ns"
 SESSION = "cirron.session"

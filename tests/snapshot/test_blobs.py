@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from cirron_otel.core.spool import snapshot_files
 from cirron_otel.errors import TargetError
-from cirron_otel.snapshot import blobs, capture
+from cirron_otel.sdk.snapshots import capture
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -20,12 +21,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def written(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
-    size = blobs.write(path, {name: blobs.copied(each) for name, each in tensors.items()})
+    size = snapshot_files.write(
+        path, {name: snapshot_files.copied(each) for name, each in tensors.items()}
+    )
     assert path.stat().st_size == size
     return read(path)
 
 
-@pytest.mark.parametrize("dtype", list(blobs.DTYPES))
+@pytest.mark.parametrize("dtype", list(snapshot_files.DTYPES))
 def test_every_dtype_comes_back_bit_by_bit(dtype: str, tmp_path: Path) -> None:
     kind = getattr(torch, dtype)
     data = torch.arange(48, dtype=torch.uint8) % 2 if kind is torch.bool else torch.arange(48)
@@ -79,18 +82,18 @@ def test_where_it_cannot_be_written_nothing_is_left(tmp_path: Path) -> None:
     path.mkdir()
     (path / "held").touch()
     with pytest.raises(TargetError, match="cannot be written"):
-        blobs.write(path, {"w": torch.ones(2)})
+        snapshot_files.write(path, {"w": torch.ones(2)})
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     (tmp_path / "file").touch()
     with pytest.raises(TargetError, match="cannot be written"):
-        blobs.write(tmp_path / "file" / "w.safetensors", {"w": torch.ones(2)})
+        snapshot_files.write(tmp_path / "file" / "w.safetensors", {"w": torch.ones(2)})
 
 
 def test_what_the_format_has_no_word_for_is_not_stored() -> None:
-    assert not blobs.can_store("w", torch.zeros(1, dtype=torch.complex128))
-    assert not blobs.can_store("w", torch.zeros(2).to_sparse())
-    assert not blobs.can_store("__metadata__", torch.zeros(1))
-    assert blobs.can_store("w", torch.zeros(1))
+    assert not snapshot_files.can_store("w", torch.zeros(1, dtype=torch.complex128))
+    assert not snapshot_files.can_store("w", torch.zeros(2).to_sparse())
+    assert not snapshot_files.can_store("__metadata__", torch.zeros(1))
+    assert snapshot_files.can_store("w", torch.zeros(1))
 
 
 def test_copies_are_copies_and_as_many_as_fit() -> None:

@@ -14,9 +14,9 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cirron_otel.snapshot import batched, capture
-from cirron_otel.snapshot.statistics import BINS
-from cirron_otel.snapshot.tensors import Subject
+from cirron_otel.sdk.snapshots import batched, capture
+from cirron_otel.sdk.snapshots.statistics import BINS
+from cirron_otel.sdk.snapshots.tensors import Subject
 
 COLUMNS = len(batched.COLUMNS) + BINS
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cirron_otel.sdk import snapshots as sdk
-from cirron_otel.snapshot import batched, blobs, serial
+from cirron_otel.core.spool import snapshot_files
+from cirron_otel.sdk.snapshots import batched, serial
+from cirron_otel.sdk.snapshots import recorder as sdk
 from tests.sdk.processes import environment
 
 from .training import by_epoch
@@ -34,4 +35,4 @@ def test_the_limits_are_those_of_the_code() -> None:
     buffers = serial.PORTION * (8 + 8 + 1)
     assert f"{buffers >> 20} MB of buffers" in TEXT
     assert f"matrices of {batched.ON_DEVICE / 1e6:.0f} million doubles" in TEXT
-    assert "complex128" not in blobs.DTYPES
+    assert "complex128" not in snapshot_files.DTYPES

@@ -18,8 +18,8 @@ import torch
 from safetensors import safe_open
 
 import cirron_otel as ci
-from cirron_otel.sdk import assembly
-from cirron_otel.sdk import snapshots as sdk
+from cirron_otel.sdk.flush import assembly
+from cirron_otel.sdk.snapshots import recorder as sdk
 from tests.sdk.opened import opened
 from tests.sdk.processes import environment, until
 from tests.sdk.whole import recovered, whole

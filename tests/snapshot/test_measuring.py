@@ -11,9 +11,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.snapshot import batched
-from cirron_otel.snapshot.serial import Serial
-from cirron_otel.snapshot.statistics import Moments, moments_of, statistics
+from cirron_otel.sdk.snapshots import batched
+from cirron_otel.sdk.snapshots.serial import Serial
+from cirron_otel.sdk.snapshots.statistics import Moments, moments_of, statistics
 
 from .reference import check, check_histogram
 

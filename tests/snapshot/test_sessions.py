@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 
 import cirron_otel as ci
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.tracing.state import state
 from tests.sdk.opened import opened
 from tests.spool.test_format_text import PROGRAM
 

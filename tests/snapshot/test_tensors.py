@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from cirron_otel.snapshot import capture
-from cirron_otel.snapshot.tensors import pieces, subjects_of
+from cirron_otel.sdk.snapshots import capture
+from cirron_otel.sdk.snapshots.tensors import pieces, subjects_of
 
 nn = torch.nn
 
@@ -205,7 +205,7 @@ def test_pieces_are_the_tensor_and_small_ones_are_all_there_is(limit: int) -> No
 
 MEMORY = """
 import resource, torch
-from cirron_otel.snapshot import capture
+from cirron_otel.sdk.snapshots import capture
 torch.set_num_threads(1)
 base = torch.randn(3000, 3000).bfloat16()
 model = torch.nn.Module()

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import cirron_otel as ci
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.verify import verify_spool
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.spool.reader import SpoolReader
 
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
 GRADIENTS = [f"{name}.grad" for name in NAMES]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cirron_otel.spool.owner import Owner, batch_id_of
-from cirron_otel.spool.paths import file_name
+from cirron_otel.core.spool.owner import Owner, batch_id_of
+from cirron_otel.core.spool.paths import file_name
 
 from .made import EPOCH_NS, encoded, made, span, span_id
 

@@ -11,11 +11,11 @@ from typing import Self
 _BEFORE = """
 import json, os, sys, time
 from pathlib import Path
-from cirron_otel.spool import SpoolWriter
-from cirron_otel.spool.journal import Journal
-from cirron_otel.spool.lease import claim
-from cirron_otel.spool.owner import Owner, is_alive
-from cirron_otel.spool.paths import SpoolPaths, file_name
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.spool.journal import Journal
+from cirron_otel.core.spool.lease import claim
+from cirron_otel.core.spool.owner import Owner, is_alive
+from cirron_otel.core.spool.paths import SpoolPaths, file_name
 from tests.spool.journals import EPOCH_NS, journal, open_span, sealed
 from tests.spool.made import encoded, made, mark, span, span_id
 paths = SpoolPaths.under(Path(sys.argv[1]))

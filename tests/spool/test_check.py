@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel import exactjson
-from cirron_otel.spool import check
-from cirron_otel.spool.check import check_batch, check_value_of
+from cirron_otel.core.records import check
+from cirron_otel.core.records.check import check_batch, check_value_of
 
 from .mutations import batches
 from .recorded import ALL_BATCHES

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.records.check import check_batch
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import TargetError
-from cirron_otel.spool import SpoolReader, SpoolWriter
-from cirron_otel.spool.check import check_batch
 
 from .made import encoded, made
 
 # Writes batches of 200 kB as fast as it can; says so when it has begun.
 _WRITE_ON = """
 import itertools, sys
-from cirron_otel.spool import SpoolWriter
+from cirron_otel.core.spool.writer import SpoolWriter
 from tests.spool.made import encoded, made
 directory, first, cap = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 writer = SpoolWriter(directory, max_bytes=cap or None)
@@ -36,7 +37,7 @@ for number in itertools.count(first):
 _WRITE_ALL = """
 import json, sys
 from cirron_otel.errors import TargetError
-from cirron_otel.spool import SpoolWriter
+from cirron_otel.core.spool.writer import SpoolWriter
 from tests.spool.made import encoded, made
 directory, mine = sys.argv[1], sys.argv[2]
 writer = SpoolWriter(directory, max_bytes=None)
@@ -141,7 +142,7 @@ def test_a_locked_name_is_waited_for_but_not_forever(
 ) -> None:
     import fcntl
 
-    from cirron_otel.spool import writer as module
+    from cirron_otel.core.spool import writer as module
 
     monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
     writer = SpoolWriter(tmp_path)

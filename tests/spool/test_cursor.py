@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.spool import cursor as module
+from cirron_otel.core.spool.cursor import Cursor
+from cirron_otel.core.spool.owner import NONE
 from cirron_otel.errors import InputError, TargetError
-from cirron_otel.spool import cursor as module
-from cirron_otel.spool.cursor import Cursor
-from cirron_otel.spool.owner import NONE
 
 OWNER = "0123456789ab"
 

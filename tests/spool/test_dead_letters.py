@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.cli.main import run
-from cirron_otel.errors import InputError
-from cirron_otel.exporter import resubmission
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.pace import Backoff, RetryPolicy
-from cirron_otel.exporter.resubmission import Resubmission
-from cirron_otel.exporter.schedule import Schedule
-from cirron_otel.spool.dead_letters import (
+from cirron_otel.core.delivery import resubmission
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.delivery.resubmission import Resubmission
+from cirron_otel.core.delivery.retry_policy import Backoff, RetryPolicy
+from cirron_otel.core.delivery.schedule import Schedule
+from cirron_otel.core.spool.dead_letters import (
     DeadLetters,
     dead_letter_names,
     dead_letters,
     directory_of,
 )
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.state import make_state
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.state import make_state
+from cirron_otel.errors import InputError
+from cirron_otel.tools.cli.main import run
 from tests.cli.following import Following, arrived, config_of
 from tests.exporter.cirron_server import CirronServer, Fault, Received
 from tests.exporter.deliveries import Process, cirron_target, until
@@ -32,7 +32,7 @@ from tests.spool.made import encoded, made, span
 
 
 def put(root: Path, count: int = 3) -> list[str]:
-    from cirron_otel.spool import SpoolWriter
+    from cirron_otel.core.spool.writer import SpoolWriter
 
     writer = SpoolWriter(root)
     return [writer.write(encoded(made(n, spans=[span(n)]))).name for n in range(count)]
@@ -212,7 +212,7 @@ def _spool(root: Path) -> Path:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from cirron_otel.spool.cursor import Cursor
+from cirron_otel.core.spool.cursor import Cursor
 from tests.exporter.deliveries import Process, cirron_target
 
 url, root, step = sys.argv[1:]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.spool import delivered as module
+from cirron_otel.core.spool.cursor import Cursor
+from cirron_otel.core.spool.delivered import Delivered
+from cirron_otel.core.spool.owner import NONE
+from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.errors import InputError, TargetError
-from cirron_otel.spool import delivered as module
-from cirron_otel.spool.cursor import Cursor
-from cirron_otel.spool.delivered import Delivered
-from cirron_otel.spool.owner import NONE
-from cirron_otel.spool.paths import SpoolPaths
 
 from .processes import Process
 
@@ -208,7 +208,7 @@ def test_one_that_cannot_be_written(paths: SpoolPaths) -> None:
 
 
 KILLED = """
-from cirron_otel.spool.delivered import Delivered
+from cirron_otel.core.spool.delivered import Delivered
 cursor = Delivered(paths, "target")
 for number in range(10**9):
     cursor.acknowledge(f"{number:020d}-{number:032x}.json")

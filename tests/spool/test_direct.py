@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
+from cirron_otel.core.spool.direct import BLOCK, BUFFER, DIRECT, write_all
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import TargetError
-from cirron_otel.spool.direct import BLOCK, BUFFER, DIRECT, write_all
-from cirron_otel.spool.paths import file_name
-from cirron_otel.spool.writer import SpoolWriter
 
 LARGE = 3 * BUFFER + BLOCK + 17
 SIZES = (0, 1, BLOCK, BUFFER - 1, BUFFER, BUFFER + 1, 2 * BUFFER + 5, LARGE)

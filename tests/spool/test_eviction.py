@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from cirron_otel.core.spool import eviction
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import TargetError
-from cirron_otel.spool import SpoolReader, SpoolWriter, eviction
-from cirron_otel.spool.paths import file_name
 
 from .made import EPOCH_NS, batch_id, encoded, made, snapshot, span_id
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cirron_otel.records import schema
-from cirron_otel.spool.validate import validate_batch
+from cirron_otel.core.records import schema
+from cirron_otel.core.records.validate import validate_batch
 from tests.conftest import leave_out
 
 from .recorded import copy_of
@@ -144,7 +144,7 @@ def test_every_field_has_its_line(heading: str, record: type[msgspec.Struct]) ->
 def test_every_code_is_listed_and_no_other() -> None:
     rows = TEXT.split("## Verification")[1].split("\n## ")[0]
     listed = set(re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\|([^|]*)\|", rows, re.M))))
-    source = "".join(path.read_text() for path in (ROOT / "cirron_otel/spool").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "cirron_otel/core").glob("*/*.py"))
     pattern = (
         r'(?:Remark|Problem|Finding|_aggregate|code=)\(?\s*(?:name, |\s)*"?([a-z]+(?:-[a-z]+)*)"'
     )
@@ -154,7 +154,9 @@ def test_every_code_is_listed_and_no_other() -> None:
 
 
 def test_the_figures_in_the_text_are_those_of_the_code() -> None:
-    from cirron_otel.spool import DEFAULT_MAX_BYTES, MAX_BATCH_BYTES, eviction, reader
+    from cirron_otel.core.spool import eviction, reader
+    from cirron_otel.core.spool.reader import MAX_BATCH_BYTES
+    from cirron_otel.core.spool.writer import DEFAULT_MAX_BYTES
 
     assert DEFAULT_MAX_BYTES == 10**9
     assert MAX_BATCH_BYTES == 256 * 2**20

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.spool.journal import Journal, read_journal
+from cirron_otel.core.spool.owner import Owner, is_alive
+from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.errors import InputError, TargetError
-from cirron_otel.spool.journal import Journal, read_journal
-from cirron_otel.spool.owner import Owner, is_alive
-from cirron_otel.spool.paths import SpoolPaths
 
 from .journals import SESSION, WRITTEN_NS, journal, open_span
 from .made import span, span_id

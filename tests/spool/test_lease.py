@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.spool.lease import claim, claim_delivery
+from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.errors import TargetError
-from cirron_otel.spool.lease import claim, claim_delivery
-from cirron_otel.spool.paths import SpoolPaths
 
 from .processes import Process
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.errors import TargetError
-from cirron_otel.spool.lease import claim
-from cirron_otel.spool.owner import (
+from cirron_otel.core.spool.lease import claim
+from cirron_otel.core.spool.owner import (
     NONE,
     Owner,
     dead_owners,
@@ -26,9 +25,10 @@ from cirron_otel.spool.owner import (
     owner_of,
     owners,
 )
-from cirron_otel.spool.paths import SpoolPaths, file_name
-from cirron_otel.spool.recovery import recover
-from cirron_otel.spool.state import is_locked, lock_named, remove_unlocked
+from cirron_otel.core.spool.paths import SpoolPaths, file_name
+from cirron_otel.core.spool.recovery import recover
+from cirron_otel.core.spool.state import is_locked, lock_named, remove_unlocked
+from cirron_otel.errors import TargetError
 
 from .journals import journal, open_span
 from .processes import Process
@@ -151,7 +151,7 @@ def test_a_lock_file_removed_between_open_and_lock_is_made_anew(paths: SpoolPath
 def test_many_come_and_go_while_their_files_are_removed(paths: SpoolPaths) -> None:
     """The file that an owner holds is always the one that has the name."""
     remove = """
-from cirron_otel.spool.state import remove_unlocked
+from cirron_otel.core.spool.state import remove_unlocked
 say("begun")
 while not (paths.root / "stop").exists():
     for path in paths.state.glob("owner-*.lock"):

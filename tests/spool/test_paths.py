@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.errors import InputError, TargetError, UsageError
-from cirron_otel.spool.paths import (
+from cirron_otel.core.spool.paths import (
     SpoolPaths,
     checked_name,
     file_name,
@@ -18,6 +17,7 @@ from cirron_otel.spool.paths import (
     parse_name,
     target_spool,
 )
+from cirron_otel.errors import InputError, TargetError, UsageError
 
 NAME = "01795197734691234492-f13ba32369274c18b1742532e096fd80.json"
 

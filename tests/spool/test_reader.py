@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.spool import reader
+from cirron_otel.core.spool.reader import SpoolReader, read_batch
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import InputError
-from cirron_otel.spool import SpoolReader, SpoolWriter, read_batch, reader
-from cirron_otel.spool.findings import Finding
 
 from .made import encoded, made
 from .recorded import NAMES, SPOOLS, batch_files

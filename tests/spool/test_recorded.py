@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from cirron_otel import exactjson
-from cirron_otel.spool import SpoolReader, SpoolWriter
-from cirron_otel.spool.summary import summarise
-from cirron_otel.spool.tree import build_trees
-from cirron_otel.spool.verify import verify_spool
-from cirron_otel.translator.platform import from_platform, to_platform
-from cirron_otel.translator.wire_proto import from_proto, parse, to_proto
+from cirron_otel.core.analysis.summary import summarise
+from cirron_otel.core.analysis.tree import build_trees
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.translator.own.platform import from_platform, to_platform
+from cirron_otel.core.translator.own.wire_proto import from_proto, parse, to_proto
 
 Spools = list[tuple[str, Path]]
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.spool import SpoolReader, SpoolWriter
-from cirron_otel.spool.cursor import Cursor
-from cirron_otel.spool.journal import Journal, journal_path
-from cirron_otel.spool.lease import claim
-from cirron_otel.spool.owner import Owner, dead_owners, lock_path, owners
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.spool.recovery import MESSAGE, Recovered, recover
-from cirron_otel.spool.verify import verify_spool
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.spool.cursor import Cursor
+from cirron_otel.core.spool.journal import Journal, journal_path
+from cirron_otel.core.spool.lease import claim
+from cirron_otel.core.spool.owner import Owner, dead_owners, lock_path, owners
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.recovery import MESSAGE, Recovered, recover
+from cirron_otel.core.spool.writer import SpoolWriter
 
 from .journals import SESSION, WRITTEN_NS, journal, open_span, sealed
 from .made import EPOCH_NS, mark, span, span_id
@@ -311,7 +312,7 @@ def test_eight_share_a_directory_and_one_is_killed(paths: SpoolPaths) -> None:
 
 def test_many_recover_at_once(paths: SpoolPaths) -> None:
     script = """
-from cirron_otel.spool.recovery import recover
+from cirron_otel.core.spool.recovery import recover
 say("ready")
 sys.stdin.readline()
 say(sum(done.incomplete for done in recover(paths)))

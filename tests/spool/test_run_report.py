@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.spool.breakdown import break_down
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.run_report import RunReport, report_run, run_index
-from cirron_otel.spool.tree import build_trees
+from cirron_otel.core.analysis.breakdown import break_down
+from cirron_otel.core.analysis.run_report import RunReport, report_run, run_index
+from cirron_otel.core.analysis.tree import build_trees
+from cirron_otel.core.spool.reader import SpoolReader
 
 _START = 1_795_000_000_000_000_000
 

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
+from cirron_otel.core.analysis.run_report import report_run, run_index
+from cirron_otel.core.analysis.run_traces import (
+    StepTrace,
+    fields_of,
+    records_of,
+    scopes_of,
+    step_traces,
+)
+from cirron_otel.core.analysis.tree import Limits
+from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.spool.run_report import report_run, run_index
-from cirron_otel.spool.run_traces import StepTrace, fields_of, records_of, scopes_of, step_traces
-from cirron_otel.spool.tree import Limits
 
 from .test_run_report import _id, span
 

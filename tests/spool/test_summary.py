@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cirron_otel import exactjson
+from cirron_otel.core.analysis.summary import SpoolSummary, summarise
+from cirron_otel.core.analysis.tree import Forest, Limits, TreeNode, build_trees
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import InputError
-from cirron_otel.spool import SpoolReader, SpoolWriter
-from cirron_otel.spool.summary import SpoolSummary, summarise
-from cirron_otel.spool.tree import Forest, Limits, TreeNode, build_trees
-from cirron_otel.spool.verify import verify_spool
 
 from .made import EPOCH_NS, encoded, made, mark, snapshot, span, span_id
 from .mutations import batches

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from cirron_otel import exactjson
+from cirron_otel.core.records.conform import conforms
+from cirron_otel.core.records.validate import validate_batch
 from cirron_otel.exactjson import Raw
-from cirron_otel.spool.conform import conforms
-from cirron_otel.spool.validate import validate_batch
 
 from .made import EPOCH_NS, encoded, made, mark, snapshot, span
 from .mutations import batches

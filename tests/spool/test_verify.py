@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.spool import SpoolReader, SpoolWriter, verify
-from cirron_otel.spool.findings import Finding
-from cirron_otel.spool.verify import verify_spool
+from cirron_otel.core.analysis import verify
+from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.records.findings import Finding
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter
 
 from .made import encoded, made, mark, snapshot, span, span_id
 from .recorded import NAMES, SPOOLS, copy_of

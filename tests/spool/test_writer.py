@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.spool.writer import SpoolWriter, Written, name_of
 from cirron_otel.errors import TargetError, UsageError
-from cirron_otel.spool import SpoolReader, SpoolWriter, Written
-from cirron_otel.spool.paths import file_name
-from cirron_otel.spool.writer import name_of
 
 from .made import EPOCH_NS, batch_id, encoded, made
 from .recorded import ALL_BATCHES, NAMES, SPOOLS
@@ -208,7 +208,7 @@ def test_a_file_size_limit_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
 import resource, signal
 from cirron_otel.errors import TargetError
-from cirron_otel.spool import SpoolWriter
+from cirron_otel.core.spool.writer import SpoolWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 writer = SpoolWriter({str(tmp_path)!r})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.conftest import leave_out
 
 for _name in [name for name in os.environ if name.startswith("PG")]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cirron_otel import exactjson
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.spool.writer import name_of
-from cirron_otel.storage import Storage
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.spool.writer import name_of
+from cirron_otel.core.targets.sql.storage import Storage
 
 ALL_TABLES = (
     "TraceBatch", "TraceSpan", "TraceMark", "TraceSnapshot",

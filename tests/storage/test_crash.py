@@ -10,7 +10,7 @@ import sys
 import time
 
 from cirron_otel import exactjson
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import made, mark, span, span_id
 
 from .helpers import column, sealed, stored
@@ -18,7 +18,7 @@ from .helpers import column, sealed, stored
 # Writes groups of batches as fast as it can; says so when it has begun.
 _WRITE_ON = """
 import itertools, sys
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.storage.test_crash import group
 with Storage.open(sys.argv[1]) as storage:
     for number in itertools.count(int(sys.argv[2])):
@@ -28,7 +28,7 @@ with Storage.open(sys.argv[1]) as storage:
 # Writes all groups; prints how many batches were new.
 _WRITE_ALL = """
 import json, sys
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.storage.test_crash import GROUPS, group
 chance = __import__("random").Random(int(sys.argv[2]))
 with Storage.open(sys.argv[1]) as storage:

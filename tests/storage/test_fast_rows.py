@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cirron_otel.cli
+import cirron_otel.tools.cli
 from cirron_otel import exactjson
+from cirron_otel.core.records.canonical import batch_bytes
+from cirron_otel.core.records.columns import PlatformRecords
+from cirron_otel.core.targets.sql.fast_rows import fast_rows
+from cirron_otel.core.targets.sql.rows import COLUMNS, MARK, SNAPSHOT, SPAN, rows_of
+from cirron_otel.core.translator.own.platform import from_platform, to_platform
+from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
-from cirron_otel.records.columns import PlatformRecords
-from cirron_otel.spool.canonical import batch_bytes
-from cirron_otel.storage.fast_rows import fast_rows
-from cirron_otel.storage.rows import COLUMNS, MARK, SNAPSHOT, SPAN, rows_of
-from cirron_otel.translator.platform import from_platform, to_platform
-from cirron_otel.translator.typed import NotCanonicalError
 from tests.spool import mutations
 from tests.spool.made import made, mark, snapshot, span
 from tests.spool.recorded import ALL_BATCHES, batch_files
 from tests.translator import strategies
 
-OURS = sorted((Path(cirron_otel.cli.__file__).parent / "recording" / "spool").glob("*.json"))
+OURS = sorted((Path(cirron_otel.tools.cli.__file__).parent / "recording" / "spool").glob("*.json"))
 PLAIN = [path for name in ("01_torch_basic", "07_ranks") for path in batch_files(name)]
 OWNER = ("workspace_id", "pipeline_id", "run_id", "deployment_id", "model_id")
 

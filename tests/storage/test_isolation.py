@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.collector.delivering import TargetSender
-from cirron_otel.collector.metrics import Registry
-from cirron_otel.collector.owned_rows import OwnedRows
-from cirron_otel.spool.dead_letters import dead_letters
-from cirron_otel.storage import Storage
-from cirron_otel.storage.whose import Context
+from cirron_otel.collector.service.metrics import Registry
+from cirron_otel.collector.service.owned_rows import OwnedRows
+from cirron_otel.collector.service.target_sender import TargetSender
+from cirron_otel.core.spool.dead_letters import dead_letters
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.collector.test_isolation import Spool
 from tests.exporter.deliveries import until
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-import cirron_otel.cli
+import cirron_otel.tools.cli
 from cirron_otel import exactjson
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import RefusedError
+from cirron_otel.core.records.check import check_batch, check_value
+from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.exactjson import Raw
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.errors import RefusedError
-from cirron_otel.spool.check import check_batch, check_value
-from cirron_otel.storage import Storage
 from tests.spool import mutations
 from tests.spool.made import made, mark, snapshot, span, span_id
 from tests.spool.recorded import ALL_BATCHES
@@ -23,7 +23,7 @@ from tests.translator import strategies
 
 from .helpers import assert_stored, clear, files, sealed
 
-OURS = sorted((Path(cirron_otel.cli.__file__).parent / "recording" / "spool").glob("*.json"))
+OURS = sorted((Path(cirron_otel.tools.cli.__file__).parent / "recording" / "spool").glob("*.json"))
 
 VECTORS = Path(strategies.__file__).parent / "vectors"
 

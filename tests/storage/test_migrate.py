@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
+from cirron_otel.core.targets.sql.database import Database
+from cirron_otel.core.targets.sql.migrate import current, migrate, steps, version_of
+from cirron_otel.core.targets.sql.storage import Storage, connect
+from cirron_otel.core.targets.sql.target import StorageTarget
+from cirron_otel.core.targets.sql.url import parse_url
 from cirron_otel.errors import InputError
-from cirron_otel.exporter.errors import MisconfiguredError, UnreachableError
-from cirron_otel.storage import Storage
-from cirron_otel.storage.database import Database
-from cirron_otel.storage.migrate import current, migrate, steps, version_of
-from cirron_otel.storage.storage import connect
-from cirron_otel.storage.target import StorageTarget
-from cirron_otel.storage.url import parse_url
 from tests.exporter.deliveries import until
 from tests.spool.made import made, mark, snapshot, span, span_id
 from tests.spool.recorded import ALL_BATCHES

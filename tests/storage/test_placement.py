@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.placement import segments
+from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_placement import Place, Plan, first_index, place_spans
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.translator.own.own import plan_of
 from cirron_otel.ids import trace_id_for
-from cirron_otel.pipeline import segments
-from cirron_otel.pipeline.light import light
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.storage import Storage
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.placement import Place, Plan, first_index, place_spans
 from tests.spool.made import span_id
 
 from .helpers import clear, sealed

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.exporter.batch_target import SealedBatch
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.records.canonical import batch_bytes
+from cirron_otel.core.spool.paths import file_name
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.received import parts_of
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.translator.foreign.fast import ForeignText
+from cirron_otel.core.translator.logs.log_marks import LogMarks
 from cirron_otel.ids import digest, uuid4_shaped
-from cirron_otel.spool.canonical import batch_bytes
-from cirron_otel.spool.paths import file_name
-from cirron_otel.storage import Storage
-from cirron_otel.storage.received import parts_of
-from cirron_otel.storage.whose import Context
-from cirron_otel.translator.fast_foreign import ForeignText
-from cirron_otel.translator.log_marks import LogMarks
 
 from .helpers import ALL_TABLES, clear, column, stored
 

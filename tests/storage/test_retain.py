@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import EPOCH_NS, made, mark, snapshot, span
 
 from .helpers import ALL_TABLES, column, sealed

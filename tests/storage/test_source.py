@@ -10,10 +10,12 @@ from urllib.parse import quote
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.core.targets.sql.source import copy_to_spool
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.stored import Select
+from cirron_otel.core.targets.sql.url import is_storage_url, parse_url
 from cirron_otel.errors import EndpointError, InputError, UsageError
-from cirron_otel.spool.reader import SpoolReader
-from cirron_otel.storage import Select, Storage, copy_to_spool, is_storage_url
-from cirron_otel.storage.url import parse_url
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND
 from tests.spool.made import made, span
@@ -144,7 +146,7 @@ def output_of(script: str) -> str:
 
 def test_the_driver_is_imported_only_when_it_is_needed(tmp_path: Path) -> None:
     script = (
-        "import sys, cirron_otel.storage as s;"
+        "import sys, cirron_otel.core.targets.sql as s;"
         f"s.Storage.open('sqlite:///{tmp_path}/x.db').close();"
         "print([n for n in ('psycopg', 'grpc', 'requests', 'sqlalchemy') if n in sys.modules])"
     )
@@ -157,7 +159,7 @@ def test_the_driver_is_imported_only_when_it_is_needed(tmp_path: Path) -> None:
 def test_without_the_driver_the_extra_is_named() -> None:
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from cirron_otel.storage import Storage\n"
+        "from cirron_otel.core.targets.sql.storage import Storage\n"
         "try: Storage.open('postgresql://h/d')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.storage import Storage
-from cirron_otel.storage.migrate import steps
+from cirron_otel.core.targets.sql.migrate import steps
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.recorded import SPOOLS, batch_files
 
 from .helpers import files

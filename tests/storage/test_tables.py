@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import RefusedError
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.stored import Select
 from cirron_otel.errors import TargetError, UsageError
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.exporter.errors import RefusedError
-from cirron_otel.storage import Context, Select, Storage
 from tests.spool.made import EPOCH_NS, made, mark, snapshot, span, span_id
 from tests.wire.test_platform import TABLES
 

@@ -11,18 +11,20 @@ from urllib.parse import quote
 
 import pytest
 
-from cirron_otel.exporter.batch_target import BatchTarget, SealedBatch
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.errors import (
+from cirron_otel.core.delivery.batch_target import BatchTarget, SealedBatch
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.delivery.errors import (
     MisconfiguredError,
     RefusedError,
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.spool.owner import Owner
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.spool.writer import SpoolWriter
-from cirron_otel.storage import Context, Storage, StorageTarget
+from cirron_otel.core.spool.owner import Owner
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.target import StorageTarget
 from tests.backends.process import free_endpoints
 from tests.spool.made import made, mark, span
 

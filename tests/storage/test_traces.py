@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cirron_otel import exactjson
-from cirron_otel.exporter.batch_target import SealedBatch
-from cirron_otel.storage import Context, Storage
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import made, mark, span, span_id
 from tests.spool.recorded import NAMES, batch_files
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.storage import Storage
+from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import made, mark, span, span_id
 from tests.spool.recorded import batch_files
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cirron_otel.exporter.batch_target import Receipt, SealedBatch
-from cirron_otel.exporter.errors import RefusedError, StoppedError, UnreachableError
+from cirron_otel.core.delivery.batch_target import Receipt, SealedBatch
+from cirron_otel.core.delivery.errors import RefusedError, StoppedError, UnreachableError
 from cirron_otel.ids import digest
 
 

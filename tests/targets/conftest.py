@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.spool.paths import SpoolPaths
+from cirron_otel.core.spool.paths import SpoolPaths
 from tests.blob.conftest import BUCKET, aws, server  # noqa: F401 - fixtures
 from tests.exporter.servers import grpc_receiver, http_receiver
 from tests.storage.conftest import postgres_server  # noqa: F401 - a fixture

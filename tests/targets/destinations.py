@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.blob import open_store
-from cirron_otel.collector.blob_sender import BlobSender
-from cirron_otel.exporter.batch_target import BatchTarget
-from cirron_otel.exporter.cirron_http import CirronTarget
-from cirron_otel.exporter.config import OtlpConfig, Protocol
-from cirron_otel.exporter.event_stream import EventStreamTarget
-from cirron_otel.exporter.otlp_target import OtlpTarget
-from cirron_otel.spool.paths import SpoolPaths
-from cirron_otel.storage import Context, Storage, StorageTarget
-from cirron_otel.translator.encode import Options
+from cirron_otel.collector.service.blob_sender import BlobSender
+from cirron_otel.core.delivery.batch_target import BatchTarget
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.targets.cirron.batches import CirronTarget
+from cirron_otel.core.targets.event_stream import EventStreamTarget
+from cirron_otel.core.targets.objects import open_store
+from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.target import OtlpTarget
+from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.core.targets.sql.target import StorageTarget
+from cirron_otel.core.translator.own.encode import Options
 from tests.backends.process import free_endpoints
 from tests.exporter.cirron_server import CirronServer, Fault, Received
 from tests.exporter.servers import GrpcReceiver, HttpReceiver, span_ids

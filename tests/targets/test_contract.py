@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
-from cirron_otel.exporter.batch_target import Receipt, SealedBatch
-from cirron_otel.exporter.delivery import Delivery
-from cirron_otel.exporter.errors import RefusedError, StoppedError, UnreachableError
-from cirron_otel.exporter.foreground import ForegroundDelivery
-from cirron_otel.exporter.tally import DeliveryStats
-from cirron_otel.spool.blobs import BlobKey
-from cirron_otel.spool.dead_letters import DeadLetters
-from cirron_otel.spool.owner import Owner
-from cirron_otel.spool.paths import SpoolPaths, file_name
-from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.core.delivery.batch_target import Receipt, SealedBatch
+from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.delivery.delivery_stats import DeliveryStats
+from cirron_otel.core.delivery.errors import RefusedError, StoppedError, UnreachableError
+from cirron_otel.core.delivery.foreground import ForegroundDelivery
+from cirron_otel.core.spool.blobs import BlobKey
+from cirron_otel.core.spool.dead_letters import DeadLetters
+from cirron_otel.core.spool.owner import Owner
+from cirron_otel.core.spool.paths import SpoolPaths, file_name
+from cirron_otel.core.spool.writer import SpoolWriter
 from tests.blob.made import file_of, noise, written
 from tests.exporter.deliveries import QUICK, batch_of
 from tests.spool.made import EPOCH_NS, snapshot

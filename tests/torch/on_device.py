@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import cirron_otel as ci
-from cirron_otel.instrumentation.torch import cuda
+from cirron_otel.sdk.instrumentation.torch import cuda
 from tests.instrumentation.device import Device
 from tests.sdk.spool_trees import Node, read_spool
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cirron_otel.spool.recovery import find_recoverable, recover
+from cirron_otel.core.spool.recovery import find_recoverable, recover
 from tests.sdk.processes import ROOT, environment
 from tests.sdk.spool_trees import read_spool
 

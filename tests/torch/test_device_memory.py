@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from cirron_otel.config.options import Config
-from cirron_otel.instrumentation.torch import cuda
-from cirron_otel.instrumentation.torch.cuda import Memory
-from cirron_otel.sdk.errors import errors
+from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.instrumentation.torch import cuda
+from cirron_otel.sdk.instrumentation.torch.cuda import Memory
+from cirron_otel.sdk.session.errors import errors
 from tests.instrumentation.device import Device
 
 from .on_device import loader, parts, session, tree

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import cirron_otel as ci
-from cirron_otel.instrumentation.torch import cuda
-from cirron_otel.instrumentation.torch.clock import DEADLINE_S
+from cirron_otel.sdk.instrumentation.torch import cuda
+from cirron_otel.sdk.instrumentation.torch.clock import DEADLINE_S
 from tests.instrumentation.device import Device, Value
 from tests.sdk.spool_trees import read_spool
 

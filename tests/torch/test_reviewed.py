@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
-from cirron_otel.sdk import buffers
-from cirron_otel.sdk.phase import Phase
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.phase import Phase
 from tests.sdk.spool_trees import Node, read_spool
 
 

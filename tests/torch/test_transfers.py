@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
-from cirron_otel.instrumentation.torch import transfers
-from cirron_otel.sdk.errors import errors
+from cirron_otel.sdk.instrumentation.torch import transfers
+from cirron_otel.sdk.session.errors import errors
 from tests.instrumentation.device import Device
 from tests.sdk.spool_trees import Node, read_spool
 

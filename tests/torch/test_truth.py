@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import cirron_otel as ci
-from cirron_otel.sdk.clock import now, wall
+from cirron_otel.sdk.tracing.clock import now, wall
 from tests.sdk.spool_trees import Node, read_spool
 
 SLEEP_NS = 50_000_000

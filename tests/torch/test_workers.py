@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.spool.paths import target_spool
-from cirron_otel.spool.recovery import recover
+from cirron_otel.core.spool.paths import target_spool
+from cirron_otel.core.spool.recovery import recover
 from tests.conftest import leave_out
 from tests.sdk.backend import Backend
 from tests.sdk.processes import ROOT, environment

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cirron_otel.translator.spans import overhead_mark
+from cirron_otel.core.translator.own.spans import overhead_mark
 
 from . import strategies as gen
 

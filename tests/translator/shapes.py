@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from cirron_otel.translator.spans import overhead_mark
+from cirron_otel.core.translator.own.spans import overhead_mark
 
 from .strategies import LOWER, SESSION_ID
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
+from cirron_otel.core.placement.batch_placement import Place, Plan, Segment
+from cirron_otel.core.translator.own import fast_batch, fast_events, parts
+from cirron_otel.core.translator.own.spans import overhead_mark
 from cirron_otel.ids import segment_trace_id, span_id_for
-from cirron_otel.translator import fast_batch, fast_events, parts
-from cirron_otel.translator.placement import Place, Plan, Segment
-from cirron_otel.translator.spans import overhead_mark
 
 VOCABULARY = sorted(
     {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}

@@ -8,10 +8,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel import semconv as sc
-from cirron_otel.otlp.wire import encode_varint
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.translator.encode import encode_batch, file_name
-from cirron_otel.translator.translate import FromOtlp
+from cirron_otel.core.otlp.wire import encode_varint
+from cirron_otel.core.translator.own.encode import encode_batch, file_name
+from cirron_otel.core.translator.translate import FromOtlp
+from cirron_otel.tools.convert.convert import Request, convert
 
 from .test_foreign_header import gen_batch, message
 from .test_lossless import PLAN

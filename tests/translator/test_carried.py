@@ -11,9 +11,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from cirron_otel import exactjson
 from cirron_otel import semconv as sc
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.translate import to_otlp
 from cirron_otel.ids import span_id_for
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.translate import to_otlp
 
 from .strategies import cut
 from .test_lossless import LAYOUTS, PLAN, back, plan_for, split, wire

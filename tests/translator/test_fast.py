@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
-from cirron_otel.pipeline.codec import encode
-from cirron_otel.pipeline.light import light
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.fast_decode import fast_decode
-from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.placement import Plan
-from cirron_otel.translator.translate import FromOtlp
-from cirron_otel.translator.typed import NotCanonicalError
+from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.translator.codec import encode
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.own.fast_decode import fast_decode
+from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
+from cirron_otel.core.translator.translate import FromOtlp
+from cirron_otel.core.translator.typed import NotCanonicalError
 
 from . import strategies as gen
 from .test_lossless import PHASES, SLOW, tampered

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
 
 from cirron_otel import exactjson
+from cirron_otel.core.records.canonical import batch_bytes
+from cirron_otel.core.translator.foreign.batch_header import drop_headers
+from cirron_otel.core.translator.foreign.fast import ForeignText, Known
+from cirron_otel.core.translator.foreign.messages import RECEIVED, decode_foreign
+from cirron_otel.core.translator.translate import encode_foreign
 from cirron_otel.errors import InputError
 from cirron_otel.ids import uuid4_shaped
-from cirron_otel.spool.canonical import batch_bytes
-from cirron_otel.translator.fast_foreign import ForeignText, Known
-from cirron_otel.translator.foreign import RECEIVED, decode_foreign
-from cirron_otel.translator.foreign_header import drop_headers
-from cirron_otel.translator.translate import encode_foreign
 
 from .strategies import traces
 
@@ -294,7 +294,7 @@ def test_the_bytes_of_an_attribute(pair: bytes) -> None:
 )
 def test_the_bytes_are_read_as_usual(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not the slow way: what is said of it here is said of the fast one."""
-    monkeypatch.setattr("cirron_otel.translator.fast_foreign.span_record", None)
+    monkeypatch.setattr("cirron_otel.core.translator.foreign.fast.span_record", None)
     assert ForeignText().add(with_pair(PAIRS[name])) == 1
 
 

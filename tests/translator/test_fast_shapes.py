@@ -12,16 +12,16 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.pipeline.codec import encode
-from cirron_otel.pipeline.light import light
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.fast_decode import fast_decode
-from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.placement import Plan
-from cirron_otel.translator.translate import FromOtlp
-from cirron_otel.translator.typed import NotCanonicalError
+from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.translator.codec import encode
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.own.fast_decode import fast_decode
+from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
+from cirron_otel.core.translator.own.own import plan_of
+from cirron_otel.core.translator.translate import FromOtlp
+from cirron_otel.core.translator.typed import NotCanonicalError
 from tests.bench import workload
 from tests.bench.shapes import SHAPES
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.pipeline.codec import pushable
-from cirron_otel.translator.decode import Decoded
-from cirron_otel.translator.encode import encode_batch
-from cirron_otel.translator.foreign import decode_foreign
-from cirron_otel.translator.foreign_header import header_of, read_header
-from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
+from cirron_otel.core.translator.codec import pushable
+from cirron_otel.core.translator.foreign.batch_header import header_of, read_header
+from cirron_otel.core.translator.foreign.messages import decode_foreign
+from cirron_otel.core.translator.own.decode import Decoded
+from cirron_otel.core.translator.own.encode import encode_batch
+from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
 from tests.fuzz import corpus
 from tests.pipeline.test_deep_chains import calls_of
 

@@ -10,8 +10,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from cirron_otel import exactjson
-from cirron_otel.translator.foreign import Process, span_record
-from cirron_otel.translator.light_rows import Texts, add_rows
+from cirron_otel.core.translator.foreign.messages import Process, span_record
+from cirron_otel.core.translator.foreign.span_json import Texts, add_rows
 
 FIXED = ',"pid":null,"rank":0,"attrs":{'
 SLOW = "the slow way"

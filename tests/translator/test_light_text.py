@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from cirron_otel.translator.light_attributes import Pairs
-from cirron_otel.translator.light_text import Ends, Names
-from cirron_otel.translator.typed import NotCanonicalError
+from cirron_otel.core.translator.attribute_cache import Pairs
+from cirron_otel.core.translator.json_text_cache import Ends, Names
+from cirron_otel.core.translator.typed import NotCanonicalError
 
 
 def pair(key: str, value: str | int) -> bytes:

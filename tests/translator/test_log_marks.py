@@ -11,11 +11,11 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, LogsData, ResourceLo
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.spool.canonical import batch_bytes
-from cirron_otel.spool.validate import validate_batch
-from cirron_otel.translator.encode import SEGMENTED, Options
-from cirron_otel.translator.log_marks import LogMarks, is_mark, keep_marks, logs_of
-from cirron_otel.translator.translate import FromOtlp, encode_own
+from cirron_otel.core.records.canonical import batch_bytes
+from cirron_otel.core.records.validate import validate_batch
+from cirron_otel.core.translator.logs.log_marks import LogMarks, is_mark, keep_marks, logs_of
+from cirron_otel.core.translator.own.encode import SEGMENTED, Options
+from cirron_otel.core.translator.translate import FromOtlp, encode_own
 
 from . import strategies as gen
 from .test_lossless import PHASES, SLOW, split

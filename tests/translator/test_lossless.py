@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.header import LISTS
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.parts import whole_of
-from cirron_otel.translator.placement import Plan
-from cirron_otel.translator.top import file_name
-from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.translator.header import LISTS
+from cirron_otel.core.translator.own.batch_fields import file_name
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.own.own import plan_of
+from cirron_otel.core.translator.own.parts import whole_of
+from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
 
 from . import strategies as gen
 

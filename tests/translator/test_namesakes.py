@@ -10,10 +10,10 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.otlp.wire import encode_varint
-from cirron_otel.pipeline.convert import Request, convert
-from cirron_otel.translator.encode import encode_batch
-from cirron_otel.translator.translate import FromOtlp, to_otlp
+from cirron_otel.core.otlp.wire import encode_varint
+from cirron_otel.core.translator.own.encode import encode_batch
+from cirron_otel.core.translator.translate import FromOtlp, to_otlp
+from cirron_otel.tools.convert.convert import Request, convert
 from tests.pipeline.test_deep_chains import calls_of
 
 from .test_lossless import PLAN, back, plan_for, split, wire

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
 from cirron_otel import exactjson, semconv
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.translator.codec import encode
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.own.fast_decode import fast_decode
+from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
+from cirron_otel.core.translator.own.own import plan_of
+from cirron_otel.core.translator.own.spans import overhead_mark
+from cirron_otel.core.translator.translate import FromOtlp, encode_own, to_otlp
+from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
 from cirron_otel.ids import digest, span_id_for
-from cirron_otel.pipeline.codec import encode
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.fast_decode import fast_decode
-from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.spans import overhead_mark
-from cirron_otel.translator.translate import FromOtlp, encode_own, to_otlp
-from cirron_otel.translator.typed import NotCanonicalError
 
 from . import strategies as gen
 from .sdk_batches import ADOPTED, sdk_batches
@@ -346,5 +346,5 @@ def test_bytes_that_are_no_batch_of_the_sdk(data: bytes, problem: str) -> None:
 
 
 def test_live_export_needs_no_sqlite() -> None:
-    code = "import sys, cirron_otel.translator.translate; sys.exit('sqlite3' in sys.modules)"
+    code = "import sys, cirron_otel.core.translator.translate; sys.exit('sqlite3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

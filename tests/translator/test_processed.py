@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from cirron_otel import exactjson
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.events import FOREIGN, kind_of
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.placement import Plan
+from cirron_otel.core.placement.batch_placement import Plan
+from cirron_otel.core.translator.events import FOREIGN, kind_of
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.own.own import plan_of
 
 from . import strategies as gen
 from .test_lossless import BATCHES, PHASES, PLAN, SHUFFLERS, SLOW, back, split, wire

@@ -14,12 +14,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from cirron_otel import exactjson
 from cirron_otel import semconv as sc
-from cirron_otel.translator.encode import Options, encode_batch
-from cirron_otel.translator.fast_decode import fast_decode
-from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.synthetic import is_synthetic
-from cirron_otel.translator.translate import FromOtlp, encode_foreign, to_otlp
+from cirron_otel.core.translator.own.encode import Options, encode_batch
+from cirron_otel.core.translator.own.fast_decode import fast_decode
+from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
+from cirron_otel.core.translator.own.own import plan_of
+from cirron_otel.core.translator.own.synthetic import is_synthetic
+from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
 
 from .test_lossless import LAYOUTS, PLAN, back, wire
 from .test_own import EPOCH, LOWER, SEGMENT, SESSION, STEP, batch, exactly, span, spans_of

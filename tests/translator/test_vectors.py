@@ -11,10 +11,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel._version import SDK_VERSION
-from cirron_otel.translator.decode import Decoded
-from cirron_otel.translator.fast_encode import fast_encode, typed_batch
-from cirron_otel.translator.translate import FromOtlp, to_otlp
-from cirron_otel.translator.typed import NotCanonicalError
+from cirron_otel.core.translator.own.decode import Decoded
+from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
+from cirron_otel.core.translator.translate import FromOtlp, to_otlp
+from cirron_otel.core.translator.typed import NotCanonicalError
 
 from .vectors.cases import STEP, Vector, batch, mark, otlp_of, own_id, span
 from .vectors.make import DOCUMENT, EXAMPLE, HERE, at, text_of, vars_of

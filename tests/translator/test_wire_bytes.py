@@ -14,12 +14,12 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
+from cirron_otel.core.translator.foreign.fast import ForeignText
+from cirron_otel.core.translator.foreign.messages import RECEIVED, decode_foreign
+from cirron_otel.core.translator.own.fast_decode import fast_decode
+from cirron_otel.core.translator.translate import FromOtlp, encode_own
+from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
-from cirron_otel.translator.fast_decode import fast_decode
-from cirron_otel.translator.fast_foreign import ForeignText
-from cirron_otel.translator.foreign import RECEIVED, decode_foreign
-from cirron_otel.translator.translate import FromOtlp, encode_own
-from cirron_otel.translator.typed import NotCanonicalError
 
 SESSION = "a1b2c3d4e5f607181122334455667788"
 LOWER = SESSION[16:]

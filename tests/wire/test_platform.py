@@ -12,14 +12,10 @@ import pytest
 from hypothesis import given, settings
 
 from cirron_otel import exactjson
+from cirron_otel.core.records.columns import PlatformRecords, TraceMark, TraceSnapshot, TraceSpan
+from cirron_otel.core.translator.own.platform import PlatformContext, from_platform, to_platform
 from cirron_otel.errors import InputError
 from cirron_otel.exactjson import Raw
-from cirron_otel.records.columns import PlatformRecords, TraceMark, TraceSnapshot, TraceSpan
-from cirron_otel.translator.platform import (
-    PlatformContext,
-    from_platform,
-    to_platform,
-)
 from tests.spool.made import made, mark, snapshot, span, span_id
 from tests.spool.mutations import batches, nested
 from tests.spool.recorded import ALL_BATCHES

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cirron_otel import exactjson
 from cirron_otel._proto.cirron.v1 import trace_pb2 as pb
+from cirron_otel.core.records import schema
+from cirron_otel.core.translator.own.wire_proto import from_proto, parse, to_proto
 from cirron_otel.errors import InputError
 from cirron_otel.exactjson import Raw
-from cirron_otel.records import schema
-from cirron_otel.translator.wire_proto import from_proto, parse, to_proto
 from tests.spool.made import made, mark, snapshot, span
 from tests.spool.mutations import batches, nested, values
 from tests.spool.recorded import ALL_BATCHES

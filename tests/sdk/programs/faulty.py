@@ -27,39 +27,64 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import cirron_otel as ci
-from cirron_otel.sdk import buffers
-from cirron_otel.sdk.state import state
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.state import state
 
-EXTRA = ("cirron_otel.exporter.delivery", "cirron_otel.exporter.leftovers",
-         "cirron_otel.exporter.backlog", "cirron_otel.exporter.engine",
-         "cirron_otel.exporter.otlp_target", "cirron_otel.exporter.cirron_http",
-         "cirron_otel.spool.writer", "cirron_otel.spool.journal", "cirron_otel.spool.owner",
-         "cirron_otel.spool.recovery", "cirron_otel.config.resolve",
-         "cirron_otel.config.exporters")  # fmt: skip
+EXTRA = (
+    "cirron_otel.core.delivery.delivery",
+    "cirron_otel.core.delivery.orphaned_backlogs",
+    "cirron_otel.core.delivery.backlog",
+    "cirron_otel.core.delivery.engine",
+    "cirron_otel.core.targets.otlp.target",
+    "cirron_otel.core.targets.cirron.batches",
+    "cirron_otel.core.spool.writer",
+    "cirron_otel.core.spool.journal",
+    "cirron_otel.core.spool.owner",
+    "cirron_otel.core.spool.recovery",
+    "cirron_otel.core.config.resolve",
+    "cirron_otel.core.config.exporters",
+)
 
+# Modules of sdk.session that are the interface to the user: opening, closing, options, the CLI.
+INTERFACE = {
+    "api", "cirron", "closing_line", "configurator", "handle", "instrumentor", "job", "opening",
+    "processor", "run_list", "waiting",
+}  # fmt: skip
 # What user code calls itself: to break it as a whole is no fault inside of it.
 ENTRIES = {
-    "cirron_otel.sdk.mark:mark", "cirron_otel.sdk.loops:epochs", "cirron_otel.sdk.loops:batches",
-    "cirron_otel.sdk.loops:_numbered", "cirron_otel.sdk.inference:inference",
-    "cirron_otel.sdk.joining:inject", "cirron_otel.sdk.snapshots:watch",
-    "cirron_otel.sdk.scope:Scope.__init__", "cirron_otel.sdk.scope:Scope.__enter__",
-    "cirron_otel.sdk.scope:Scope.__exit__", "cirron_otel.sdk.scope:Scope.__aenter__",
-    "cirron_otel.sdk.scope:Scope.__aexit__", "cirron_otel.sdk.scope:Scope.__call__",
-    "cirron_otel.sdk.span_processor:ForeignSpanProcessor.on_start",
-    "cirron_otel.sdk.span_processor:ForeignSpanProcessor.on_end",
-}  # fmt: skip
+    "cirron_otel.sdk.tracing.mark:mark",
+    "cirron_otel.sdk.tracing.loops:epochs",
+    "cirron_otel.sdk.tracing.loops:batches",
+    "cirron_otel.sdk.tracing.loops:_numbered",
+    "cirron_otel.sdk.tracing.inference:inference",
+    "cirron_otel.sdk.session.joining:inject",
+    "cirron_otel.sdk.snapshots.recorder:watch",
+    "cirron_otel.sdk.tracing.scope:Scope.__init__",
+    "cirron_otel.sdk.tracing.scope:Scope.__enter__",
+    "cirron_otel.sdk.tracing.scope:Scope.__exit__",
+    "cirron_otel.sdk.tracing.scope:Scope.__aenter__",
+    "cirron_otel.sdk.tracing.scope:Scope.__aexit__",
+    "cirron_otel.sdk.tracing.scope:Scope.__call__",
+    "cirron_otel.sdk.tracing.span_processor:ForeignSpanProcessor.on_start",
+    "cirron_otel.sdk.tracing.span_processor:ForeignSpanProcessor.on_end",
+}
 # What catches the errors of all the rest, or is a line of plain assignments in front of it.
 GUARDS = {
-    "cirron_otel.sdk.inference:_tell", "cirron_otel.sdk.inference:_told",
-    "cirron_otel.sdk.inference:_result", "cirron_otel.sdk.loops:_leave",
-    "cirron_otel.sdk.starting:Joining.__init__", "cirron_otel.sdk.scope:Scope.again",
-    "cirron_otel.sdk.scope:Scope.suspend", "cirron_otel.sdk.scope:Scope.resume",
-    "cirron_otel.sdk.rare_parts:SpanExtras.__init__", "cirron_otel.exporter.delivery:Delivery._run",
-}  # fmt: skip
+    "cirron_otel.sdk.tracing.inference:_tell",
+    "cirron_otel.sdk.tracing.inference:_told",
+    "cirron_otel.sdk.tracing.inference:_result",
+    "cirron_otel.sdk.tracing.loops:_leave",
+    "cirron_otel.sdk.session.starting:Joining.__init__",
+    "cirron_otel.sdk.tracing.scope:Scope.again",
+    "cirron_otel.sdk.tracing.scope:Scope.suspend",
+    "cirron_otel.sdk.tracing.scope:Scope.resume",
+    "cirron_otel.sdk.tracing.span_extras:SpanExtras.__init__",
+    "cirron_otel.core.delivery.delivery:Delivery._run",
+}
 # Methods of the Span that a scope is, of the object that `inference()` gives and of the streams
 # that it hands out: user code calls them, too. And the words for what went wrong.
 OWNED = ("RecordedSpan", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened")
-NO_FAULTS = ("cirron_otel.sdk.errors", "cirron_otel.sdk.around")
+NO_FAULTS = ("cirron_otel.sdk.session.errors", "cirron_otel.sdk.tracing.decorators")
 MADE = ("__repr__", "__eq__", "__hash__", "__del__", "__getstate__", "__setstate__",
         "__setattr__", "__delattr__", "__getnewargs__", "_replace", "_asdict",
         "__subclasshook__", "__new__", "_make")  # fmt: skip
@@ -88,8 +113,12 @@ Fault = tuple[str, list[tuple[Any, str]]]
 
 
 def faults() -> Iterator[Fault]:
-    sdk = importlib.import_module("cirron_otel.sdk")
-    names = [f"cirron_otel.sdk.{found.name}" for found in pkgutil.iter_modules(sdk.__path__)]
+    names = []
+    for package in ("tracing", "flush", "session"):
+        path = importlib.import_module(f"cirron_otel.sdk.{package}").__path__
+        names += [f"cirron_otel.sdk.{package}.{found.name}" for found in pkgutil.iter_modules(path)]
+    names = [name for name in names if name.rpartition(".")[2] not in INTERFACE]
+    names.append("cirron_otel.sdk.snapshots.recorder")
     for name in [*names, *EXTRA]:
         importlib.import_module(name)
     for name in [*names, *EXTRA]:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
-import cirron_otel.instrumentation.torch as hooks
-from cirron_otel.sdk import phase
+import cirron_otel.sdk.instrumentation.torch as hooks
+from cirron_otel.sdk.tracing import phase
 from tests.sdk.spool_trees import read_spool
 from tests.torch import trees
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cirron_otel.core.translator.header import Counts
+from cirron_otel.core.translator.own.parts import part_of
 from cirron_otel.exactjson import Raw
 from cirron_otel.ids import segment_trace_id, trace_id_for
-from cirron_otel.translator.header import Counts
-from cirron_otel.translator.parts import part_of
 
 from .cases import EPOCH, LOW, SESSION, STEP, T0, batch, case, mark, own_id, span, without
 from .wire_cases import marked, step

@@ -9,11 +9,11 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
-from cirron_otel.otlp.json_codec import traces_from_json, traces_to_json
-from cirron_otel.pipeline import segments
-from cirron_otel.translator.encode import Options
-from cirron_otel.translator.own import plan_of
-from cirron_otel.translator.placement import Place, Plan, Segment
+from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
+from cirron_otel.core.placement import segments
+from cirron_otel.core.placement.batch_placement import Place, Plan, Segment
+from cirron_otel.core.translator.own.encode import Options
+from cirron_otel.core.translator.own.own import plan_of
 
 Json = dict[str, Any]
 

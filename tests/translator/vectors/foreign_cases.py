@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from cirron_otel.translator.translate import to_otlp
+from cirron_otel.core.translator.translate import to_otlp
 
 from .cases import (
     EPOCH,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cirron_otel import exactjson
-from cirron_otel.translator.decode import Decoded
-from cirron_otel.translator.translate import FromOtlp, to_otlp
+from cirron_otel.core.translator.own.decode import Decoded
+from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
 from . import batch_cases, digest_cases, foreign_cases, own_cases, sessions_cases, wire_cases
 from .cases import CASES, Json, Vector, otlp_of

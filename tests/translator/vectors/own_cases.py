@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cirron_otel.core.translator.own.spans import overhead_mark
 from cirron_otel.ids import segment_trace_id, trace_id_for
-from cirron_otel.translator.spans import overhead_mark
 
 from .cases import EPOCH, LOW, SESSION, STEP, T0, Json, batch, case, mark, own_id, span
 from .wire_cases import step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cirron_otel.pipeline.light import light_of
-from cirron_otel.pipeline.sessions import SessionIndex
-from cirron_otel.translator.encode import encode_batch
+from cirron_otel.core.placement.batch_outline import light_of
+from cirron_otel.core.placement.session_index import SessionIndex
+from cirron_otel.core.translator.own.encode import encode_batch
 
 from .cases import EPOCH, SESSION, STEP, Json, batch, case, mark, own_id, span
 

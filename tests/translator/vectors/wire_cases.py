@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cirron_otel.core.translator.own.spans import overhead_mark
 from cirron_otel.exactjson import Raw
-from cirron_otel.translator.spans import overhead_mark
 
 from .cases import (
     EPOCH,

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 import cirron_otel as ci
-from cirron_otel.sdk.pipeline import Pipeline
+from cirron_otel.sdk.flush.pipeline import Pipeline
 
 logging.basicConfig(level=logging.WARNING)
 open_scopes = contextlib.ExitStack()

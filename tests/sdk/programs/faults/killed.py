@@ -18,7 +18,7 @@ import time
 from opentelemetry import trace
 
 import cirron_otel as ci
-import cirron_otel.profiler
+import cirron_otel.sdk.session.api
 
 PAUSE_S = 0.0003
 

@@ -14,8 +14,8 @@ import threading
 from typing import Any
 
 import cirron_otel as ci
-from cirron_otel.spool.journal import Journal
-from cirron_otel.spool.writer import SpoolWriter
+from cirron_otel.core.spool.journal import Journal
+from cirron_otel.core.spool.writer import SpoolWriter
 
 directory, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 may_go_on = threading.Event()

@@ -71,7 +71,7 @@ def work() -> None:
 def shut_down() -> None:
     """Be in the midst of closing the session: the first batch is being written."""
     import cirron_otel as ci
-    from cirron_otel.spool.writer import SpoolWriter
+    from cirron_otel.core.spool.writer import SpoolWriter
 
     real = SpoolWriter.write
 

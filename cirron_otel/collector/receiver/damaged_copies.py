@@ -1,0 +1,55 @@
+"""A limit for the copies of damaged files, which take room from the intake journal.
+
+Each crash may leave a torn segment, of which a copy is set aside. All its readable data is in the
+spool before the segment is removed, so a copy only serves a later examination.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from .journal.files import DAMAGED_SUFFIX
+
+_SEGMENT = re.compile(r"intake-([0-9a-f]{16})\.log" + re.escape(DAMAGED_SUFFIX), re.ASCII)
+
+
+class Removed(NamedTuple):
+    """A copy of a damaged file that was removed."""
+
+    path: Path
+    size: int
+    """Bytes."""
+
+
+def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
+    """Remove copies of damaged files, the oldest first, until they have `most_bytes` in total.
+
+    A copy stays if it is a hard link to a segment of the journal, since it takes no room then.
+    Other files, such as `seen.sqlite`, are removed first. Segment numbers define the order, not
+    times, because the clock may be wrong.
+    """
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if DAMAGED_SUFFIX in entry.name:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                        match = _SEGMENT.fullmatch(entry.name)
+                        number = int(match[1], 16) if match else -1
+                        found.append((number, entry.name, status.st_size))
+    total = sum(size for *_, size in found)
+    removed = []
+    for _, name, size in sorted(found):
+        if total <= most_bytes:
+            break
+        with contextlib.suppress(OSError):
+            (directory / name).unlink()
+            total -= size
+            removed.append(Removed(directory / name, size))
+    return removed

@@ -1,0 +1,158 @@
+"""Bodies of gRPC calls, and the memory that they take.
+
+The request's headers name the encoding of its messages (github.com/grpc/grpc, doc/compression.md).
+gRPC does not pass on whether a message is compressed, but its first bytes show it. No OTLP request
+in protobuf begins with these bytes: 0x1f and 0xff 0x06 are tags without a wire type, and the others
+are fields 15 and 5, which OTLP's requests do not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import TracebackType
+from typing import Any, Self
+
+from ....errors import InputError
+from ..consumer import Consumer, Reason, RefusalError
+from ..inflating import finished, inflater, too_large
+from ..snappy import STREAM
+from .turns import CallTurns
+
+_STARTS = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "snappy": STREAM, "deflate": b"\x78"}
+_IDENTITY = "identity"
+ENCODINGS = (_IDENTITY, *_STARTS)
+"""The supported encodings of messages."""
+_FED = 64 * 1024
+"""Compressed bytes that are fed at a time."""
+_CANCELLED_WITHIN_S = 0.05
+_LONGEST_SHOWN = 60
+_YIELD_EVERY = 1024 * 1024
+"""Bytes that are inflated before other calls have their turn."""
+
+
+class Reservation:
+    """Room for bytes in flight, which a call has until it ends.
+
+    It never has more than the largest body takes, however much of that is there twice, compressed
+    and not: else a call that has all the room to itself might not fit, and be sent for ever.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._consumer.release(self._size)
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Raise RefusalError where there is no room."""
+        more = min(self._size + size, self._consumer.max_body_bytes) - self._size
+        if more <= 0:
+            return
+        if not self._consumer.reserve(more):
+            raise RefusalError(Reason.BUSY, "too many requests are in flight: send again later")
+        self._size += more
+
+
+async def receive(
+    context: Any, turns: CallTurns, timeout_s: float, reservation: Reservation
+) -> bytes:
+    """The message of a call, as it came.
+
+    At most as many are being received as `turns` lets, for their size is known only when they are
+    there; what is not read stays with the client. Raises RefusalError when it is late.
+    """
+    try:
+        async with turns.turn(context.peer(), timeout_s):
+            body = await context.read()
+            if isinstance(body, bytes):
+                reservation.add(len(body))
+    except TimeoutError:
+        raise RefusalError(
+            Reason.UNAVAILABLE,
+            f"the request was not there within {timeout_s:g} s, or when others waited",
+        ) from None
+    if not isinstance(body, bytes):
+        raise await _without_message()
+    return body
+
+
+async def _without_message() -> RefusalError:
+    """Return why a call ended without a message.
+
+    gRPC itself answers if a message is too large; the only sign here is that it cancels the call
+    shortly after the end of the stream.
+    """
+    try:
+        await asyncio.sleep(_CANCELLED_WITHIN_S)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        return RefusalError(Reason.TOO_LARGE, "a message that is too large before decompression")
+    return RefusalError(Reason.INVALID, "a call without a request")
+
+
+async def inflated(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
+    """Return a message, decompressed if it is compressed; at most `limit` bytes.
+
+    Raises RefusalError for more, and for damaged data.
+    """
+    codec = inflater(coding) if _is_compressed(body, coding) else None
+    if codec is None:
+        return body
+    pieces: list[bytes] = []
+    size = paused = 0
+    try:
+        for start in range(0, len(body), _FED):
+            for piece in codec.feed(body[start : start + _FED]):
+                size += len(piece)
+                if size > limit:
+                    raise too_large(limit)
+                reservation.add(len(piece))
+                pieces.append(piece)
+                if size - paused >= _YIELD_EVERY:
+                    paused = size
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        pieces.append(await finished(codec, limit - size, limit, reservation.add))
+    except InputError as error:
+        if coding == "deflate":
+            return body  # its two first bytes may be those of an unknown field
+        raise RefusalError(Reason.INVALID, str(error)) from None
+    return b"".join(pieces)
+
+
+def coding_of(values: Collection[str | bytes]) -> str:
+    """Return the encoding of a call's messages, by the headers that name it.
+
+    Raises RefusalError with the reason ENCODING if it is not supported, or if there are several.
+    """
+    if not values:
+        return _IDENTITY
+    (value, *others) = values
+    if isinstance(value, str) and not others and value.lower() in ENCODINGS:
+        return value.lower()
+    shown = value[:_LONGEST_SHOWN] if not others else "several"
+    raise RefusalError(
+        Reason.ENCODING,
+        f"expected one of {', '.join(ENCODINGS)} as grpc-encoding, found {shown!a}",
+    )
+
+
+def _is_compressed(body: bytes, coding: str) -> bool:
+    start = _STARTS.get(coding)
+    if start is None or not body.startswith(start):
+        return False
+    # RFC 1950, "Data format": a check of the first two bytes.
+    return coding != "deflate" or int.from_bytes(body[:2]) % 31 == 0

@@ -1,0 +1,261 @@
+"""The listening socket of gRPC: it limits connections, and relays each to gRPC's own server.
+
+gRPC's server in Python has no hook for connections, nor for encodings that its core does not know.
+So clients connect to this socket, where TLS ends too, and gRPC listens on a Unix socket in a
+private directory. Bytes pass unchanged except for one header of each request (see http2_headers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import cast
+
+from ....errors import InputError, TargetError
+from ..listening import Listener
+from ..refusals import NO_SIGNAL, Observer, Refused
+from .http2_headers import EncodingRenamer
+
+_UNPROVEN_S = 5.0
+"""A connection without a request for this long may be closed for a new one."""
+_HANDSHAKE_S = 10.0
+_CLOSE_S = 1.0
+_STALLED_S = 30.0
+"""A client that reads none of its answers for this long loses its connection. Otherwise it would
+keep it for ever: a relay that waits for the client does not notice that gRPC's keepalive has closed
+the other side."""
+_BACKLOG = 1024
+_HAS_ABSTRACT_NAMES = sys.platform == "linux"
+
+_FULL = Refused(NO_SIGNAL, "connections", "closed", "the limit of connections is reached")
+
+_logger = logging.getLogger(__name__)
+
+
+class Front:
+    """Accepts connections for a gRPC server that listens on a Unix socket."""
+
+    def __init__(self, target: Path, connections: int, refused: Observer) -> None:
+        """`target` is the Unix socket; `connections` is their largest number at a time."""
+        self._target, self._most, self._refused = target, connections, refused
+        self._clients: set[_Client] = set()
+        self._unproven: OrderedDict[_Client, float] = OrderedDict()
+        """Connections without a request yet, and when they were made; the oldest first."""
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+        self._listener: Listener | None = None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+        """Listen; return host and port. Raises OSError if that is not possible."""
+        self._listener = Listener(lambda: _Client(self), self._refused)
+        return await self._listener.start(host, port, _BACKLOG, tls, _HANDSHAKE_S)
+
+    @property
+    def connections(self) -> Collection[object]:
+        """The open connections of clients."""
+        return self._clients
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def wait_closed(self) -> None:
+        """Wait a moment until the last answers are written, then close all connections."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._all_closed.wait()
+        except TimeoutError:
+            for client in list(self._clients):
+                client.abort()
+
+    def admit(self, client: _Client) -> bool:
+        """Whether a connection is accepted; another one without a request may be closed for it."""
+        now = asyncio.get_running_loop().time()
+        if len(self._clients) >= self._most:
+            self._refused(_FULL)
+            oldest = next(iter(self._unproven), None)
+            if oldest is None or now - self._unproven[oldest] < _UNPROVEN_S:
+                return False
+            oldest.abort()
+            self.forget(oldest)
+        self._clients.add(client)
+        self._unproven[client] = now
+        self._all_closed.clear()
+        return True
+
+    def prove(self, client: _Client) -> None:
+        """Note that a connection has sent a request."""
+        self._unproven.pop(client, None)
+
+    def forget(self, client: _Client) -> None:
+        """Note that a connection is closed."""
+        self._clients.discard(client)
+        self._unproven.pop(client, None)
+        if not self._clients:
+            self._all_closed.set()
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Connect to the gRPC server. Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            if _HAS_ABSTRACT_NAMES:
+                # The kernel chooses a name, by which gRPC distinguishes connections.
+                connection.bind(b"")
+            connection.connect(bytes(self._target))
+            loop = asyncio.get_running_loop()
+            await loop.create_unix_connection(protocol, sock=connection)
+        except BaseException:
+            connection.close()
+            raise
+
+
+class _Side(asyncio.Protocol):
+    """One of the two connections of a relay; it reads no faster than the other one writes."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other: _Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the connection is closed."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection after its buffered data is sent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        del error
+        if self.other is not None:
+            self.other.close()
+
+
+class _Server(_Side):
+    """The connection to the gRPC server."""
+
+    def __init__(self, client: _Client) -> None:
+        super().__init__()
+        self.other = client
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            self.other.write(data)
+
+
+class _Client(_Side):
+    """The connection of a client."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__()
+        self._front = front
+        self._renamer = EncodingRenamer()
+        self._is_proven = False
+        self._early: list[bytes] = []
+        """Data that was received before the gRPC server was connected."""
+        self._connecting: asyncio.Task[None] | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._front.admit(self):
+            self.abort()
+            return
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        server = _Server(self)
+        try:
+            await self._front.connect(lambda: server)
+        except OSError as error:
+            _logger.warning("a connection cannot be passed to gRPC: %s", error.strerror or error)
+            self.abort()
+            return
+        if self.transport is None or self.transport.is_closing():
+            server.close()
+            return
+        self.other = server
+        early, self._early = self._early, []
+        for data in early:
+            server.write(data)
+        self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            passed = self._renamer.feed(data)
+        except InputError:
+            self.abort()
+            return
+        if not self._is_proven and self._renamer.has_headers:
+            self._is_proven = True
+            self._front.prove(self)
+        if self.other is not None:
+            self.other.write(passed)
+            return
+        self._early.append(passed)
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self._unwatch()
+        super().resume_writing()
+
+    def close(self) -> None:
+        super().close()
+        self._watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._unwatch()
+        self._front.forget(self)
+        super().connection_lost(error)
+
+    def _watch(self) -> None:
+        """Close the connection if the client reads nothing for a while."""
+        if self._stalled is None and self in self._front.connections:
+            loop = asyncio.get_running_loop()
+            self._stalled = loop.call_later(_STALLED_S, self.abort)
+
+    def _unwatch(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+def target_error(host: str, port: int, error: OSError) -> TargetError:
+    """Return the error for an address on which the receiver cannot listen."""
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return TargetError(
+        f"cannot listen on {shown}: it is in use, or not an address of this host"
+        f" ({error.strerror or error}); choose another with --grpc HOST:PORT"
+    )

@@ -1,0 +1,265 @@
+"""The OTLP/gRPC receiver (opentelemetry.io/docs/specs/otlp/, "OTLP/gRPC").
+
+Needs the extra `collector`; whoever wants it imports this module when it is wanted.
+
+Messages are decompressed here and not by gRPC, which checks the size of a message only after it has
+decompressed it: a message of 4 MiB may expand to 4 GiB.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ....errors import TargetError
+from ..auth import Auth
+from ..consumer import BodyEncoding, Consumer, Reason, ReceivedRequest, ReceivedSignal, RefusalError
+from ..headers import KEPT_HEADERS, KeptHeaders, only_value
+from ..refusals import NO_SIGNAL, Observer, Refused, ignore
+from .bodies import Reservation, coding_of, inflated, receive
+from .certificates import GrpcTls
+from .front import Front, target_error
+from .http2_headers import ENCODING
+from .socket import PrivateSocket
+from .status import answer_bytes, status_of
+from .turns import CallTurns
+
+_log = logging.getLogger(__name__)
+
+_FAILED = "the request failed: see the collector's log"
+_UNAUTHENTICATED = "expected the header `authorization: Bearer …`, with a token known here"
+
+_METHODS = {
+    f"/opentelemetry.proto.collector.{package}.v1.{service}/Export": signal
+    for package, service, signal in (
+        ("trace", "TraceService", ReceivedSignal.TRACES),
+        ("metrics", "MetricsService", ReceivedSignal.METRICS),
+        ("logs", "LogsService", ReceivedSignal.LOGS),
+    )
+}
+
+_LOOKAHEAD_BYTES = 256 * 1024
+_FEWEST_READS = 4
+
+_LONGEST_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What one client may take from the others."""
+
+    streams: int = 128
+    """Calls at a time on one connection; more wait at the client."""
+    reading_bytes: int = 64 * 1024 * 1024
+    """Bodies that are being received at a time, at their largest; other calls wait unread. Four
+    may always be received."""
+    read_timeout_s: float = 10.0
+    """How long a call may take until its body is there, waiting included."""
+    quick_s: float = 0.05
+    """How long a read may take while others wait; half of them may take longer."""
+    patience_s: float = 5.0
+    """How long those may take when they are too many."""
+    ping_interval_s: float = 10.0
+    """A connection that pings more often is closed (keepalive)."""
+    keepalive_s: float = 60.0
+    """A connection that is silent for so long is pinged, and closed when nothing comes back."""
+    connections: int = 1000
+    """The largest number of connections at a time, of all clients."""
+    connection_age_s: float | None = None
+    """Connections are to be made anew when they are so old, so that load spreads."""
+    connection_grace_s: float = 30.0
+    """How long calls on such a connection may still take."""
+
+
+class GrpcReceiver:
+    """Serves the three OTLP services, and hands what comes to an Exporter."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 4317,
+        tls: GrpcTls | None = None,
+        auth: Auth | None = None,
+        limits: GrpcLimits | None = None,
+        headers: Collection[str] = KEPT_HEADERS,
+        refused: Observer = ignore,
+        sockets: Path | None = None,
+    ) -> None:
+        """Keep the arguments; `start` listens. `port` 0 takes a free one.
+
+        `headers` are kept with a request (see KeptHeaders). `refused` is called with each refusal.
+        `sockets` is a directory for gRPC's socket if the temporary directory cannot be used.
+        """
+        self._refused, self._sockets = refused, sockets
+        self._consumer, self._auth, self._tls = consumer, auth, tls
+        self._host, self._port = host, port
+        self._limits = limits or GrpcLimits()
+        self.pass_on(headers)
+        reads = self._limits.reading_bytes // max(consumer.max_body_bytes, 1)
+        self._turns = CallTurns(
+            max(reads, _FEWEST_READS), self._limits.quick_s, self._limits.patience_s
+        )
+        self._server: grpc.aio.Server | None = None
+        self._front: Front
+        self._socket: PrivateSocket
+
+    def pass_on(self, names: Collection[str]) -> None:
+        """Change the headers that are kept, from now on."""
+        self._kept = KeptHeaders(names)
+
+    @property
+    def connections(self) -> Collection[object]:
+        """The open connections of clients."""
+        return self._front.connections
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; return host and port.
+
+        Raises UsageError for the TLS files, TargetError if the address is not available.
+        """
+        context = None if self._tls is None else self._tls.context()
+        self._socket = PrivateSocket(self._sockets)
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers((_Services(self._export, self._unknown),))
+        front = Front(self._socket.path, self._limits.connections, self._refused)
+        try:
+            server.add_insecure_port(self._socket.address)
+            await server.start()
+            host, port = await front.start(self._host, self._port, context)
+        except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError
+            await server.stop(None)
+            self._socket.remove()
+            if isinstance(error, OSError):
+                raise target_error(self._host, self._port, error) from None
+            raise TargetError(f"gRPC cannot listen on {self._socket.path}: {error}") from None
+        self._server, self._front = server, front
+        return host, port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, and end those that are not answered within `grace_s` seconds."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self._front.close()
+        await server.stop(grace_s)
+        await self._front.wait_closed()
+        self._socket.remove()
+
+    def _options(self) -> list[tuple[str, int]]:
+        """Names and meanings: grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
+        limits = self._limits
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", self._consumer.max_body_bytes),
+            ("grpc.per_message_decompression", 0),
+            # What a stream may send before it is read: a fixed size, or gRPC lets it grow to MiB.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
+            ("grpc.max_concurrent_streams", limits.streams),
+            ("grpc.keepalive_time_ms", _ms(limits.keepalive_s)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.ping_interval_s)),
+        ]
+        if limits.connection_age_s is not None:
+            options += [
+                ("grpc.max_connection_age_ms", _ms(limits.connection_age_s)),
+                ("grpc.max_connection_age_grace_ms", _ms(limits.connection_grace_s)),
+            ]
+        return options
+
+    async def _export(self, signal: ReceivedSignal, context: Any) -> bytes:
+        metadata = tuple(context.invocation_metadata() or ())
+        try:
+            self._authenticate(metadata)
+            coding = coding_of([value for name, value in metadata if name == ENCODING])
+            kept = self._kept.select(metadata)
+            with Reservation(self._consumer) as reservation:
+                answer = await self._consumer.consume(
+                    await self._request(signal, kept, coding, context, reservation)
+                )
+        except RefusalError as error:
+            status, reason = status_of(error), error.reason.value
+        except Exception:
+            _log.exception("an OTLP/gRPC request failed")
+            status, reason = status_of(RefusalError(Reason.UNAVAILABLE, _FAILED)), "internal"
+        else:
+            return answer_bytes(answer)
+        # Behind the handlers: an error that is being handled holds on to the body.
+        self._refused(Refused(signal.value, reason, status[0].name, status[1]))
+        if reason == Reason.ENCODING.value:
+            await context.send_initial_metadata(())  # the core adds grpc-accept-encoding
+        await context.abort(*status)
+        raise AssertionError("abort raises")
+
+    def _authenticate(self, metadata: tuple[tuple[str, Any], ...]) -> None:
+        if self._auth is None:
+            return
+        values = [value for name, value in metadata if name == "authorization"]
+        if not self._auth.allows(only_value(values)):
+            raise RefusalError(Reason.UNAUTHENTICATED, _UNAUTHENTICATED)
+
+    async def _request(
+        self,
+        signal: ReceivedSignal,
+        kept: dict[str, str],
+        coding: str,
+        context: Any,
+        reservation: Reservation,
+    ) -> ReceivedRequest:
+        timeout_s = self._limits.read_timeout_s
+        body = await receive(context, self._turns, timeout_s, reservation)
+        received_ns = time.time_ns()
+        body = await inflated(body, coding, self._consumer.max_body_bytes, reservation)
+        return ReceivedRequest(signal, BodyEncoding.PROTOBUF, body, received_ns, kept)
+
+    def _unknown(self, method: str) -> None:
+        message = f"no method {method[:_LONGEST_SHOWN]!a} is served"
+        self._refused(Refused(NO_SIGNAL, "path", grpc.StatusCode.UNIMPLEMENTED.name, message))
+
+
+class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """The methods of OTLP; gRPC itself answers UNIMPLEMENTED to others.
+
+    As methods that take a stream, since gRPC calls them before it has read a message.
+    """
+
+    def __init__(
+        self,
+        export: Callable[[ReceivedSignal, Any], Awaitable[bytes]],
+        unknown: Callable[[str], None],
+    ) -> None:
+        """`unknown` is called with the name of each method that is not served."""
+        self._unknown = unknown
+        self._handlers = {
+            method: grpc.stream_unary_rpc_method_handler(_bound(export, signal))
+            for method, signal in _METHODS.items()
+        }
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method; None if the method is not served."""
+        handler = self._handlers.get(details.method)
+        if handler is None:
+            self._unknown(details.method)
+        return handler
+
+
+def _bound(
+    export: Callable[[ReceivedSignal, Any], Awaitable[bytes]], signal: ReceivedSignal
+) -> Any:
+    async def handle(_messages: Any, context: Any) -> bytes:
+        return await export(signal, context)
+
+    return handle
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

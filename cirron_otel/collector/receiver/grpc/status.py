@@ -1,0 +1,58 @@
+"""What a gRPC call is answered with (opentelemetry.io/docs/specs/otlp/, "OTLP/gRPC Response")."""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from ..consumer import ConsumeResult, Reason, RefusalError
+
+_CODES = {
+    Reason.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.BUSY: grpc.StatusCode.UNAVAILABLE,
+    Reason.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Reason.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.HEADERS: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.ENCODING: grpc.StatusCode.UNIMPLEMENTED,
+}
+
+_RETRY_AFTER_S = 1.0
+"""Where a refusal does not say."""
+
+_LONGEST_MESSAGE = 1000
+"""Characters: clients take 8 KiB of trailing metadata, percent-encoded."""
+
+
+def answer_bytes(answer: ConsumeResult) -> bytes:
+    """The serialised response of any of the services: they are the same on the wire."""
+    if not answer.rejected and not answer.message:
+        return b""
+    response = ExportTraceServiceResponse()
+    response.partial_success.rejected_spans = answer.rejected
+    response.partial_success.error_message = answer.message
+    return response.SerializeToString()
+
+
+def status_of(refusal: RefusalError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """The code of a refused call, its message and its trailing metadata.
+
+    Only where the same request may succeed later there is a RetryInfo: it is what makes clients
+    send again.
+    """
+    code = _CODES[refusal.reason]
+    message = refusal.message[:_LONGEST_MESSAGE]
+    if code is not grpc.StatusCode.UNAVAILABLE:
+        return code, message, ()
+    after = _RETRY_AFTER_S if refusal.retry_after_s is None else max(refusal.retry_after_s, 0.0)
+    delay = Duration()
+    delay.FromMilliseconds(round(after * 1000))
+    detail = Any()
+    detail.Pack(RetryInfo(retry_delay=delay))
+    status = Status(code=code.value[0], message=message, details=[detail])
+    return code, message, (("grpc-status-details-bin", status.SerializeToString()),)

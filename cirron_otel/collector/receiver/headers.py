@@ -1,0 +1,97 @@
+"""The headers of a request that are kept with it, validated identically for gRPC and HTTP.
+
+Exporters forward the kept headers, and these decide which tenant owns the data. So each has one
+value that every protocol can carry (RFC 9110, "Field Values"). A client must not bypass a proxy
+that adds a header: repeated headers are refused, and neither merged nor overwritten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from .consumer import Reason, RefusalError
+
+KEPT_HEADERS: Final = (
+    "x-scope-orgid",
+    "x-cirron-sdk-version",
+    "x-cirron-batch-id",
+    "x-cirron-workspace-id",
+    "x-cirron-run-id",
+    "x-cirron-pipeline-id",
+    "x-cirron-deployment-id",
+    "x-cirron-model-id",
+)
+"""The headers that are kept by default."""
+NEVER_KEPT: Final = frozenset(("authorization", "proxy-authorization", "cookie"))
+
+LONGEST_VALUE: Final = 1024
+"""Characters; common servers accept 4 to 8 KiB for all headers of a request together."""
+
+FIELD_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+"""A value of RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Servers remove
+blanks at either end, so a value with them would become that of another tenant."""
+_SURROUNDING = " \t"
+
+Value = str | bytes
+"""A header's value; gRPC returns bytes for values that are not text."""
+
+
+class KeptHeaders:
+    """Selects and validates the headers that are kept with a request."""
+
+    def __init__(self, names: Collection[str] = KEPT_HEADERS) -> None:
+        """`names` are case-insensitive; names of credentials are ignored."""
+        self._names = frozenset(name.lower() for name in names) - NEVER_KEPT
+
+    def select(self, headers: Iterable[tuple[str, Value]]) -> dict[str, str]:
+        """Return the headers that are kept, by lower-case name.
+
+        Raises RefusalError if one is repeated, blank, too long, or not printable ASCII.
+        """
+        kept: dict[str, str] = {}
+        for given, value in headers:
+            name = given.lower()
+            if name not in self._names:
+                continue
+            if name in kept:
+                raise _refusal(name, "several")
+            kept[name] = _checked(name, value)
+        return kept
+
+
+def only_value(values: Collection[Value]) -> str | None:
+    """Return the value of a header that may be given once; None if it is absent.
+
+    Raises RefusalError with the reason UNAUTHENTICATED if it is repeated: this is for
+    `authorization`, where no value may be preferred to another.
+    """
+    if len(values) > 1:
+        raise RefusalError(
+            Reason.UNAUTHENTICATED, f"expected one authorization header, found {len(values)}"
+        )
+    for value in values:
+        return value if isinstance(value, str) else None
+    return None
+
+
+def _checked(name: str, value: Value) -> str:
+    if not isinstance(value, str):
+        raise _refusal(name, "bytes that are not text")
+    value = value.strip(_SURROUNDING)
+    if not value:
+        raise _refusal(name, "a blank value")
+    if len(value) > LONGEST_VALUE:
+        raise _refusal(name, f"{len(value)} characters")
+    if not FIELD_VALUE.fullmatch(value):
+        raise _refusal(name, "other characters")
+    return value
+
+
+def _refusal(name: str, found: str) -> RefusalError:
+    return RefusalError(
+        Reason.HEADERS,
+        f"expected one {name[:100]!a} of 1 to {LONGEST_VALUE} printable ASCII characters,"
+        f" found {found}",
+    )

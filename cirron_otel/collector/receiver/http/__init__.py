@@ -1,0 +1,1 @@
+"""The HTTP receiver: OTLP, Cirron batches, and snapshot files."""

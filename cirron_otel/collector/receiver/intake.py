@@ -1,0 +1,204 @@
+"""The consumer of all servers: it checks a request, appends it to the journal, and answers.
+
+The checks cover what the response depends on: whether the body has the declared type, and how many
+elements it contains. The content is translated later, from the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
+
+from ...core.translator.logs.log_marks import keep_marks
+from ...errors import UsageError
+from .consumer import (
+    BodyEncoding,
+    ConsumeResult,
+    Reason,
+    ReceivedRequest,
+    ReceivedSignal,
+    RefusalError,
+)
+from .journal.files import Head
+from .journal.writer import IntakeJournal, JournalBusyError, JournalFullError
+from .measure import MAX_ELEMENTS, RequestContent
+from .reading import LARGE, ReadTurns, batch_of, check_object, from_json, measured
+
+_BUSY_S, _FULL_S = 1.0, 5.0
+_ACCEPT, _MARKS = "accept", "marks"
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """The limits of requests."""
+
+    body_bytes: int = 64 * 1024 * 1024
+    elements: int = MAX_ELEMENTS
+    in_flight_bytes: int = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SignalPolicy:
+    """The treatment of signals other than traces; `accept` acknowledges and drops them."""
+
+    logs: str = "refuse"
+    """`marks` stores the log records that are marks, and drops the others."""
+    metrics: str = "refuse"
+
+
+class Intake:
+    """The `Consumer` of a collector; for the tasks of one event loop."""
+
+    def __init__(
+        self,
+        journal: IntakeJournal,
+        limits: IntakeLimits | None = None,
+        signals: SignalPolicy | None = None,
+        *,
+        kept: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`kept` is called after each append to the journal; `is_over` reports a shutdown."""
+        self._journal, self._limits = journal, limits or IntakeLimits()
+        self._signals = signals or SignalPolicy()
+        self._kept, self._is_over = kept, is_over
+        self._turns = ReadTurns()
+        self._in_flight = 0
+        self.spans = 0
+        """Number of accepted spans."""
+        self.marks = 0
+        """Number of accepted log records that are marks."""
+
+    def apply(self, limits: IntakeLimits, signals: SignalPolicy) -> None:
+        """Use other limits and signals for all later requests."""
+        self._limits, self._signals = limits, signals
+
+    @property
+    def max_body_bytes(self) -> int:
+        """See Exporter."""
+        return self._limits.body_bytes
+
+    @property
+    def in_flight(self) -> int:
+        """Reserved bytes of bodies."""
+        return self._in_flight
+
+    def reserve(self, size: int) -> bool:
+        """See Exporter."""
+        if self._in_flight + size > self._limits.in_flight_bytes:
+            return False
+        self._in_flight += size
+        return True
+
+    def release(self, size: int) -> None:
+        """See Exporter."""
+        self._in_flight -= size
+
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
+        """See Exporter."""
+        if self._is_over():
+            raise RefusalError(Reason.UNAVAILABLE, "the collector is going down", _FULL_S)
+        if request.signal is ReceivedSignal.CIRRON:
+            return await self._take_batch(request)
+        if request.signal is ReceivedSignal.LOGS and self._signals.logs == _MARKS:
+            return await self._take_logs(request)
+        if request.signal is not ReceivedSignal.TRACES:
+            return await self._take_other(request)
+        body, found, told = await self._traces(request)
+        if not found.is_empty:
+            await self._keep(request, body, BodyEncoding.PROTOBUF)
+            self.spans += found.spans
+        return ConsumeResult(message=told)
+
+    async def _traces(self, request: ReceivedRequest) -> tuple[bytes, RequestContent, str]:
+        """Return the request as protobuf, its content, and a warning."""
+        body, most = request.body, self._limits.elements
+        if request.encoding is BodyEncoding.JSON:
+            return await self._turns.read(body, lambda: _from_json(body, most))
+        found = await self._turns.read(
+            body, lambda: measured(body, ReceivedSignal.TRACES, most), LARGE
+        )
+        return body, found, ""
+
+    async def _take_other(self, request: ReceivedRequest) -> ConsumeResult:
+        """Check a request for metrics or logs, and drop it."""
+        name = request.signal.value
+        wanted = (
+            self._signals.logs if request.signal is ReceivedSignal.LOGS else self._signals.metrics
+        )
+        if wanted != _ACCEPT:
+            raise RefusalError(Reason.UNSUPPORTED, f"{name} are not taken here: send traces")
+        body, most = request.body, self._limits.elements
+        if request.encoding is BodyEncoding.PROTOBUF:
+            await self._turns.read(body, lambda: measured(body, request.signal, most), LARGE)
+        else:
+            await self._turns.read(body, lambda: check_object(body, most))
+        return ConsumeResult(message=f"{name} are not kept here")
+
+    async def _take_logs(self, request: ReceivedRequest) -> ConsumeResult:
+        """Store the log records that are marks; report the others as rejected."""
+        most = self._limits.elements
+        body, marks, others, told = await self._turns.read(
+            request.body, lambda: _marks(request, most)
+        )
+        if marks:
+            await self._keep(request, body, BodyEncoding.PROTOBUF)
+            self.marks += marks
+        if others:
+            why = f"{others} log records are no marks (an event name, and a span): not kept here"
+            told = f"{why}; {told}" if told else why
+        return ConsumeResult(others, told)
+
+    async def _take_batch(self, request: ReceivedRequest) -> ConsumeResult:
+        body, most = request.body, self._limits.elements
+        batch = await self._turns.read(body, lambda: batch_of(body, most))
+        await self._keep(request, body, BodyEncoding.JSON)
+        self.spans += batch.spans
+        return ConsumeResult(batch_id=batch.batch_id)
+
+    async def _keep(self, request: ReceivedRequest, body: bytes, encoding: BodyEncoding) -> None:
+        head = Head(
+            request.signal,
+            encoding,
+            request.received_ns,
+            dict(request.headers),
+        )
+        try:
+            await self._journal.append(head, body)
+        except UsageError as error:
+            raise RefusalError(Reason.TOO_LARGE, str(error)) from None
+        except JournalBusyError:
+            raise RefusalError(
+                Reason.BUSY, "more is waiting for the disk than may", _BUSY_S
+            ) from None
+        except JournalFullError:
+            raise RefusalError(
+                Reason.UNAVAILABLE, "nothing can be kept now: the disk is full or away", _FULL_S
+            ) from None
+        self._kept()
+
+
+def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
+    """Convert OTLP/JSON to protobuf; also return its content and a warning."""
+    message, told = from_json(body, ReceivedSignal.TRACES, most)
+    body = message.SerializeToString()
+    del message
+    return body, measured(body, ReceivedSignal.TRACES, most), told
+
+
+def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
+    """Return the log records that are marks, their number, that of the others, and a warning."""
+    body, told = request.body, ""
+    is_json = request.encoding is BodyEncoding.JSON
+    if is_json:
+        message, told = from_json(body, ReceivedSignal.LOGS, most)
+    else:
+        measured(body, ReceivedSignal.LOGS, most)
+        message = LogsData.FromString(body)
+    marks, others = keep_marks(message)
+    if marks and (others or is_json):
+        body = message.SerializeToString()
+        measured(body, ReceivedSignal.LOGS, most)
+    return body, marks, others, told

@@ -1,0 +1,1 @@
+"""The intake journal: requests are on disk before they are acknowledged."""

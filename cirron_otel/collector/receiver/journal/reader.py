@@ -1,0 +1,340 @@
+"""Reading the intake journal, in the process that stores what it holds.
+
+Whatever the files hold, what is read are frames that were appended, in their order, each once;
+what cannot be read is reported and passed over, and its file is kept as `<name>.damaged`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ....core.spool.direct import BLOCK
+from ....errors import InputError
+from .files import (
+    HEAD_START,
+    HEADER_BYTES,
+    PREFIX_BYTES,
+    Damage,
+    Frame,
+    OnDamage,
+    Position,
+    Prefix,
+    checksum,
+    decode_head,
+    decode_prefix,
+    header_problem,
+    is_whole_header,
+    segment_numbers,
+    segment_path,
+    set_aside,
+)
+
+_logger = logging.getLogger(__name__)
+_AHEAD_BYTES = 2**14
+_POLL_BYTES = 2**23
+_FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
+def frames(
+    directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
+) -> Iterator[Frame]:
+    """All frames that lie after a position, up to where the journal ends now, one in memory.
+
+    As `JournalReader`, whose rules on damage hold.
+    """
+    reader = JournalReader(directory, after, on_damage)
+    try:
+        while found := reader.poll(max_bytes=1):
+            yield from found
+    finally:
+        reader.close()
+
+
+class JournalReader:
+    """Reads a journal from a position on, as far as it is written, and on from there.
+
+    `on_damage` is told of what cannot be read (else it is logged as a warning):
+
+    - a frame whose content is not what was written: it is passed over;
+    - a frame whose beginning is damaged, or a damaged header: what follows is passed over, up to
+      the next whole frame;
+    - half a frame at the end of a segment that is not the last. At the end of the last it is one
+      that is being written;
+    - a file that is no segment, or cannot be opened.
+
+    Whatever it is, the writer should `roll` where it is at that segment: nothing more is to be
+    acknowledged that is written into a file which cannot be trusted.
+    """
+
+    def __init__(
+        self, directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
+    ) -> None:
+        """Nothing is read yet; `after` None begins with the oldest segment."""
+        self._directory = directory
+        self._after = after or Position(0, 0)
+        self._on_damage = on_damage or _log
+        self._segment: _Segment | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where it stands: behind the last frame that it gave, or passed over."""
+        if self._segment is None:
+            return self._after
+        return Position(self._segment.number, self._segment.offset)
+
+    def poll(self, max_bytes: int = _POLL_BYTES, until: Position | None = None) -> list[Frame]:
+        """The next frames: at least one if there is one, until they have `max_bytes` together.
+
+        `until` is how far the writer has come (`Journal.end`): what lies behind it may be refused
+        still, and taken back, or stand there in part. Without it, all that is whole is read: for a
+        journal that nobody writes into meanwhile. Raises InputError where a file cannot be opened
+        for now (no descriptors, no memory): nothing is passed over then.
+        """
+        found: list[Frame] = []
+        size = 0
+        while size < max_bytes and (frame := self._next(until)) is not None:
+            found.append(frame)
+            size += frame.end.offset - frame.start.offset
+        return found
+
+    def close(self) -> None:
+        """Close the file that is open. `poll` goes on after that as if nothing had been."""
+        self._leave(self.position)
+
+    def _next(self, until: Position | None) -> Frame | None:
+        while True:
+            if self._segment is None and not self._enter(until):
+                return None
+            segment = self._segment
+            assert segment is not None  # noqa: S101
+            if until is not None and until.segment > segment.number:
+                segment.finish()
+            limit = until.offset if until and until.segment == segment.number else None
+            frame = segment.read(limit)
+            if frame is not None:
+                return frame
+            if not segment.is_finished:
+                if limit is not None or self._later(segment.number) is None:
+                    return None
+                # Whatever came between the last read and the beginning of the later segment is
+                # there now: read once more.
+                segment.finish()
+                continue
+            segment.check_end()
+            self._leave(Position(segment.number + 1, 0))
+
+    def _enter(self, until: Position | None) -> bool:
+        """Open the first segment that is not done with; False where there is none."""
+        while (number := self._later(self._after.segment - 1)) is not None:
+            if until is not None and number > until.segment:
+                return False
+            offset = self._after.offset if number == self._after.segment else 0
+            path = segment_path(self._directory, number)
+            try:
+                self._segment = _Segment(path, number, offset, self._on_damage)
+                return True
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if error.errno in _FOR_NOW:
+                    raise InputError(f"{path} cannot be opened for now: {reason}") from None
+                told = f"cannot be opened: {reason}"
+                self._on_damage(Damage(number, path, 0, told, set_aside(path)))
+            self._after = Position(number + 1, 0)
+        return False
+
+    def _leave(self, after: Position) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+        self._after = after
+
+    def _later(self, number: int) -> int | None:
+        return next((each for each in segment_numbers(self._directory) if each > number), None)
+
+
+class _Segment:
+    """One file, read from an offset on."""
+
+    def __init__(self, path: Path, number: int, offset: int, on_damage: OnDamage) -> None:
+        self.number, self.offset = number, max(offset, HEADER_BYTES)
+        self.is_finished = False
+        """Nothing is appended to it any more."""
+        self._path, self._on_damage = path, on_damage
+        self._is_begun = self._is_broken = False
+        self._searched: int | None = None
+        """Up to here there is no whole frame; None where the next one is not to be looked for."""
+        self._ahead, self._ahead_at = b"", 0
+        self._limit: int | None = None
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, "no regular file")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def finish(self) -> None:
+        """It is known that nothing more is appended: what was read ahead may have been cut off."""
+        if not self.is_finished:
+            self.is_finished, self._ahead = True, b""
+
+    def read(self, limit: int | None) -> Frame | None:
+        """The next frame that can be read and ends by `limit`; None where there is none yet."""
+        self._limit = limit
+        frame = self._next(limit)
+        if frame is None:
+            self._ahead = b""  # what is written from here on was not read yet
+        return frame
+
+    def _next(self, limit: int | None) -> Frame | None:
+        try:
+            while not self._is_broken and (self._is_begun or self._begin()):
+                if limit is not None and self.offset >= limit:
+                    return None
+                if self._searched is not None and not self._search(limit):
+                    return None
+                data = self._at(self.offset, PREFIX_BYTES)
+                if len(data) < PREFIX_BYTES:
+                    return None
+                prefix = decode_prefix(data, self.number)
+                if prefix is None:
+                    if os.pread(self._descriptor, PREFIX_BYTES, self.offset) != data:
+                        self._ahead = b""  # it was padding when it was read ahead
+                        continue
+                    if limit is None and self._is_padding():
+                        return None
+                    self._searched = self.offset + 1
+                    self._report(
+                        self.offset,
+                        "a frame with a damaged beginning: the next whole one is looked for",
+                    )
+                    continue
+                end = self.offset + PREFIX_BYTES + prefix.head_bytes + prefix.body_bytes
+                if limit is not None and end > limit:
+                    return None
+                content = self._content(prefix)
+                if content is None:
+                    return None
+                start, self.offset = self.offset, end
+                frame = self._frame(start, end, prefix, content)
+                if frame is not None:
+                    return frame
+        except OSError as error:
+            self._break(f"cannot be read: {error.strerror or error}")
+        return None
+
+    def check_end(self) -> None:
+        """Report what is left behind the last frame of a finished segment."""
+        if self._is_broken or self._searched is not None:
+            return
+        if not self._is_begun:
+            self._break("no whole header: nothing in it can be read")
+            return
+        try:
+            rest = self._at(self.offset, 1)
+        except OSError as error:
+            self._break(f"cannot be read: {error.strerror or error}")
+        else:
+            if rest and not self._is_padding():
+                self._break("half a frame at the end")
+
+    def _is_padding(self) -> bool:
+        """Whether nothing follows but the zeros that fill up a block: there may be more later."""
+        size = os.fstat(self._descriptor).st_size
+        rest = os.pread(self._descriptor, BLOCK, self.offset)
+        return self.offset + len(rest) == size and not rest.strip(b"\0")
+
+    def _begin(self) -> bool:
+        data = self._at(0, HEADER_BYTES)
+        if len(data) < HEADER_BYTES:
+            return False
+        problem = header_problem(data, self.number)
+        if problem is not None and is_whole_header(data, self.number):
+            self._break(problem)
+            return False
+        self._is_begun = True
+        if problem is not None:
+            self._report(0, problem)
+            self._searched = self.offset
+        return True
+
+    def _search(self, limit: int | None) -> bool:
+        """Go on at the next whole frame, by how heads begin; False where there is none yet."""
+        assert self._searched is not None  # noqa: S101
+        size = os.fstat(self._descriptor).st_size
+        end = size if limit is None else min(limit, size)
+        begin = self._searched
+        data = os.pread(self._descriptor, max(end - begin, 0), begin)
+        found = data.find(HEAD_START, PREFIX_BYTES)
+        while found >= 0:
+            offset = begin + found - PREFIX_BYTES
+            prefix = decode_prefix(data[found - PREFIX_BYTES : found], self.number)
+            if prefix is not None:
+                rest = data[found : found + prefix.head_bytes + prefix.body_bytes]
+                if len(rest) == prefix.head_bytes + prefix.body_bytes:
+                    if zlib.crc32(rest) == prefix.crc:
+                        self.offset, self._searched = offset, None
+                        return True
+                elif limit is None and not self.is_finished:  # it is being written
+                    self._searched = offset
+                    return False
+            found = data.find(HEAD_START, found + 1)
+        self._searched = max(begin, end - PREFIX_BYTES - len(HEAD_START))
+        return False
+
+    def _content(self, prefix: Prefix) -> tuple[bytes, bytes] | None:
+        at = self.offset + PREFIX_BYTES
+        head = self._at(at, prefix.head_bytes)
+        body = self._at(at + len(head), prefix.body_bytes)
+        is_whole = len(head) == prefix.head_bytes and len(body) == prefix.body_bytes
+        return (head, body) if is_whole else None
+
+    def _frame(
+        self, start: int, end: int, prefix: Prefix, content: tuple[bytes, bytes]
+    ) -> Frame | None:
+        text, body = content
+        if checksum(text, body) != prefix.crc:
+            self._report(start, "a frame that is not what was written: it is passed over")
+            return None
+        head = decode_head(text)
+        if head is None:
+            self._report(start, "a frame with an unknown head: it is passed over")
+            return None
+        begin, after = Position(self.number, start), Position(self.number, end)
+        return Frame(head, body, begin, after, hashlib.sha256(body).hexdigest())
+
+    def _at(self, offset: int, size: int) -> bytes:
+        """The bytes at `offset`, fewer where the file ends; small pieces are read ahead."""
+        begin = offset - self._ahead_at
+        if not 0 <= begin <= len(self._ahead) - size:
+            if size > _AHEAD_BYTES:
+                return os.pread(self._descriptor, size, offset)
+            ahead = _AHEAD_BYTES
+            if self._limit is not None:  # what stands behind it is still being written
+                ahead = max(min(ahead, self._limit - offset), size)
+            self._ahead = os.pread(self._descriptor, ahead, offset)
+            self._ahead_at, begin = offset, 0
+        return self._ahead[begin : begin + size]
+
+    def _break(self, reason: str) -> None:
+        self._is_broken = True
+        self._report(self.offset if self._is_begun else 0, reason)
+
+    def _report(self, offset: int, reason: str) -> None:
+        self._on_damage(Damage(self.number, self._path, offset, reason, set_aside(self._path)))
+
+
+def _log(damage: Damage) -> None:
+    kept = damage.kept or "nowhere"
+    _logger.warning(
+        "%s is damaged at byte %d: %s; kept as %s", damage.path, damage.offset, damage.reason, kept
+    )

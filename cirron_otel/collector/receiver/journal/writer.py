@@ -1,0 +1,359 @@
+"""Writing the intake journal: a request is in it and on disk before it is acknowledged.
+
+Group commit: one thread takes everything that waits, writes it in one go, syncs once, and answers
+all of it in one go. After a write or a sync that failed, the segment is never written again: what
+was refused is cut off, and the next group begins a new one. (A sync that failed has dropped what it
+did not write; the next one would succeed and mean nothing.) So it is where somebody removed the
+directory: a sync of a file without a name succeeds, and the file is gone with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ....core.spool.state import has_name, lock_named, make_state
+from ....errors import TargetError, UsageError
+from .files import (
+    HEADER_BYTES,
+    MAX_BODY_BYTES,
+    PREFIX_BYTES,
+    Head,
+    Position,
+    aside_bytes,
+    checksum,
+    encode_head,
+    highest_number,
+    segment_numbers,
+    segment_sizes,
+    trim,
+)
+from .position import reached_segment
+from .segment import WrittenSegment
+
+_logger = logging.getLogger(__name__)
+DEFAULT_SEGMENT_BYTES = 2**24
+DEFAULT_MAX_BYTES = 2**30
+DEFAULT_MAX_WAITING_BYTES = 2**26
+_RECOUNT_SECONDS = 0.1
+_LOCK = "lock"
+
+
+class JournalFullError(TargetError):
+    """A request cannot be kept now, and nothing of it is: there is no room, or no disk."""
+
+
+class JournalBusyError(JournalFullError):
+    """More waits to be written than may: the disk is slower than what comes in."""
+
+
+class IntakeJournal:
+    """The one writer of the intake journal in `directory`, for the tasks of one event loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_waiting_bytes: int = DEFAULT_MAX_WAITING_BYTES,
+    ) -> None:
+        """Take the journal over: lock it, and cut off what a crash left of a frame.
+
+        A segment is left for a new one at `segment_bytes`; `max_bytes` is what all segments may
+        hold together (the last one also fills up a block on disk), at least twice that, for the
+        last is not removed; `max_waiting_bytes` is what may wait for the disk. Raises TargetError
+        where another process has the journal or the directory cannot be written, UsageError where
+        the limits make no sense.
+        """
+        if not 0 < segment_bytes <= max_bytes // 2:
+            raise UsageError(
+                f"an intake journal of {max_bytes} bytes in segments of {segment_bytes}: expected"
+                " segments of at most half of that"
+            )
+        self.directory = directory
+        self.syncs = 0
+        """How often the disk was waited for."""
+        self.frames = 0
+        """Frames that were acknowledged."""
+        self.refused = 0
+        """Frames that were refused by the disk."""
+        self.trimmed_bytes = 0
+        """What opening cut off: half a frame that nobody was told of, or what filled up a block."""
+        self._segment_bytes, self._max_bytes = segment_bytes, max_bytes
+        self._max_waiting_bytes = max_waiting_bytes
+        self._work = threading.Condition(threading.Lock())
+        self._queue: deque[_PendingFrame] = deque()
+        self._waiting = self._waiting_bytes = 0
+        self._is_closing = False
+        self._left_up_to = 0
+        """The last segment that nothing more is to be written into."""
+        self._segment: WrittenSegment | None = None
+        self._lock: int | None = _take_over(directory)
+        try:
+            self._trim()
+            self._number = _next_number(directory)
+        except BaseException:
+            self._unlock()
+            raise
+        self._end = Position(self._number, 0)
+        self._closed_bytes = 0
+        self._counted_at = 0.0
+        self.recount()
+        self._thread = threading.Thread(target=self._run, name="cirron-intake", daemon=True)
+        self._thread.start()
+
+    @property
+    def end(self) -> Position:
+        """How far it is on disk and acknowledged: what a reader takes as `until`."""
+        return self._end
+
+    @property
+    def waiting(self) -> int:
+        """Frames that are not answered yet."""
+        return self._waiting
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Their bytes."""
+        return self._waiting_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of all segments and of what was set aside beside them.
+
+        As far as it is known what was removed: see `recount`.
+        """
+        segment = self._segment
+        return self._closed_bytes + (segment.size if segment is not None else 0)
+
+    async def append(self, head: Head, body: bytes) -> Position:
+        """Keep a request: when this returns, it outlives a power cut. Returns where it ends.
+
+        Frames lie in the order of the calls. Raises JournalFullError where it is not kept, for now;
+        UsageError where it is too large, for good. Who is cancelled while waiting may find the
+        frame in the journal.
+        """
+        text = encode_head(head)
+        size = PREFIX_BYTES + len(text) + len(body)
+        largest = min(MAX_BODY_BYTES, self._max_bytes // 2)
+        if size > largest:
+            raise UsageError(
+                f"a request of {size} bytes: at most {largest} fit the intake journal; send less"
+                " at once, or give the journal more room"
+            )
+        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        with self._work:
+            self._admit(size)
+        # Of what is not refused; and here, not in the thread, which would wait for the
+        # interpreter's lock behind each.
+        crc = checksum(text, body)
+        with self._work:
+            self._admit(size)
+            self._queue.append(_PendingFrame(text, body, size, crc, future))
+            self._waiting += 1
+            self._waiting_bytes += size
+            self._work.notify()
+        return await future
+
+    def roll(self, number: int | None = None) -> None:
+        """Begin a new segment with the next frame, so that the one before can be removed.
+
+        With `number` only where it is that segment which is being written: it is damaged.
+        """
+        segment = self._segment
+        written = 0 if segment is None else segment.number
+        self._left_up_to = max(self._left_up_to, written if number is None else number)
+
+    def recount(self) -> None:
+        """Look what is there: the reader removes segments. It happens by itself when full."""
+        with self._work:
+            self._recount()
+
+    async def close(self) -> None:
+        """Write what waits, answer it, and let the journal go. What is appended now is refused."""
+        with self._work:
+            self._is_closing = True
+            self._work.notify()
+        await asyncio.to_thread(self._thread.join)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _trim(self) -> None:
+        for number in segment_numbers(self.directory)[-1:]:
+            # What cannot be read is the reader's to report, and nothing to stop for.
+            with contextlib.suppress(OSError):
+                self.trimmed_bytes = trim(self.directory, number)
+
+    def _admit(self, size: int) -> None:
+        if self._is_closing:
+            raise JournalFullError("the intake journal is closed: send it again later")
+        if self._waiting and self._waiting_bytes + size > self._max_waiting_bytes:
+            raise JournalBusyError(
+                f"{self._waiting_bytes} bytes wait to be written, {self._max_waiting_bytes} may:"
+                " send it again later"
+            )
+        if self._is_over(size):
+            if time.monotonic() - self._counted_at >= _RECOUNT_SECONDS:
+                self._recount()
+            if self._is_over(size):
+                raise JournalFullError(
+                    f"{self.stored_bytes} bytes wait to be stored or were set aside,"
+                    f" {self._max_bytes} may: send it again later"
+                )
+
+    def _is_over(self, size: int) -> bool:
+        return self.stored_bytes + self._waiting_bytes + size > self._max_bytes
+
+    def _recount(self) -> None:
+        sizes = segment_sizes(self.directory)
+        if self._segment is not None:
+            sizes.pop(self._segment.number, None)
+        self._closed_bytes = sum(sizes.values()) + aside_bytes(self.directory)
+        self._counted_at = time.monotonic()
+
+    def _run(self) -> None:
+        while group := self._take():
+            ends: Sequence[Position] = ()
+            refusal: JournalFullError | None = None
+            try:
+                ends = self._commit(group)
+            except Exception as error:
+                if not isinstance(error, OSError | TargetError):
+                    _logger.exception("the intake journal could not be written")
+                refusal = JournalFullError(
+                    f"the intake journal cannot be written: {_reason(error)}; send it again later"
+                )
+                self._give_up()
+            self._answer(group, ends, refusal)
+        if self._segment is not None:
+            self._segment.close()
+
+    def _take(self) -> list[_PendingFrame]:
+        """Everything that waits, as far as it fits a segment; nothing once it is closed."""
+        with self._work:
+            while not self._queue and not self._is_closing:
+                self._work.wait()
+            group: list[_PendingFrame] = []
+            room = self._segment_bytes - HEADER_BYTES
+            while self._queue and (not group or self._queue[0].size <= room):
+                group.append(self._queue.popleft())
+                room -= group[-1].size
+            return group
+
+    def _commit(self, group: list[_PendingFrame]) -> list[Position]:
+        size = sum(waiting.size for waiting in group)
+        segment = self._segment
+        if segment is not None and (
+            segment.number <= self._left_up_to or segment.size + size > self._segment_bytes
+        ):
+            self._leave(segment)
+            segment = None
+        if segment is None:
+            self._hold()
+            number, self._number = self._number, self._number + 1
+            segment = self._segment = WrittenSegment(self.directory, number)
+            segment.begin()
+            self.syncs += 1
+        ends = segment.write([waiting[:4] for waiting in group])
+        self.syncs += 1
+        return ends
+
+    def _hold(self) -> None:
+        """Where somebody removed the directory, make it again and lock it. Raises TargetError."""
+        lock = self._lock
+        if lock is None or has_name(lock, self.directory / _LOCK):
+            return
+        _logger.warning("%s was removed, or moved away: it is made again", self.directory)
+        self._lock = _take_over(self.directory)
+        os.close(lock)
+        self._number = max(self._number, _next_number(self.directory))
+
+    def _give_up(self) -> None:
+        segment = self._segment
+        if segment is not None:
+            try:
+                segment.cut()
+            except OSError as error:
+                _logger.warning(
+                    "%s: refused requests could not be cut off: %s", segment.path, _reason(error)
+                )
+            self._leave(segment)
+
+    def _leave(self, segment: WrittenSegment) -> None:
+        with self._work:
+            self._segment = None
+            self._recount()
+        segment.close()
+
+    def _answer(
+        self, group: list[_PendingFrame], ends: Sequence[Position], refusal: JournalFullError | None
+    ) -> None:
+        with self._work:
+            self._waiting -= len(group)
+            self._waiting_bytes -= sum(waiting.size for waiting in group)
+            if refusal is not None:
+                self.refused += len(group)
+            else:
+                self.frames += len(group)
+                self._end = ends[-1]
+                if self._segment is not None:
+                    self._segment.size = self._end.offset
+        # The loop may have been closed: then nobody waits any more.
+        with contextlib.suppress(RuntimeError):
+            group[0].future.get_loop().call_soon_threadsafe(_resolve, group, ends, refusal)
+
+
+class _PendingFrame(NamedTuple):
+    """A frame that is to be written."""
+
+    head: bytes
+    body: bytes
+    size: int
+    crc: int
+    future: asyncio.Future[Position]
+
+
+def _resolve(
+    group: list[_PendingFrame], ends: Sequence[Position], refusal: JournalFullError | None
+) -> None:
+    for index, waiting in enumerate(group):
+        if waiting.future.done():  # cancelled
+            continue
+        if refusal is not None:
+            waiting.future.set_exception(JournalFullError(str(refusal)))
+        else:
+            waiting.future.set_result(ends[index])
+
+
+def _take_over(directory: Path) -> int:
+    """Make the directory and lock it. Raises TargetError."""
+    make_state(directory)
+    lock = lock_named(directory / _LOCK)
+    if lock is None:
+        raise TargetError(
+            f"another collector takes requests into {directory}: give this one a spool of its own,"
+            " or end the other"
+        )
+    return lock
+
+
+def _next_number(directory: Path) -> int:
+    """Above all that was ever written: positions only grow, even where all segments are gone."""
+    return max(highest_number(directory), reached_segment(directory)) + 1
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or repr(error)

@@ -1,0 +1,174 @@
+"""Descriptors by which upb counts elements, or checks them, and makes next to no objects.
+
+A shape has OTLP's message types and field numbers; only, what is repeated is not: upb merges the
+elements into one message, as it does with every field that stands there more than once. What is to
+be counted is repeated bytes instead, 16 bytes an element.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ...errors import InputError
+from .consumer import ReceivedSignal
+
+ROOTS: dict[ReceivedSignal, Descriptor] = {
+    ReceivedSignal.TRACES: TracesData.DESCRIPTOR,
+    ReceivedSignal.LOGS: LogsData.DESCRIPTOR,
+    ReceivedSignal.METRICS: MetricsData.DESCRIPTOR,
+}
+"""On the wire a request for each of them is the same as its data."""
+
+VALUES = -1
+"""The depth that counts what is in values (arrays and lists of key-values), and checks the rest."""
+
+ALL = 0
+"""The depth that counts nothing, and checks everything."""
+
+TEXT = "text"
+"""The kind of the elements that are no messages."""
+
+_CONTAINERS = (ArrayValue.DESCRIPTOR, KeyValueList.DESCRIPTOR)
+_OF_VALUES = (*_CONTAINERS, AnyValue.DESCRIPTOR, KeyValue.DESCRIPTOR)
+
+
+class MalformedError(InputError):
+    """The bytes are no message of that kind."""
+
+
+class MessageShape(NamedTuple):
+    """How upb is to read a message so that the elements of one depth are counted."""
+
+    message: Any
+    """The class."""
+    kind: Descriptor
+    counted: list[tuple[str, str, Descriptor | None]]
+    """Its fields that hold elements as bytes: (name, kind, type where that may hold more)."""
+    inner: list[tuple[str, MessageShape]]
+    """Its fields that hold messages with such fields."""
+
+    def read(self, data: bytes) -> tuple[Any, MessageShape]:
+        """`data` parsed, and this. Raises MalformedError."""
+        try:
+            return self.message.FromString(data), self
+        except DecodeError:
+            raise MalformedError(
+                f"{len(data)} bytes that are no protobuf message {self.kind.full_name}:"
+                " expected a serialised OTLP request"
+            ) from None
+
+
+@cache
+def shape_for(kind: Descriptor, depth: int) -> MessageShape:
+    """The shape that counts the elements `depth` levels of repeated fields below a `kind`.
+
+    At a depth of 1 or more, values and texts are not looked into: that is for VALUES and ALL.
+    """
+    message = GetMessageClass(_pool(depth).FindMessageTypeByName(_name(kind, depth)))
+    shape = MessageShape(message, kind, [], [])
+    for field in kind.fields if depth != ALL else ():
+        inner, below = field.message_type, _depth_within(field, depth)
+        if _is_counted(field, depth):
+            holds_more = inner is not None and (depth == VALUES or inner not in _OF_VALUES)
+            name = inner.name if inner is not None else TEXT
+            shape.counted.append((field.name, name, inner if holds_more else None))
+        elif below is not None and inner is not None:
+            within = shape_for(inner, below)
+            if within.counted or within.inner:
+                shape.inner.append((field.name, within))
+    return shape
+
+
+def is_element(field: FieldDescriptor) -> bool:
+    """Whether each occurrence is an element; packed numbers take no more than on the wire."""
+    return field.is_repeated and (
+        field.message_type is not None or field.type == FieldDescriptor.TYPE_STRING
+    )
+
+
+def _is_counted(field: FieldDescriptor, depth: int) -> bool:
+    if depth == VALUES:
+        return field.containing_type in _CONTAINERS
+    return depth == 1 and is_element(field) and field.containing_type not in _CONTAINERS
+
+
+def _depth_within(field: FieldDescriptor, depth: int) -> int | None:
+    """The depth that a field's content is read with; None where it stays bytes."""
+    if depth == ALL:
+        return ALL
+    if _is_counted(field, depth):
+        return None
+    if depth == VALUES:
+        return VALUES
+    if field.message_type in _OF_VALUES or field.type == FieldDescriptor.TYPE_STRING:
+        return None
+    return depth - is_element(field)
+
+
+_descriptors = DescriptorPool()
+
+
+@cache
+def _pool(depth: int) -> DescriptorPool:
+    """The pool of all shapes, with those of `depth` in it."""
+    file = FileDescriptorProto(name=_package(depth), package=_package(depth), syntax="proto3")
+    if depth > 1:
+        _pool(depth - 1)
+        file.dependency.append(_package(depth - 1))
+    for kind in _kinds():
+        _describe(file.message_type.add(name=kind.full_name.replace(".", "_")), kind, depth)
+    _descriptors.AddSerializedFile(file.SerializeToString())
+    return _descriptors
+
+
+def _package(depth: int) -> str:
+    return "cirron.shapes." + {ALL: "all", VALUES: "values"}.get(depth, f"depth{depth}")
+
+
+def _name(kind: Descriptor, depth: int) -> str:
+    return f"{_package(depth)}.{kind.full_name.replace('.', '_')}"
+
+
+@cache
+def _kinds() -> tuple[Descriptor, ...]:
+    """Every message type that OTLP's requests are made of."""
+    found: dict[Descriptor, None] = dict.fromkeys(ROOTS.values())
+    waiting = list(found)
+    while waiting:
+        for field in waiting.pop().fields:
+            if field.message_type is not None and field.message_type not in found:
+                found[field.message_type] = None
+                waiting.append(field.message_type)
+    return tuple(found)
+
+
+def _describe(target: DescriptorProto, kind: Descriptor, depth: int) -> None:
+    """The fields of `kind`, without its oneofs: there, one member would throw out another."""
+    of = FieldDescriptorProto
+    for field in kind.fields:
+        below = _depth_within(field, depth)
+        made = target.field.add(name=field.name, number=field.number, label=of.LABEL_OPTIONAL)
+        if _is_counted(field, depth) or (field.is_repeated and not is_element(field)):
+            made.label = of.LABEL_REPEATED
+        if below is None:
+            made.type = of.TYPE_BYTES
+        elif field.message_type is not None:
+            made.type = of.TYPE_MESSAGE
+            made.type_name = "." + _name(field.message_type, below)
+        else:
+            made.type = of.TYPE_INT32 if field.type == of.TYPE_ENUM else field.type  # type: ignore[assignment]

@@ -1,0 +1,88 @@
+"""Snapshot files on their way from the spool to the store that `blobs.url` names."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...core.delivery.blobs import local_blobs
+from ...core.spool.blobs import BlobKey, tenant_key
+from ...core.spool.paths import SpoolPaths, batch_names
+from ...core.spool.state import make_state
+from ...core.targets.objects import open_store
+from ...core.targets.objects.pending import PendingUploads
+from ...core.targets.objects.target import BlobTarget
+from ...core.targets.objects.uploader import Uploader
+from ...ids import digest
+from ..receiver.tenancy import tenant_of
+
+if TYPE_CHECKING:
+    from ..receiver.tenancy import TenantHeaders
+
+
+class BlobSender:
+    """The store, what is pending, and the thread that uploads."""
+
+    def __init__(
+        self,
+        url: str,
+        storage: str | None,
+        context: Any,
+        headers_of: Callable[[str], TenantHeaders],
+    ) -> None:
+        """`storage` is the URL of the database whose rows are to say where tensors are.
+
+        Raises UsageError, and MissingExtraError where a library is not there.
+        """
+        from .blob_rows import SnapshotRows  # noqa: PLC0415 - brings drivers
+
+        self._store, self._storage = open_store(url), storage
+        self._headers_of = headers_of
+        self._rows = SnapshotRows(storage, context, headers_of)
+
+    def start(self, paths: SpoolPaths) -> BlobTarget:
+        """Start the thread; what is to be delivered to. Raises TargetError."""
+        from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
+
+        place, url = self._store.place, self._storage
+        # Another database has rows of its own, which are to say where the objects are, too.
+        key = digest("uploads", place.key, "" if url is None else parse_url(url).key)[:8].hex()
+        make_state(paths.state)
+        self._pending = PendingUploads(paths.state / f"uploads-{key}.sqlite", time.monotonic)
+        if self._pending.was_damaged:
+            self._pending.add(_named(paths))
+        rows = None if url is None else self._rows
+        self._uploader = Uploader(
+            paths, self._pending, self._store, self._rows.whose, rows, self._file_of
+        )
+        self._uploader.start()
+        return BlobTarget(self._pending, place, f"uploads {key}", self._uploader.wake)
+
+    def _file_of(self, batch: str, key: BlobKey) -> BlobKey:
+        return tenant_key(key, tenant_of(self._headers_of(batch)))
+
+    def finish(self, timeout: float) -> None:
+        """Upload what is there, for so many seconds at most."""
+        self._uploader.finish(timeout)
+
+    def undelivered(self) -> int:
+        """Count the received snapshot files that are not in the store yet."""
+        return self._uploader.undelivered()
+
+    def set_context(self, context: Any) -> None:
+        """Whose snapshots are that say nothing themselves, from now on."""
+        self._rows.context = context
+
+    def stats(self) -> dict[str, Any]:
+        """Where it stands."""
+        return self._uploader.stats()
+
+
+def _named(paths: SpoolPaths) -> Any:
+    """(batch, snapshot files) of all batches in the spool."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(batch_names(paths.spool)):
+            with contextlib.suppress(OSError):
+                yield name, local_blobs((paths.spool / name).read_bytes())

@@ -1,0 +1,206 @@
+"""What keys must be to each other, and what is allowed and yet unwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.targets.otlp.config import OtlpConfig, target_key
+from ...errors import UsageError
+from ..receiver.journal.files import GROUP_BYTES
+from ..receiver.journal.writer import DEFAULT_SEGMENT_BYTES
+from . import descriptors
+from .exporter_options import CirronExporter, OtlpExporter
+from .options import CollectorOptions, GrpcOptions, HttpOptions
+from .options_tree import leaves
+from .readiness import FRAME_BYTES
+from .targets import api_key, otlp_config
+from .values import FILE
+
+_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+_GROWTH = 4
+"""So many times the bytes of a request its batch may have: it is JSON, and was protobuf."""
+
+Problem = tuple[str, str]
+"""(the path of a key, what is wrong there)"""
+
+
+def problems_of(options: CollectorOptions) -> list[Problem]:
+    """What does not go together, and files that cannot be read."""
+    return [
+        *_files(options),
+        *_addresses(options),
+        *_limits(options),
+        *_spool(options),
+        *_exporters(options),
+    ]
+
+
+def _files(options: CollectorOptions) -> Iterator[Problem]:
+    for path, key, value in leaves(options):
+        if key.parser is FILE and value is not None and (reason := _unreadable(value)):
+            yield path, f"names {str(value)!a}, which cannot be read: {reason}"
+
+
+def _unreadable(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or "that is no name"
+    return None
+
+
+def _addresses(options: CollectorOptions) -> Iterator[Problem]:
+    grpc, http = options.receivers.grpc.address, options.receivers.http.address
+    if grpc is None and http is None:
+        yield "receivers", "are all off: give grpc or http an address"
+    elif grpc == http and grpc is not None and grpc.port:
+        yield "receivers.http.address", f"is {grpc}, and so is that of grpc: expected two ports"
+
+
+def _limits(options: CollectorOptions) -> Iterator[Problem]:
+    limits = options.limits
+    largest = limits.request_bytes
+    if limits.in_flight_bytes < largest:
+        yield (
+            "limits.in_flight_bytes",
+            f"is {limits.in_flight_bytes:,}: expected at least request_bytes, which is {largest:,}",
+        )
+    # Two segments: the last one stays until the next one is begun.
+    least = 2 * max(DEFAULT_SEGMENT_BYTES, largest + FRAME_BYTES)
+    if limits.journal_bytes < least:
+        yield (
+            "limits.journal_bytes",
+            f"is {limits.journal_bytes:,}: expected at least {least:,}, twice the larger of"
+            f" {DEFAULT_SEGMENT_BYTES:,} and what the largest request takes, where request_bytes"
+            f" is {largest:,}",
+        )
+
+
+def _spool(options: CollectorOptions) -> Iterator[Problem]:
+    largest, cap = options.limits.request_bytes, options.spool.max_bytes
+    least = _GROWTH * (largest + GROUP_BYTES)
+    if cap < least:
+        yield (
+            "spool.max_bytes",
+            f"is {cap:,}: expected at least {least:,}, what the batch of the largest request may"
+            f" take, where limits.request_bytes is {largest:,}",
+        )
+
+
+def _exporters(options: CollectorOptions) -> Iterator[Problem]:
+    seen: dict[Any, int] = {}
+    for at, exporter in enumerate(options.exporters):
+        path = f"exporters[{at}]"
+        if isinstance(exporter, CirronExporter):
+            problems = list(_cirron(exporter, path))
+            key: Any = (exporter.endpoint, exporter.ingest_path)
+        else:
+            problems = list(_otlp(exporter, path))
+            key = _key(exporter)
+        problems += _unknown_headers(exporter, path, options.receivers.headers.pass_)
+        yield from problems
+        first = at if key is None else seen.setdefault(key, at)
+        if first != at:
+            yield path, f"has the same target as exporters[{first}]: leave one out"
+
+
+def _key(exporter: OtlpExporter) -> str | None:
+    try:
+        return target_key(otlp_config(exporter))
+    except UsageError:  # of its file, which is told as a problem of that key
+        return None
+
+
+def _cirron(exporter: CirronExporter, path: str) -> Iterator[Problem]:
+    if (exporter.api_key is None) == (exporter.api_key_file is None):
+        what = "neither" if exporter.api_key is None else "both"
+        yield path, f"has {what} of api_key and api_key_file: expected one of them"
+        return
+    yield from _tried(lambda: api_key(exporter), path, "api_key_file", exporter.api_key_file)
+
+
+def _otlp(exporter: OtlpExporter, path: str) -> Iterator[Problem]:
+    if exporter.tls is not None:
+        if exporter.endpoint.startswith("http:"):
+            yield f"{path}.tls", "is said, and the endpoint begins with http: say https"
+        if exporter.tls.key is not None and exporter.tls.cert is None:
+            yield f"{path}.tls.key", "is said without cert: say both"
+    if exporter.protocol == "grpc":
+        if exporter.compression == "deflate":
+            yield f"{path}.compression", "is deflate, which gRPC does not take: say gzip or none"
+        if exporter.endpoint.count("/") > 2:
+            yield f"{path}.endpoint", "has a path, which gRPC has no use for: leave it out"
+    yield from _tried(lambda: otlp_config(exporter), path, "headers_file", exporter.headers_file)
+
+
+def _unknown_headers(
+    exporter: OtlpExporter | CirronExporter, path: str, passed: tuple[str, ...]
+) -> Iterator[Problem]:
+    for name in exporter.headers_from:
+        if name not in passed:
+            yield (
+                f"{path}.headers_from",
+                f"names {name!a}, which is not kept: name it in receivers.headers.pass",
+            )
+
+
+def _tried(read: Any, path: str, name: str, file: Path | None) -> Iterator[Problem]:
+    """What is wrong in a file that can be read."""
+    if file is not None and _unreadable(file) is None:
+        try:
+            _: str | OtlpConfig = read()
+        except UsageError as error:
+            yield f"{path}.{name}", f"is wrong: {error}"
+
+
+def warnings_of(options: CollectorOptions) -> Iterator[str]:
+    """What is allowed and yet unwise, a sentence each."""
+    auth = options.receivers.auth
+    is_guarded = bool(auth.tokens) or auth.tokens_file is not None
+    for name, receiver in (("grpc", options.receivers.grpc), ("http", options.receivers.http)):
+        yield from _exposure(f"receivers.{name}", receiver, is_guarded)
+    if options.receivers.http.address is None and (
+        options.health.enabled or options.metrics.prometheus
+    ):
+        yield "receivers.http is off: health and metrics cannot be asked for"
+    if options.storage.url is None and options.storage.retention_days is not None:
+        yield "storage.retention_days is set without storage.url: no rows are written"
+    if problem := descriptors.problem(wanted_connections(options), descriptors.available()):
+        yield problem
+    for at, exporter in enumerate(options.exporters):
+        yield from _unencrypted(f"exporters[{at}]", exporter)
+
+
+def wanted_connections(options: CollectorOptions) -> descriptors.ConnectionLimits:
+    """Return the configured limits of connections; 0 for a receiver that is off."""
+    grpc, http = options.receivers.grpc, options.receivers.http
+    return descriptors.ConnectionLimits(
+        grpc=0 if grpc.address is None else grpc.max_connections,
+        http=0 if http.address is None else http.max_connections,
+    )
+
+
+def _exposure(path: str, receiver: GrpcOptions | HttpOptions, is_guarded: bool) -> Iterator[str]:
+    address = receiver.address
+    if address is None or address.is_local:
+        return
+    is_known = is_guarded or (receiver.tls is not None and receiver.tls.client_ca is not None)
+    if not is_known:
+        yield f"{path} listens on {address} without tokens or client_ca: anybody may send"
+    if is_guarded and receiver.tls is None:
+        yield f"{path} listens on {address} without tls: tokens can be read on their way"
+
+
+def _unencrypted(path: str, exporter: OtlpExporter | CirronExporter) -> Iterator[str]:
+    has_secret = isinstance(exporter, CirronExporter) or bool(
+        exporter.headers or exporter.headers_file
+    )
+    scheme, _, rest = exporter.endpoint.partition("://")
+    host = rest.partition("/")[0]
+    name = host if host in _LOCAL else host.rpartition(":")[0]
+    if has_secret and scheme == "http" and name not in _LOCAL:
+        yield f"{path} sends credentials to {exporter.endpoint} without TLS: say https"

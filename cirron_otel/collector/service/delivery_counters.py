@@ -1,0 +1,158 @@
+"""What is counted where batches are handed on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.delivery.batch_target import Receipt, SealedBatch
+from ...core.delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from ...core.records.counts import Records, records_of
+from ...core.spool.dead_letters import DeadLetters
+from ...core.spool.eviction import Drops
+from ...core.spool.paths import SpoolPaths
+from . import metrics as m
+from .metrics import Registry
+
+DATABASE = "database"
+"""What metrics call the storage."""
+SPOOL = "spool"
+
+_LOOK_S = 5.0
+_LOOK_SHARE = 3000.0
+"""Measuring the spool takes at most 1/3,000 of the time."""
+
+
+class Counting:
+    """A target, and what it took and did not: everything but `send` is the target's own."""
+
+    def __init__(self, target: Any, registry: Registry, name: str) -> None:
+        """`name` is what metrics call it; the storage is DATABASE."""
+        self._target, self._registry, self._name = target, registry, name
+        # From the start, so that a rate is there when the first one comes.
+        registry.add(m.DROPPED_BATCHES, 0, name, "refused")
+        registry.add(m.EXPORT_REJECTED_SPANS, 0, name)
+        self._took(Records(), 0, 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """See BatchTarget."""
+        try:
+            receipt: Receipt = self._target.send(batches)
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._registry.add(m.EXPORT_FAILURES, 1, self._name, _reason(error))
+            # Of a group that is refused each is tried by itself.
+            if isinstance(error, RefusedError) and len(batches) == 1:
+                self._registry.add(m.DROPPED_BATCHES, 1, self._name, "refused")
+            raise
+        for batch in batches:
+            self._took(records_of(batch.data), 1, len(batch.data))
+        if receipt.rejected_spans:
+            self._registry.add(m.EXPORT_REJECTED_SPANS, receipt.rejected_spans, self._name)
+        return receipt
+
+    def _took(self, records: Records, batches: int, size: int) -> None:
+        if self._name == DATABASE:
+            count_stored(self._registry, DATABASE, records, batches, size)
+            return
+        self._registry.add(m.EXPORTED_BATCHES, batches, self._name)
+        self._registry.add(m.EXPORTED_RECORDS, sum(records), self._name)
+        self._registry.add(m.EXPORTED_BYTES, size, self._name)
+
+
+def counted_letters(
+    paths: SpoolPaths,
+    target: tuple[str, str],
+    max_bytes: int | None,
+    registry: Registry,
+    name: str,
+) -> DeadLetters:
+    """Return the dead letters of a target, which add to the counters of `registry`.
+
+    `target` is its key and its address without secrets. `max_bytes` is the spool's cap, `name` the
+    label of the counters.
+    """
+
+    def count(added: int, dropped: int) -> None:
+        registry.add(m.DEAD_LETTERS, added, name)
+        registry.add(m.DROPPED_BATCHES, dropped, name, "dead_letter")
+
+    count(0, 0)  # The counters exist from the start, so that the first increase is a rate.
+    return DeadLetters(paths, *target, max_bytes, count)
+
+
+class SpoolCounts:
+    """What is counted of the spool."""
+
+    def __init__(self, registry: Registry, paths: SpoolPaths, parts: Path) -> None:
+        """`parts` is the directory of unfinished uploads."""
+        self._registry, self._paths = registry, paths
+        self._folders = (paths.spool, paths.snapshots, parts)
+        self._look_at = 0.0
+        self._size = self._added = self._evicted = 0
+        """Bytes: the spool when it was last measured, stored since then, evicted until then."""
+
+    def stored(self, names: Sequence[str]) -> None:
+        """Batches are in the spool."""
+        for name in names:
+            with contextlib.suppress(OSError):  # evicted again
+                size = (self._paths.spool / name).stat().st_size
+                self._registry.add(m.STORED_BYTES, size, SPOOL)
+                self._added += size
+
+    def count(self, counts: Mapping[str, int], drops: Drops) -> None:
+        """What the translation counted since the last time, and what was evicted since it began."""
+        found, registry = Counter(counts), self._registry
+        records = Records(found["spans"], found["marks"], found["snapshots"])
+        count_stored(registry, SPOOL, records, found["batches"], 0)
+        registry.add(m.DUPLICATES, found["duplicates"])
+        registry.add(m.SET_ASIDE, found["set_aside"], "untranslatable")
+        registry.add(m.SET_ASIDE, found["damaged"], "damaged")
+        registry.set(m.DROPPED_BATCHES, drops.batches, SPOOL, "evicted")
+        begun = time.monotonic()
+        if begun >= self._look_at:
+            self._size = sum(map(folder_bytes, self._folders))
+            self._added, self._evicted = 0, drops.bytes
+            now = time.monotonic()
+            self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
+        size = self._size + self._added - (drops.bytes - self._evicted)
+        registry.set(m.SPOOL_BYTES, max(size, 0))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder and below it, bytes."""
+    size, folders = 0, [os.fspath(folder)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_size
+    return size
+
+
+def count_stored(registry: Registry, store: str, records: Records, batches: int, size: int) -> None:
+    """Count batches that a store has now, and their bytes."""
+    registry.add(m.STORED_BATCHES, batches, store)
+    registry.add(m.STORED_BYTES, size, store)
+    for kind, number in records._asdict().items():
+        registry.add(m.STORED_RECORDS, number, store, kind)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MisconfiguredError):
+        return "misconfigured"
+    if isinstance(error, RefusedError):
+        return "refused"
+    return "unreachable" if isinstance(error, UnreachableError | OSError) else "error"

@@ -1,0 +1,134 @@
+"""The sections of the table that say where things are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from ...core.config.engine import Key
+from ...core.config.options import API_ENDPOINT, INGEST_PATH
+from ...core.config.parsing import ENDPOINT, TEXT, URL_PATH, one_of
+from .secret import Secret, SecretHeader
+from .section import SECONDS, Section
+from .values import FILE, HEADER_NAMES, HEADERS, SECRET_TEXT
+
+HeadersFrom = Annotated[
+    tuple[str, ...],
+    Key(
+        HEADER_NAMES,
+        "headers of the requests that came in which go out with what came in them; each must"
+        " be in `receivers.headers.pass`",
+        at_once=True,
+    ),
+]
+
+
+class ClientTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Certificates towards a server; the files are PEM."""
+
+    ca: Annotated[
+        Path | None,
+        Key(FILE, "the server's must come from one of these; null: the system's", at_once=True),
+    ] = None
+    cert: Annotated[Path | None, Key(FILE, "our own (mutual TLS)", at_once=True)] = None
+    key: Annotated[Path | None, Key(FILE, "its private key", at_once=True)] = None
+
+
+class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """To an OTLP endpoint."""
+
+    type: Annotated[str, Key(one_of("otlp"), "`otlp`", at_once=True)] = "otlp"
+    endpoint: Annotated[
+        str,
+        Key(
+            ENDPOINT,
+            "`http://HOST:PORT`, or `https://` for TLS; over HTTP `/v1/traces` is added where it"
+            " does not end in that",
+            at_once=True,
+        ),
+    ]
+    protocol: Annotated[
+        str,
+        Key(
+            one_of("grpc", "http/protobuf", "http/json"),
+            "`grpc`, `http/protobuf` or `http/json`",
+            at_once=True,
+        ),
+    ] = "grpc"
+    headers: Annotated[
+        Mapping[str, SecretHeader],
+        Key(HEADERS, "sent with each request", at_once=True, is_secret=True),
+    ] = msgspec.field(default_factory=dict)
+    headers_file: Annotated[
+        Path | None,
+        Key(FILE, "more of them, a line `name: value` each", at_once=True),
+    ] = None
+    headers_from: HeadersFrom = ()
+    tenant: Annotated[str | None, Key(TEXT, "`X-Scope-OrgID` of each request", at_once=True)] = None
+    tls: ClientTls | None = None
+    compression: Annotated[
+        str,
+        Key(one_of("none", "gzip", "deflate"), "`none`, `gzip`; over HTTP `deflate`", at_once=True),
+    ] = "gzip"
+    timeout_s: Annotated[
+        float, Key(SECONDS, "the most that one attempt may take", "s", at_once=True)
+    ] = 10.0
+
+
+class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """To the Cirron platform, or what speaks its contract."""
+
+    type: Annotated[str, Key(one_of("cirron"), "`cirron`", at_once=True)] = "cirron"
+    endpoint: Annotated[str, Key(ENDPOINT, "where the platform answers", at_once=True)] = (
+        API_ENDPOINT
+    )
+    ingest_path: Annotated[
+        str, Key(URL_PATH, "the path below it that takes batches", at_once=True)
+    ] = INGEST_PATH
+    api_key: Annotated[
+        Secret | None,
+        Key(SECRET_TEXT, "the key of the workspace", at_once=True, is_secret=True),
+    ] = None
+    api_key_file: Annotated[
+        Path | None, Key(FILE, "a file that holds it, in its place", at_once=True)
+    ] = None
+    headers_from: HeadersFrom = ()
+    ca: Annotated[
+        Path | None,
+        Key(FILE, "the server's certificate must come from one of these", at_once=True),
+    ] = None
+    timeout_s: Annotated[
+        float,
+        Key(SECONDS, "the most that connecting, sending or an answer takes", "s", at_once=True),
+    ] = 10.0
+
+
+EXPORTERS: Final[Mapping[str, type[Section]]] = {"otlp": OtlpExporter, "cirron": CirronExporter}
+"""By their `type`."""
+
+
+class MetricsPushOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The collector's own metrics over OTLP."""
+
+    endpoint: Annotated[
+        str,
+        Key(
+            ENDPOINT,
+            "as an exporter's; over HTTP `/v1/metrics` is added where it does not end in that",
+            at_once=True,
+        ),
+    ]
+    protocol: Annotated[
+        str,
+        Key(one_of("grpc", "http/protobuf"), "`grpc` or `http/protobuf`", at_once=True),
+    ] = "grpc"
+    headers: Annotated[
+        Mapping[str, SecretHeader],
+        Key(HEADERS, "sent with each push", at_once=True, is_secret=True),
+    ] = msgspec.field(default_factory=dict)
+    interval_s: Annotated[float, Key(SECONDS, "from one push to the next", "s", at_once=True)] = (
+        60.0
+    )

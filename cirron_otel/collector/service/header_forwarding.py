@@ -1,0 +1,228 @@
+"""Targets that send the headers on which requests came with (`exporters[].headers_from`).
+
+What came with different ones goes out in requests of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ...core.delivery.batch_target import BlobSink, Receipt, SealedBatch
+from ...core.delivery.blobs import local_blobs
+from ...core.delivery.errors import MisconfiguredError, RefusedError
+from ...core.delivery.export_stats import ExportStats
+from ...core.delivery.indexed import IndexedTarget
+from ...core.placement.session_index import SessionIndex
+from ...core.spool.blobs import BlobKey, tenant_key, tenant_of_directory
+from ...core.targets.cirron.batches import CirronTarget
+from ...core.targets.cirron.http_client import HttpAnswer
+from ...core.targets.otlp.config import OtlpConfig
+from ...core.targets.otlp.pusher import Pusher
+from ...core.translator.own.encode import Options
+from ...errors import TargetError
+from ..receiver.headers import FIELD_VALUE
+from ..receiver.tenancy import TenantHeaders, tenant_of
+
+_MOST_PUSHERS = 32
+"""Connections that are kept: one for each set of headers, those used last."""
+
+HeadersOf = Callable[[str], TenantHeaders]
+"""The headers that came with what is in a batch, by its file's name."""
+
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class _Lanes:
+    """The headers of batches. Each set of headers is a lane."""
+
+    def __init__(self, names: Collection[str], headers_of: HeadersOf) -> None:
+        """`names` are the headers that are forwarded."""
+        self.names, self.headers_of = frozenset(names), headers_of
+
+    def headers(self, name: str) -> TenantHeaders:
+        """Return the headers that are forwarded with a batch.
+
+        Raises RefusedError if a request cannot carry them.
+        """
+        found = self.named(self.headers_of(name))
+        for key, value in found:
+            if not (_NAME.fullmatch(key) and (not value or FIELD_VALUE.fullmatch(value))):
+                raise RefusedError(
+                    f"the header {key} that came with {name} cannot be sent on: expected printable"
+                    " ASCII without blanks at the ends"
+                )
+        return found
+
+    def lane_of(self, name: str) -> str:
+        """Return the lane of a batch; see BatchTarget."""
+        try:
+            return json.dumps(self.named(self.headers_of(name))) if self.names else ""
+        except TargetError:  # reported when the batch is sent
+            return ""
+
+    def named(self, headers: TenantHeaders) -> TenantHeaders:
+        """Return those of `headers` that are forwarded."""
+        return tuple(each for each in headers if each[0] in self.names)
+
+
+class ForwardingOtlpTarget(IndexedTarget):
+    """An OTLP endpoint that gets the headers of what it gets.
+
+    One that came goes before one of the same name in the configuration.
+    """
+
+    request_bytes = 0
+
+    def __init__(
+        self,
+        config: OtlpConfig,
+        options: Options,
+        index: SessionIndex,
+        stats: ExportStats,
+        *,
+        names: Collection[str],
+        headers_of: HeadersOf,
+    ) -> None:
+        """`names`: the headers that are sent on. Raises as IndexedTarget does."""
+        super().__init__(config, options, index, stats)
+        self._config, self._passed = config, _Lanes(names, headers_of)
+        self.lane_of = self._passed.lane_of
+        self._pushers: OrderedDict[TenantHeaders, Pusher] = OrderedDict({(): self._pusher})
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """Send one batch; see BatchTarget."""
+        (batch,) = batches
+        headers = self._passed.headers(batch.name)
+        self._pusher = self._pusher_for(headers)
+        with _of_one_lane(headers):
+            return super().send(batches)
+
+    def _pusher_for(self, headers: TenantHeaders) -> Pusher:
+        pusher = self._pushers.get(headers)
+        if pusher is None:
+            config = replace(self._config, headers={**self._config.headers, **dict(headers)})
+            pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
+            if len(self._pushers) >= _MOST_PUSHERS:
+                self._pushers.popitem(last=False)[1].close()
+            self._pushers[headers] = pusher
+        self._pushers.move_to_end(headers)
+        return pusher
+
+    def close(self) -> None:
+        """Close the connections."""
+        for pusher in self._pushers.values():
+            pusher.close()
+
+
+class ForwardingCirronTarget(CirronTarget):
+    """A Cirron endpoint that gets the headers of the batches that it gets."""
+
+    tenants: Callable[[], Mapping[str, TenantHeaders]] = staticmethod(dict)
+    """Returns the headers of each known tenant, by its id; see `Whose.tenants`."""
+    _lanes = _Lanes((), lambda _: ())
+    _passed: Mapping[str, str] = {}
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take the arguments of CirronTarget."""
+        super().__init__(*arguments, **options)
+        self.blobs = ForwardingBlobs(self, self.blobs)
+
+    def pass_on(self, names: Collection[str], headers_of: HeadersOf) -> None:
+        """Forward the headers `names`; `headers_of` returns all headers of a batch, by its name."""
+        self._lanes = _Lanes(names, headers_of)
+
+    def headers_of(self, name: str) -> TenantHeaders:
+        """Return all headers that were received with a batch."""
+        return self._lanes.headers_of(name)
+
+    def lane_of(self, name: str) -> str:
+        """Return the lane of a batch; see BatchTarget."""
+        return self._lanes.lane_of(name)
+
+    @property
+    def has_passed_headers(self) -> bool:
+        """Whether any headers are forwarded."""
+        return bool(self._lanes.names)
+
+    def with_headers(self, headers: TenantHeaders) -> contextlib.AbstractContextManager[None]:
+        """Send those of `headers` that are forwarded with each request inside the context."""
+        return self._with(dict(self._lanes.named(headers)))
+
+    @contextlib.contextmanager
+    def _with(self, passed: Mapping[str, str]) -> Iterator[None]:
+        self._passed = passed
+        try:
+            yield
+        finally:
+            self._passed = {}
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """POST a batch; see BatchTarget."""
+        (batch,) = batches
+        headers = self._lanes.headers(batch.name)
+        with self._with(dict(headers)), _of_one_lane(headers):
+            return super().send(batches)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | BinaryIO | None = None,
+        seconds: float | None = None,
+    ) -> HttpAnswer:
+        own = {name.lower() for name in (*self._headers, *headers)}
+        passed = {name: value for name, value in self._passed.items() if name not in own}
+        return super()._request(method, path, {**passed, **headers}, body, seconds)
+
+
+class ForwardingBlobs:
+    """A BlobSink that uploads each snapshot file with the headers of its tenant."""
+
+    awaits_files = True
+
+    def __init__(self, target: ForwardingCirronTarget, blobs: BlobSink) -> None:
+        """`blobs` uploads one file to `target`."""
+        self._target, self._blobs = target, blobs
+        self._tenants: Mapping[str, TenantHeaders] = {}
+
+    def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
+        """Return the files that a batch names, as they are stored for its tenant."""
+        keys = local_blobs(data)
+        tenant = tenant_of(self._target.headers_of(name)) if keys else ""
+        return [tenant_key(key, tenant) for key in keys]
+
+    def upload(self, snapshots: Path, key: BlobKey) -> bool:
+        """Upload one part of a file; True if the file is complete. Raises as BlobSink does.
+
+        Without the headers of its tenant a file is refused: it would become another tenant's.
+        """
+        tenant = tenant_of_directory(key.directory)
+        if tenant not in self._tenants:
+            self._tenants = {"": (), **self._target.tenants()}
+        headers = self._tenants.get(tenant)
+        if headers is None and self._target.has_passed_headers:
+            raise RefusedError(
+                f"{key.directory}/{key.file} is not sent: no batch of its tenant is left in the"
+                " spool, so the tenant's headers are not known"
+            )
+        with self._target.with_headers(headers or ()):
+            return self._blobs.upload(snapshots, key)
+
+
+@contextlib.contextmanager
+def _of_one_lane(headers: TenantHeaders) -> Iterator[None]:
+    """Turn an answer 431 (headers too large) into a refusal of the batch with these headers."""
+    try:
+        yield
+    except MisconfiguredError as error:
+        if headers and error.status.startswith("431"):
+            raise RefusedError(str(error), error.result, status=error.status) from None
+        raise

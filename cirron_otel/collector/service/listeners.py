@@ -1,0 +1,183 @@
+"""The receivers of a collector, which are started, reloaded and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..receiver.auth import TokenGate, Tokens
+from ..receiver.blob_directory import DirectoryBlobs
+from ..receiver.journal.files import PARTS, intake_directory
+from . import descriptors
+from .checks import wanted_connections
+from .counted_exporter import CountingConsumer
+from .options import CollectorOptions, ServerTlsOptions
+from .refusal_counts import RefusalCounts
+
+if TYPE_CHECKING:
+    from ...core.spool.paths import SpoolPaths
+    from ..receiver.consumer import Consumer
+    from .metrics import Registry
+    from .readiness import Readiness
+
+
+class Listeners:
+    """The gRPC and the HTTP receiver, if the options contain an address for each."""
+
+    def __init__(
+        self,
+        options: CollectorOptions,
+        exporter: Consumer,
+        registry: Registry,
+        readiness: Readiness,
+        paths: SpoolPaths,
+    ) -> None:
+        """Keep the arguments; `start` builds the receivers and makes them listen."""
+        self._options, self._exporter = options, exporter
+        self._registry, self._readiness, self._paths = registry, readiness, paths
+        self._gate = TokenGate(None)
+        self._receivers: list[Any] = []
+        self._reloads: list[Callable[[], None]] = []
+        """Functions that read the certificates of one receiver again. They raise UsageError."""
+        self.addresses: dict[str, str] = {}
+        """The address of each receiver, by its name: `grpc` or `http`."""
+
+    async def start(self, unready: Callable[[], str]) -> None:
+        """Listen; `unready` returns why requests cannot be taken now, or an empty string.
+
+        Raises UsageError and TargetError; the caller then stops the receivers that were started.
+        """
+        receivers = self._options.receivers
+        wanted = wanted_connections(self._options)
+        connections = descriptors.fitting(wanted, descriptors.raise_limit())
+        self._gate.tokens = _tokens(self._options)
+        if receivers.grpc.address is not None:
+            await self._add("grpc", self._grpc(connections.grpc))
+        if receivers.http.address is not None:
+            await self._add("http", self._http(connections.http, unready))
+
+    def apply(self, options: CollectorOptions) -> Callable[[], None]:
+        """Read tokens and certificates again; return a function that applies the new options.
+
+        Raises UsageError if a file is invalid. The tokens are unchanged then, but one receiver may
+        have its new certificates already.
+        """
+        tokens = _tokens(options)
+        for reload in self._reloads:
+            reload()
+
+        def commit() -> None:
+            self._options = options
+            self._gate.tokens = tokens
+            for receiver in self._receivers:
+                receiver.pass_on(options.receivers.headers.pass_)
+
+        return commit
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop the receivers in turn; each has `grace_s` seconds to finish its requests."""
+        for receiver in self._receivers:
+            await receiver.stop(grace_s)
+
+    async def _add(self, name: str, receiver: Any) -> None:
+        host, port = await receiver.start()
+        self._receivers.append(receiver)
+        self.addresses[name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _counted(self, transport: str) -> CountingConsumer:
+        return CountingConsumer(self._exporter, self._registry, transport, self._readiness)
+
+    def _grpc(self, connections: int) -> Any:
+        from ..receiver.grpc.certificates import GrpcTls  # noqa: PLC0415
+        from ..receiver.grpc.server import GrpcLimits, GrpcReceiver  # noqa: PLC0415
+
+        own, address = self._options.receivers.grpc, self._options.receivers.grpc.address
+        assert address is not None  # noqa: S101 - see start
+        keepalive = own.keepalive
+        tls = None if own.tls is None else GrpcTls(own.tls.cert, own.tls.key, own.tls.client_ca)
+        if tls is not None:
+            self._reloads.append(tls.reload)
+        return GrpcReceiver(
+            self._counted("grpc"),
+            host=address.host,
+            port=address.port,
+            tls=tls,
+            auth=self._gate,
+            limits=GrpcLimits(
+                streams=own.max_concurrent_streams,
+                connections=connections,
+                read_timeout_s=self._options.limits.request_seconds,
+                ping_interval_s=keepalive.min_time_s,
+                keepalive_s=keepalive.time_s,
+                connection_age_s=keepalive.max_connection_age_s,
+                connection_grace_s=keepalive.max_connection_age_grace_s,
+            ),
+            headers=self._options.receivers.headers.pass_,
+            refused=RefusalCounts(self._registry, "grpc"),
+            sockets=self._paths.state,
+        )
+
+    def _http(self, connections: int, unready: Callable[[], str]) -> Any:
+        from ..receiver.http.bodies import HttpLimits  # noqa: PLC0415 - brings its library
+        from ..receiver.http.cors import Cors  # noqa: PLC0415
+        from ..receiver.http.server import HttpReceiver, OperationEndpoints  # noqa: PLC0415
+
+        own, address = self._options.receivers.http, self._options.receivers.http.address
+        assert address is not None  # noqa: S101 - see start
+        options = self._options
+        return HttpReceiver(
+            self._counted("http"),
+            host=address.host,
+            port=address.port,
+            tls=self._context(own.tls),
+            auth=self._gate,
+            limits=HttpLimits(
+                request_s=options.limits.request_seconds,
+                idle_s=own.idle_s,
+                connections=connections,
+                upload_bytes=options.limits.upload_bytes,
+                unfinished_bytes=options.spool.max_bytes // 2,
+            ),
+            health=OperationEndpoints(
+                live=_alive if options.health.enabled else _disabled,
+                ready=unready if options.health.enabled else _disabled,
+                metrics=self._registry.render if options.metrics.prometheus else None,
+            ),
+            passed_headers=options.receivers.headers.pass_,
+            refused=RefusalCounts(self._registry, "http"),
+            cors=Cors(own.cors.allowed_origins, own.cors.allowed_headers, own.cors.max_age),
+            blobs=DirectoryBlobs(self._paths.snapshots),
+            staging=intake_directory(self._paths.state) / PARTS,
+        )
+
+    def _context(self, tls: ServerTlsOptions | None) -> Any:
+        from ..receiver.tls import add_client_ca, reload_certificate, server_context  # noqa: PLC0415
+
+        if tls is None:
+            return None
+        context = server_context(tls.cert, tls.key, tls.client_ca)
+
+        def reload() -> None:
+            reload_certificate(context, tls.cert, tls.key)
+            if tls.client_ca is not None:
+                add_client_ca(context, tls.client_ca)
+
+        self._reloads.append(reload)
+        return context
+
+
+def _alive() -> str:
+    return ""
+
+
+def _disabled() -> str:
+    from ..receiver.http.answers import HttpError  # noqa: PLC0415 - brings its library
+
+    raise HttpError(404, "the health endpoints are disabled")
+
+
+def _tokens(options: CollectorOptions) -> Tokens | None:
+    auth = options.receivers.auth
+    if not auth.tokens and auth.tokens_file is None:
+        return None
+    return Tokens([token.reveal() for token in auth.tokens], auth.tokens_file)

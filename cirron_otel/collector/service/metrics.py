@@ -1,0 +1,331 @@
+"""What the collector counts about itself: one registry, in Prometheus' text formats.
+
+Several processes count; each hands its figures on as plain values, and one of them shows the sum.
+"""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ...errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+_PREFIX: Final = "cirron_collector_"
+_OPENMETRICS = "application/openmetrics-text"
+BOUNDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+"""The upper bounds of a histogram's buckets, seconds."""
+
+
+BLOBS: Final = "blobs"
+"""The name of the store of snapshot files in metrics and logs."""
+
+
+class MetricKind(StrEnum):
+    """How a metric behaves."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(NamedTuple):
+    """One metric of the collector."""
+
+    name: str
+    """As Prometheus sees it; a counter has `_total` behind it there."""
+    kind: MetricKind
+    labels: tuple[str, ...]
+    meaning: str
+    unit: str = ""
+    """As UCUM writes it."""
+
+
+def _metric(name: str, kind: MetricKind, labels: str, meaning: str, unit: str = "1") -> Metric:
+    return Metric(_PREFIX + name, kind, tuple(labels.split()), meaning, unit)
+
+
+_counter = partial(_metric, kind=MetricKind.COUNTER)
+_gauge = partial(_metric, kind=MetricKind.GAUGE)
+
+RECEIVED_REQUESTS = _counter(
+    "received_requests", labels="transport signal", meaning="Requests that were acknowledged"
+)
+RECEIVED_BYTES = _counter(
+    "received_bytes",
+    labels="transport signal",
+    meaning="Bodies of requests that were acknowledged, decompressed",
+    unit="By",
+)
+REFUSED_REQUESTS = _counter(
+    "refused_requests",
+    labels="transport signal reason",
+    meaning="Requests and connections that were refused, by the reasons below",
+)
+REJECTED_RECORDS = _counter(
+    "rejected_records",
+    labels="transport signal",
+    meaning="Records that were not taken of requests that were (partial success)",
+)
+DUPLICATES = _counter(
+    "duplicates",
+    labels="",
+    meaning="Requests or batches that had come before: acknowledged, not stored again",
+)
+REQUEST_SECONDS = _metric(
+    "request_seconds",
+    MetricKind.HISTOGRAM,
+    "transport signal",
+    "From the arrival of a request to its acknowledgement",
+    "s",
+)
+STORED_BATCHES = _counter(
+    "stored_batches", labels="store", meaning="Batches written to the spool or the database"
+)
+STORED_RECORDS = _counter(
+    "stored_records", labels="store kind", meaning="Spans, marks and snapshots in them"
+)
+STORED_BYTES = _counter(
+    "stored_bytes",
+    labels="store",
+    meaning="Bytes of batches, as they stand in the spool",
+    unit="By",
+)
+EXPORTED_BATCHES = _counter(
+    "exported_batches", labels="exporter", meaning="Batches that an endpoint acknowledged"
+)
+EXPORTED_RECORDS = _counter(
+    "exported_records", labels="exporter", meaning="Spans, marks and snapshots in them"
+)
+EXPORTED_BYTES = _counter(
+    "exported_bytes", labels="exporter", meaning="Bytes of them, as in the spool", unit="By"
+)
+EXPORT_FAILURES = _counter(
+    "export_failures",
+    labels="exporter reason",
+    meaning="Attempts that an endpoint did not acknowledge",
+)
+EXPORT_REJECTED_SPANS = _counter(
+    "export_rejected_spans",
+    labels="exporter",
+    meaning="Spans that an endpoint did not take of batches that it acknowledged",
+)
+DROPPED_BATCHES = _counter(
+    "dropped_batches",
+    labels="stage reason",
+    meaning="Batches that a target does not receive: `evicted` from the full spool, `refused` by"
+    " the target, `dead_letter`: dropped from the dead letters for lack of room",
+)
+DEAD_LETTERS = _counter(
+    "dead_letters",
+    labels="exporter",
+    meaning="Batches that a target refused for good and that are kept as dead letters",
+)
+SET_ASIDE = _counter(
+    "set_aside",
+    labels="reason",
+    meaning="What was kept beside the journal: `untranslatable` requests, `damaged` files",
+)
+QUEUE_REQUESTS = _gauge(
+    "queue_requests",
+    labels="queue",
+    meaning="What waits: requests for the `disk` and for `translation`, batches for an exporter,"
+    " `database` or `blobs`",
+)
+QUEUE_BYTES = _gauge(
+    "queue_bytes",
+    labels="queue",
+    meaning="Bytes of bodies that are `in flight`, and what the `journal` takes on disk",
+    unit="By",
+)
+LAG_SECONDS = _gauge(
+    "lag_seconds",
+    labels="stage",
+    meaning="How long the oldest waits, for `translation`, an exporter or `database`",
+    unit="s",
+)
+SPOOL_BYTES = _gauge(
+    "spool_bytes", labels="", meaning="Batches, snapshot files and unfinished uploads", unit="By"
+)
+INFO = _gauge("info", labels="version", meaning="Always 1; the label says which version runs")
+START_TIME = _gauge(
+    "start_time_seconds", labels="", meaning="When the collector started, Unix time", unit="s"
+)
+
+METRICS: Final[tuple[Metric, ...]] = tuple(
+    each for each in list(globals().values()) if isinstance(each, Metric)
+)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+Labels = tuple[str, ...]
+Figures = Mapping[str, Any]
+"""The figures of one process as plain values: what `Registry.figures` gives."""
+
+# Of a counter or gauge one number; of a histogram the sum, then how many fell into each bucket.
+_Values = dict[tuple[str, Labels], list[float]]
+
+
+class Registry:
+    """The figures of one collector; any thread may count."""
+
+    def __init__(self) -> None:
+        self.started_ns = time.time_ns()
+        self._run = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._own: _Values = {}
+        self._ended: _Values = {}
+        """What processes had counted that are no more."""
+        self._others: dict[str, tuple[str, _Values]] = {}
+        """By the name of the process: its run, and its latest figures."""
+        self.before: Callable[[], None] = lambda: None
+        """Called, from any thread, before figures are shown: to set gauges."""
+
+    def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
+        """Count `amount` of a counter."""
+        with self._lock:
+            self._at(metric, labels, 1)[0] += amount
+
+    def set(self, metric: Metric, value: float, *labels: str) -> None:
+        """State the value of a gauge."""
+        with self._lock:
+            self._at(metric, labels, 1)[0] = float(value)
+
+    def clear(self, metric: Metric, *labels: str) -> None:
+        """Forget a value, e.g. of an exporter that a reload has removed."""
+        with self._lock:
+            self._own.pop((metric.name, labels), None)
+
+    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
+        """Count one event of a histogram."""
+        with self._lock:
+            values = self._at(metric, labels, len(BOUNDS) + 2)
+            values[0] += seconds
+            values[1 + bisect.bisect_left(BOUNDS, seconds)] += 1
+
+    def _at(self, metric: Metric, labels: Labels, size: int) -> list[float]:
+        found = self._own.get((metric.name, labels))
+        if found is None:
+            if len(labels) != len(metric.labels):
+                raise ValueError(f"{metric.name} has the labels {metric.labels}, found {labels}")
+            found = self._own[metric.name, labels] = [0.0] * size
+        return found
+
+    def figures(self) -> Figures:
+        """What this process has counted, as values that any serialisation can carry."""
+        with self._lock:
+            values = [[name, [*labels], [*found]] for (name, labels), found in self._own.items()]
+        return {"run": self._run, "values": values}
+
+    def merge(self, process: str, figures: Figures) -> None:
+        """Take the latest figures of another process.
+
+        What an earlier run of the same name had counted stays counted; its gauges go. Raises
+        ValueError where the figures are none of a Registry.
+        """
+        run, values = str(figures["run"]), _read(figures["values"])
+        with self._lock:
+            self._end(process, unless=run)
+            self._others[process] = (run, values)
+
+    def end(self, process: str) -> None:
+        """Note that a process has ended: what it had counted stays, its gauges go."""
+        with self._lock:
+            self._end(process)
+
+    def _end(self, process: str, unless: str | None = None) -> None:
+        before = self._others.get(process)
+        if before is None or before[0] == unless:
+            return
+        del self._others[process]
+        _sum(self._ended, before[1], (MetricKind.COUNTER, MetricKind.HISTOGRAM))
+
+    def totals(self) -> dict[Metric, list[tuple[Labels, list[float]]]]:
+        """The sum over all processes, every metric in the order of METRICS."""
+        self.before()
+        total: _Values = {}
+        with self._lock:
+            for values in (self._own, self._ended, *(each for _, each in self._others.values())):
+                _sum(total, values, tuple(MetricKind))
+        found: dict[Metric, list[tuple[Labels, list[float]]]] = {each: [] for each in METRICS}
+        for (name, labels), value in sorted(total.items()):
+            found[_BY_NAME[name]].append((labels, value))
+        return found
+
+    def collect(self) -> Iterator[Family]:
+        """The totals as families of prometheus-client."""
+        from prometheus_client import core  # noqa: PLC0415 - needs the extra
+
+        for metric, values in self.totals().items():
+            about = (metric.name, metric.meaning)
+            if metric.kind is MetricKind.HISTOGRAM:
+                histogram = core.HistogramMetricFamily(*about, labels=metric.labels)
+                for labels, (seconds, *counts) in values:
+                    histogram.add_metric(labels, list(_cumulated(counts)), seconds)
+                yield histogram
+                continue
+            is_counter = metric.kind is MetricKind.COUNTER
+            kind = core.CounterMetricFamily if is_counter else core.GaugeMetricFamily
+            family = kind(*about, labels=metric.labels)
+            for labels, (value,) in values:
+                family.add_metric(labels, value)
+            yield family
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The figures and their content type: OpenMetrics where `accept` names it, else 0.0.4.
+
+        Raises MissingExtraError where prometheus-client is not installed.
+        """
+        try:
+            from prometheus_client import exposition  # noqa: PLC0415
+            from prometheus_client.openmetrics.exposition import (  # noqa: PLC0415
+                CONTENT_TYPE_LATEST,
+                generate_latest,
+            )
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("collector", "the metrics for Prometheus") from error
+        # Our own choice, for prometheus-client's puts words of the client's into the answer.
+        if _OPENMETRICS in accept.lower():
+            return generate_latest(self), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+        return exposition.generate_latest(self), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _read(values: object) -> _Values:
+    found: _Values = {}
+    try:
+        for name, labels, numbers in values:  # type: ignore[attr-defined]
+            metric = _BY_NAME[name]
+            size = len(BOUNDS) + 2 if metric.kind is MetricKind.HISTOGRAM else 1
+            if len(labels) != len(metric.labels) or len(numbers) != size:
+                raise ValueError(name)
+            found[name, tuple(map(str, labels))] = [float(number) for number in numbers]
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"these are no figures of a Registry: {error}") from None
+    return found
+
+
+def _sum(total: _Values, more: _Values, kinds: Iterable[MetricKind]) -> None:
+    for key, values in more.items():
+        if _BY_NAME[key[0]].kind in kinds:
+            before = total.get(key)
+            total[key] = (
+                [*values]
+                if before is None
+                else [one + other for one, other in zip(before, values, strict=True)]
+            )
+
+
+def _cumulated(counts: list[float]) -> Iterator[tuple[str, float]]:
+    total = 0.0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+        total += count
+        yield bound, total

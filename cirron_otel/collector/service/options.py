@@ -1,0 +1,355 @@
+"""The table of the collector's options. docs/collector.md shows it; a test compares the two.
+
+Each section of the file is a struct, each key of it a field; what a value may look like, and what
+it means, stands beside it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from ...core.config.engine import Key
+from ...core.config.parsing import BOOLEAN, SIZE, TEXT, integer, number, number_above, one_of
+from ..receiver.headers import KEPT_HEADERS
+from .exporter_options import CirronExporter, MetricsPushOptions, OtlpExporter
+from .secret import Secret, SecretUrl
+from .section import SECONDS, Section
+from .values import (
+    ADDRESS,
+    BLOBS,
+    CORS_HEADERS,
+    DATABASE,
+    FILE,
+    FOLDER,
+    HEADER_NAMES,
+    MOMENT,
+    ORIGINS,
+    SECRETS,
+    ListenAddress,
+    between,
+)
+
+# What gRPC counts a message's bytes in.
+_MESSAGE = between(SIZE, 1024, 2**31 - 1)
+
+PASSED: Final = KEPT_HEADERS
+
+
+class SpoolOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where batches are kept."""
+
+    directory: Annotated[
+        Path, Key(FOLDER, "the directory that holds `spool/`, `state/` and `snapshots/`")
+    ] = Path(".cirron")
+    max_bytes: Annotated[
+        int,
+        Key(SIZE, "the cap of the spool, above which its oldest batches go", "bytes"),
+    ] = 100_000_000_000
+
+
+class ServerTlsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The certificate of a server; the files are PEM."""
+
+    cert: Annotated[Path, Key(FILE, "the server's certificate, and those that it was issued by")]
+    key: Annotated[Path, Key(FILE, "its private key, without a passphrase")]
+    client_ca: Annotated[
+        Path | None,
+        Key(FILE, "clients must show a certificate issued by one of these (mutual TLS)"),
+    ] = None
+
+
+class KeepaliveOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How gRPC keeps connections, and ends them."""
+
+    time_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "a connection that is silent this long is pinged, and ended without answer",
+            "s",
+        ),
+    ] = 60.0
+    min_time_s: Annotated[
+        float, Key(SECONDS, "a client that pings more often than this is cut off", "s")
+    ] = 10.0
+    max_connection_age_s: Annotated[
+        float | None,
+        Key(SECONDS, "connections are ended after this time, so that load spreads anew", "s"),
+    ] = None
+    max_connection_age_grace_s: Annotated[
+        float, Key(SECONDS, "how long requests on such a connection may still take", "s")
+    ] = 30.0
+
+
+class GrpcOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OTLP over gRPC."""
+
+    address: Annotated[
+        ListenAddress | None,
+        Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
+    ] = ListenAddress("localhost", 4317)
+    tls: ServerTlsOptions | None = None
+    max_concurrent_streams: Annotated[
+        int, Key(integer(1), "requests that a connection may have open", "requests")
+    ] = 256
+    max_connections: Annotated[
+        int, Key(integer(1), "connections at the same time", "connections")
+    ] = 1000
+    keepalive: KeepaliveOptions = msgspec.field(default_factory=KeepaliveOptions)
+
+
+class CorsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cross-origin requests of browsers (CORS). Without an allowed origin they are refused."""
+
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Key(
+            ORIGINS,
+            "origins of pages that may send, such as `https://app.example`; one `*` in each matches"
+            " any text",
+        ),
+    ] = ()
+    allowed_headers: Annotated[
+        tuple[str, ...],
+        Key(
+            CORS_HEADERS,
+            "request headers that pages may send in addition to those of OTLP, such as"
+            " `authorization`; `*` allows all",
+        ),
+    ] = ()
+    max_age: Annotated[
+        int | None,
+        Key(integer(0), "how long a browser may cache the answer to a preflight request", "s"),
+    ] = None
+
+
+class HttpOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OTLP over HTTP, Cirron's batches and snapshot files, health and metrics."""
+
+    address: Annotated[
+        ListenAddress | None,
+        Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
+    ] = ListenAddress("localhost", 4318)
+    tls: ServerTlsOptions | None = None
+    max_connections: Annotated[
+        int, Key(integer(1), "connections at the same time", "connections")
+    ] = 1000
+    idle_s: Annotated[float, Key(SECONDS, "a connection that is idle this long is closed", "s")] = (
+        75.0
+    )
+    cors: CorsOptions = msgspec.field(default_factory=CorsOptions)
+
+
+class AuthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may send. With neither key anybody may."""
+
+    tokens: Annotated[
+        tuple[Secret, ...],
+        Key(SECRETS, "bearer tokens, each of which lets in", at_once=True, is_secret=True),
+    ] = ()
+    tokens_file: Annotated[
+        Path | None,
+        Key(FILE, "a file of tokens, one a line, read again when it changes", at_once=True),
+    ] = None
+
+
+class HeaderOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Headers of requests that are kept with them."""
+
+    pass_: Annotated[
+        tuple[str, ...],
+        Key(HEADER_NAMES, "their names, in any case; credentials cannot be named", at_once=True),
+    ] = msgspec.field(default=PASSED, name="pass")
+
+
+class SignalOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of signals beside traces."""
+
+    logs: Annotated[
+        str,
+        Key(
+            one_of("marks", "accept", "refuse"),
+            "`marks`: records that are marks are kept, and how many others were dropped is told;"
+            " `accept`: acknowledged and dropped; `refuse`: refused",
+            at_once=True,
+        ),
+    ] = "marks"
+    metrics: Annotated[
+        str,
+        Key(
+            one_of("accept", "refuse"),
+            "`accept`: acknowledged and dropped; `refuse`: refused",
+            at_once=True,
+        ),
+    ] = "refuse"
+
+
+class ReceiverOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is received, where, and from whom."""
+
+    grpc: GrpcOptions = msgspec.field(default_factory=GrpcOptions)
+    http: HttpOptions = msgspec.field(default_factory=HttpOptions)
+    auth: AuthOptions = msgspec.field(default_factory=AuthOptions)
+    headers: HeaderOptions = msgspec.field(default_factory=HeaderOptions)
+    signals: SignalOptions = msgspec.field(default_factory=SignalOptions)
+
+
+class LimitOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is taken at most."""
+
+    request_bytes: Annotated[
+        int, Key(_MESSAGE, "the largest body of a request, decompressed", "bytes")
+    ] = 64 * 1024**2
+    request_elements: Annotated[
+        int,
+        Key(
+            integer(1),
+            "spans, events, links and attributes in one request",
+            "elements",
+            at_once=True,
+        ),
+    ] = 200_000
+    in_flight_bytes: Annotated[
+        int,
+        Key(SIZE, "bodies that are not acknowledged yet; more are told to wait", "bytes"),
+    ] = 256 * 1024**2
+    journal_bytes: Annotated[
+        int,
+        Key(SIZE, "what may wait for its translation; more is told to wait", "bytes"),
+    ] = 1024**3
+    request_seconds: Annotated[
+        float, Key(SECONDS, "the most that a request may take to arrive", "s")
+    ] = 30.0
+    upload_bytes: Annotated[int, Key(SIZE, "the largest snapshot file", "bytes")] = 64 * 1024**3
+
+
+class DedupOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How duplicates are known."""
+
+    hours: Annotated[
+        float,
+        Key(
+            number_above(0, 744, "hours"),
+            "how long what came is remembered: the same again is acknowledged, not stored",
+            "h",
+        ),
+    ] = 24.0
+
+
+class ContextOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What rows are stored under where neither the resource nor a header says it."""
+
+    workspace: Annotated[str, Key(TEXT, "`workspaceId`", at_once=True)] = "default"
+    run: Annotated[
+        str | None, Key(TEXT, "`runId`; where it is not set, the session's id", at_once=True)
+    ] = None
+    pipeline: Annotated[str | None, Key(TEXT, "`pipelineId`", at_once=True)] = None
+    deployment: Annotated[str | None, Key(TEXT, "`deploymentId`", at_once=True)] = None
+    model: Annotated[str | None, Key(TEXT, "`modelId`", at_once=True)] = None
+
+
+class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The database with the platform's tables."""
+
+    url: Annotated[
+        SecretUrl | None,
+        Key(
+            DATABASE,
+            "the database: `sqlite:///FILE` or `postgresql://…`; null: none is written",
+            is_secret=True,
+        ),
+    ] = None
+    retention_days: Annotated[
+        float | None,
+        Key(
+            number_above(0, 36_500, "days"),
+            "rows of batches that are older go; null: none goes",
+            "days",
+            at_once=True,
+        ),
+    ] = None
+    retention_share: Annotated[
+        float,
+        Key(
+            number(0, 1),
+            "if a larger share of the batches has expired, none is removed without confirmation",
+            at_once=True,
+        ),
+    ] = 0.5
+    retention_confirmed: Annotated[
+        datetime | None,
+        Key(
+            MOMENT,
+            "confirms the removal of batches created before this time, however many they are",
+            at_once=True,
+        ),
+    ] = None
+    context: ContextOptions = msgspec.field(default_factory=ContextOptions)
+
+
+class BlobOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where snapshot files go."""
+
+    url: Annotated[
+        str | None,
+        Key(BLOBS, "a directory or `s3://BUCKET/PREFIX`; null: they stay in the spool's directory"),
+    ] = None
+
+
+class HealthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether the collector lives, and takes requests, on the HTTP receiver."""
+
+    enabled: Annotated[bool, Key(BOOLEAN, "answer `/health` and `/ready`")] = True
+
+
+class MetricsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The collector's own metrics."""
+
+    prometheus: Annotated[bool, Key(BOOLEAN, "answer `/metrics` on the HTTP receiver")] = True
+    otlp: MetricsPushOptions | None = None
+
+
+class LogOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the collector writes on stderr."""
+
+    level: Annotated[
+        str,
+        Key(
+            one_of("debug", "info", "warning", "error"),
+            "the least that is written: `debug`, `info`, `warning` or `error`",
+            at_once=True,
+        ),
+    ] = "info"
+    format: Annotated[
+        str,
+        Key(one_of("json", "text"), "`json`, one object a line, or `text`", at_once=True),
+    ] = "json"
+
+
+class CollectorOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All options of one collector, each with a value that is right."""
+
+    spool: SpoolOptions = msgspec.field(default_factory=SpoolOptions)
+    receivers: ReceiverOptions = msgspec.field(default_factory=ReceiverOptions)
+    limits: LimitOptions = msgspec.field(default_factory=LimitOptions)
+    dedup: DedupOptions = msgspec.field(default_factory=DedupOptions)
+    storage: StorageOptions = msgspec.field(default_factory=StorageOptions)
+    blobs: BlobOptions = msgspec.field(default_factory=BlobOptions)
+    exporters: tuple[OtlpExporter | CirronExporter, ...] = ()
+    health: HealthOptions = msgspec.field(default_factory=HealthOptions)
+    metrics: MetricsOptions = msgspec.field(default_factory=MetricsOptions)
+    logs: LogOptions = msgspec.field(default_factory=LogOptions)
+    drain_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "the most that the collector takes to end: requests that are in, what waits for its"
+            " translation, one last try of each exporter",
+            "s",
+            at_once=True,
+        ),
+    ] = 30.0

@@ -1,0 +1,117 @@
+"""Options as leaves and as a tree; what a reload may take; what must stand in no log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from ...core.config.engine import Key
+from .options import CollectorOptions
+from .secret import Secret
+from .section import Section
+from .substitution import below
+from .validation import fields_of
+from .values import ADDRESS, ListenAddress
+
+S = TypeVar("S", bound=Section)
+
+
+def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Key, Any]]:
+    """Every key that is there: its path as in the file, what is known of it, its value."""
+    for field in fields_of(type(section)):
+        value = getattr(section, field.attribute)
+        inside = below(path, field.name)
+        if field.key is not None:
+            yield inside, field.key, value
+        elif isinstance(value, Section):
+            yield from leaves(value, inside)
+        elif isinstance(value, tuple):
+            for at, each in enumerate(value):
+                yield from leaves(each, f"{inside}[{at}]")
+
+
+def secrets_of(options: CollectorOptions) -> frozenset[str]:
+    """The texts that must stand in no log; what files hold is not among them."""
+    found: set[str] = set()
+    for _, _, value in leaves(options):
+        values = value.values() if isinstance(value, dict) else value
+        for each in values if isinstance(value, dict | tuple) else (value,):
+            if isinstance(each, Secret):
+                found.update(each.parts)
+    return frozenset(found)
+
+
+def tree_of(section: Section) -> dict[str, Any]:
+    """The options as plain values, as the file has them; secrets are masked."""
+    tree: dict[str, Any] = {}
+    for field in fields_of(type(section)):
+        value = getattr(section, field.attribute)
+        if field.key is not None and field.key.parser is ADDRESS and value is None:
+            tree[field.name] = "off"
+        else:
+            tree[field.name] = _plain(value)
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return tree_of(value)
+    if isinstance(value, Secret | Path | ListenAddress):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+class Changes(NamedTuple):
+    """What became of a new configuration while the collector runs."""
+
+    at_once: tuple[str, ...]
+    """The paths of changed keys that can be taken at once; of exporters, `exporters`."""
+    restart: tuple[str, ...]
+    """Those that need a restart."""
+    options: CollectorOptions
+    """The old options with what can be taken at once."""
+
+
+def diff(old: CollectorOptions, new: CollectorOptions) -> Changes:
+    """What changed from `old` to `new`, and what a running collector can take of it.
+
+    A change of `tls` stands as the section, wherever it was or was not before.
+    """
+    at_once: list[str] = []
+    restart: list[str] = []
+    options = _merge(old, new, "", at_once, restart)
+    return Changes(tuple(at_once), tuple(restart), options)
+
+
+def _merge(old: S, new: S, path: str, at_once: list[str], restart: list[str]) -> S:
+    taken: dict[str, Any] = {}
+    for field in fields_of(type(old)):
+        before, after = getattr(old, field.attribute), getattr(new, field.attribute)
+        inside = below(path, field.name)
+        if before == after:
+            continue
+        if isinstance(before, Section) and not field.is_optional:
+            taken[field.attribute] = _merge(before, after, inside, at_once, restart)
+        elif field.key.at_once if field.key is not None else _is_live(field.section):
+            at_once.append(inside)
+            taken[field.attribute] = after
+        else:
+            restart.append(inside)
+    return msgspec.structs.replace(old, **taken)
+
+
+def _is_live(section: type[Section] | None) -> bool:
+    """Whether all keys of a section can be taken at once; exporters (None) can."""
+    return section is None or all(
+        field.key is not None and field.key.at_once for field in fields_of(section)
+    )

@@ -1,0 +1,178 @@
+"""An OTLP exporter of the configuration at work, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ...core.delivery.errors import PushError, StoppedError
+from ...core.delivery.export_stats import ExportStats
+from ...core.delivery.follow import Follower
+from ...core.delivery.follow_work import FollowOptions, MakeTarget
+from ...core.delivery.indexed import IndexedTarget
+from ...core.records.findings import Finding
+from ...core.spool.directories import make_private
+from ...core.spool.paths import SpoolPaths
+from ...core.targets.otlp.config import OtlpConfig, default_service_name, target_key
+from ...core.translator.own.encode import SEGMENTED, Options
+from ...errors import CirronOtelError
+from .batch_feed import DeliveryProgress, UnsentBatches
+from .delivery_counters import Counting, counted_letters
+from .exporter_options import OtlpExporter
+from .header_forwarding import ForwardingOtlpTarget, HeadersOf
+from .metrics import Registry
+from .targets import name_of
+
+logger = logging.getLogger(__name__)
+_AGAIN_S = 5.0
+
+
+@dataclass(slots=True)
+class _SenderStats(ExportStats):
+    """Statistics of a delivery that never ends: findings are counted instead of kept."""
+
+    unreadable: set[str] = field(default_factory=set)
+    """Batches in the spool that are never sent, because they cannot be read."""
+
+    def skip(self, finding: Finding) -> None:
+        """Count an evicted batch, and remember an unreadable one."""
+        if finding.code == "evicted":
+            self.evicted += 1
+        elif finding.code != "refused":
+            self.unreadable.add(finding.name)
+
+
+class OtlpSender:
+    """It follows the spool, for it may have to find out whose sessions spans are."""
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        exporter: OtlpExporter,
+        config: OtlpConfig,
+        headers_of: HeadersOf,
+        registry: Registry,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Start at once. `headers_of` returns the headers that were received with a batch.
+
+        `max_bytes` is the spool's cap.
+        """
+        self._paths, self._exporter, self._config = paths, exporter, config
+        self.name, self._registry = name_of(exporter), registry
+        self._make: MakeTarget = IndexedTarget
+        if exporter.headers_from:
+            self._make = partial(
+                ForwardingOtlpTarget, names=exporter.headers_from, headers_of=headers_of
+            )
+        target = target_key(config), config.shown_endpoint
+        self._letters = counted_letters(paths, target, max_bytes, registry, self.name)
+        self._unsent = UnsentBatches(paths, target_key(config))
+        self._at_work: Follower | None = None
+        self._stop = threading.Event()
+        self._stats = _SenderStats(config.shown_endpoint)
+        self._thread = threading.Thread(target=self._run, name="cirron-otel-otlp", daemon=True)
+        self._thread.start()
+
+    def _follower(self) -> Follower:
+        options = Options(SEGMENTED, default_service_name())
+        return Follower(
+            str(self._paths.root),
+            self._config,
+            options,
+            self._stats,
+            stop=self._stop,
+            say=_say,
+            terms=FollowOptions(
+                is_noted=True,
+                make_target=self._target,
+                tries_on=True,
+                on_failure=self._failed,
+                letters=self._letters,
+            ),
+        )
+
+    def _target(self, *about: Any) -> Any:
+        return Counting(self._make(*about), self._registry, self.name)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                make_private(self._paths.spool)
+                self._at_work = self._follower()
+                self._at_work.run()
+            except CirronOtelError as error:
+                self._failed(error)
+                self._stop.wait(_AGAIN_S)
+            except Exception:
+                logger.exception("the export to %s failed", self._config.shown_endpoint)
+                self._stop.wait(_AGAIN_S)
+            finally:
+                self._at_work = None
+
+    def _failed(self, error: CirronOtelError) -> None:
+        status = error.status if isinstance(error, PushError) else ""
+        cause = f"otlp {self._config.endpoint} {status}".rstrip()
+        logger.warning("%s", error, extra={"cause": cause})
+
+    def stored(self, names: list[str]) -> None:
+        """Note batches that were added to the spool."""
+        if (follower := self._at_work) is not None:
+            follower.note(names)
+
+    def end(self, timeout: float) -> None:
+        """End, whatever is left; a request that is under way may take longer than `timeout`."""
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def finish(self, timeout: float) -> None:
+        """Send what is there, for `timeout` seconds at most, and end."""
+        deadline = time.monotonic() + timeout
+        self.end(timeout)
+        if self._thread.is_alive():
+            return
+        stop = threading.Event()
+        timer = threading.Timer(max(deadline - time.monotonic(), 0.0), stop.set)
+        timer.daemon = True
+        timer.start()
+        self._stop = stop
+        try:
+            self._follower().once()
+        except StoppedError:
+            pass
+        except CirronOtelError as error:
+            self._failed(error)
+        finally:
+            timer.cancel()
+
+    def undelivered(self) -> int:
+        """Return how many batches of the spool the target lacks."""
+        return self._unsent.count()
+
+    def lacks(self, name: str) -> bool:
+        """Return whether a batch is still to be sent; one that cannot be read never is.
+
+        The caller needs the batch's room in the spool, so a batch that the target keeps refusing
+        is given up sooner; see `Schedule.request_room`.
+        """
+        if name in self._stats.unreadable or not self._unsent.lacks(name):
+            return False
+        if (follower := self._at_work) is not None:
+            follower.request_room()
+        return True
+
+    def standing(self) -> DeliveryProgress:
+        """Return how many batches wait, how long the oldest waits, and how many were evicted."""
+        return self._unsent.look(self._left)._replace(evicted=self._stats.evicted)
+
+    def _left(self) -> list[str] | None:
+        follower = self._at_work
+        return follower.left() if follower is not None else None
+
+
+def _say(told: str) -> None:
+    logger.info("%s", told)

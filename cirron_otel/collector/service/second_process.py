@@ -1,0 +1,211 @@
+"""The second process of a collector, as the first one sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import TargetError
+from ..receiver.journal.files import Position
+from . import memory
+from . import metrics as m
+from .metrics import Registry
+from .options import CollectorOptions
+
+logger = logging.getLogger(__name__)
+
+_RESTART_S = (0.2, 1.0, 5.0)
+_START_S = 90.0
+_GRACE_S = 2.0
+_LINE_BYTES = 1 << 20
+
+
+class Translator:
+    """The second process: started, told, listened to, and started again when it dies."""
+
+    def __init__(
+        self,
+        options: CollectorOptions,
+        registry: Registry,
+        reached: Callable[[Position], None] = lambda _: None,
+    ) -> None:
+        """`reached` is told how far the translation has come."""
+        self._options, self._registry, self._reached = options, registry, reached
+        self._process: asyncio.subprocess.Process | None = None
+        self._until: Position | None = None
+        self._is_urgent = False
+        self._ready = asyncio.Event()
+        self._finish_by: float | None = None
+        self._is_told = False
+        """Whether the process that runs was told to finish."""
+        self._is_hurried = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+        self._deaths = 0
+        self.position: Position | None = None
+        """All before it is in the spool, as far as was said."""
+        self.on_damage: Callable[[int], None] = lambda _: None
+        """Told the number of a segment of the journal in which something cannot be read."""
+        self.is_working = False
+        """Whether it runs, and is ready."""
+        self.trouble = ""
+        """Why it does not get on, as it said last."""
+        self.undelivered: dict[str, int] = {}
+        """Batches that each target lacked when the process ended, for targets that lacked any."""
+
+    async def start(self) -> None:
+        """Start it, and wait until it works. Raises TargetError where it cannot."""
+        self._watch = asyncio.create_task(self._keep())
+        waiting = asyncio.create_task(self._ready.wait())
+        await asyncio.wait(
+            {waiting, self._watch}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        waiting.cancel()
+        if not self._ready.is_set():
+            raise TargetError(self.trouble or "the translation does not start: see its log")
+
+    def apply(self, options: CollectorOptions) -> None:
+        """Let it take other options, and begin with them when it is started again."""
+        self._options = options
+        self._say({"options": base64.b64encode(pickle.dumps(options)).decode("ascii")})
+
+    def tell(self, until: Position, *, is_urgent: bool) -> None:
+        """How far the journal is on disk, and whether it is to be translated without any rest."""
+        self._until, self._is_urgent = until, is_urgent
+        self._say_until()
+
+    async def finish(self, seconds: float) -> bool:
+        """Let it come to its end; whether it did, in `seconds`. With 0 it is ended as it stands:
+        what it was about, the next one does.
+        """
+        self._finish_by = time.monotonic() + seconds
+        self._is_hurried.set()
+        self._say_finish()
+        watch, self._watch = self._watch, None
+        if watch is None:
+            return False
+        if seconds > 0:
+            await asyncio.wait({watch}, timeout=seconds + _GRACE_S)
+        is_done = watch.done()
+        watch.cancel()
+        await asyncio.wait({watch})
+        process = self._process
+        if process is not None:
+            await process.wait()
+        for name, number in self.undelivered.items():  # for the final metrics push
+            self._registry.set(m.QUEUE_REQUESTS, number, name)
+        return is_done and process is not None and process.returncode == 0
+
+    def _say(self, message: dict[str, Any]) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def _say_until(self) -> None:
+        if self._until is not None:
+            self._say({"until": list(self._until), "urgent": self._is_urgent})
+
+    def _say_finish(self) -> None:
+        if self._finish_by is not None and self._process is not None:
+            self._say_until()
+            self._say({"finish": max(self._finish_by - time.monotonic(), 0.0)})
+            self._is_told = True
+
+    async def _keep(self) -> None:
+        """Have one running, whatever happens, until one was told to finish."""
+        while True:
+            self._is_told = False
+            told = await self._attempt()
+            self.is_working = False
+            self._registry.end("translation")
+            if self._is_told or not self._ready.is_set():
+                return
+            self._deaths += 1
+            logger.warning("%s: it is started again", told, extra={"cause": told})
+            wait = _RESTART_S[min(self._deaths, len(_RESTART_S)) - 1]
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_hurried.wait(), wait)
+
+    async def _attempt(self) -> str:
+        """Run one to its end; what came of it."""
+        try:
+            await self._run()
+        except OSError as error:
+            # uvloop has -1 for what is no number of an error: no more descriptors are to be had.
+            why = "too few descriptors" if error.errno == -1 else error.strerror or error
+            self.trouble = f"the translation cannot be started: {why}"
+            return self.trouble
+        except Exception as error:
+            logger.exception("the translation cannot be listened to")
+            return f"the translation cannot be listened to ({type(error).__name__})"
+        return "the translation has died"
+
+    async def _run(self) -> None:
+        # Neither what lies in the working directory nor another installation: what is imported
+        # here is imported there.
+        program = (
+            "import sys; sys.path[:] = sys.argv[1:];"
+            " from cirron_otel.collector.service.worker import main; main()"
+        )
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-c", program, *sys.path,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES, start_new_session=True, env={**memory.KEPT, **os.environ},
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018
+        try:
+            process.stdin.write(pickle.dumps(self._options))
+            self._say_until()
+            self._say_finish()
+            await self._listen(process.stdout)
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        """Hear what it says; a library of its own may say something there, too."""
+        while True:
+            try:
+                line = await stream.readline()
+                if not line:
+                    return
+                message = json.loads(line)
+                if not isinstance(message, dict):
+                    raise ValueError
+            except (ValueError, RecursionError):
+                logger.warning(
+                    "the translation said what is no message", extra={"cause": "message"}
+                )
+            else:
+                self._heard(message)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if message.get("ready"):
+            self._ready.set()
+            self.is_working = True
+        if "failed" in message:
+            self.trouble = str(message["failed"])
+        if "trouble" in message:
+            self.trouble = str(message["trouble"])
+        if "position" in message:
+            self.position, self.trouble, self._deaths = Position(*message["position"]), "", 0
+            self._reached(self.position)
+        if "undelivered" in message:
+            self.undelivered = {str(k): int(v) for k, v in message["undelivered"].items()}
+        if "damaged" in message:
+            self.on_damage(int(message["damaged"]))
+        if "idle" in message:
+            self.trouble = ""
+            if message["idle"]:
+                self._reached(Position(*message["idle"]))
+        if "figures" in message:
+            self._registry.merge("translation", message["figures"])

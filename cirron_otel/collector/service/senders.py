@@ -1,0 +1,276 @@
+"""What hands the spool's batches on: the database, the platform, OTLP endpoints; a thread each."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ... import semconv
+from ..._version import SDK_VERSION
+from ...core.spool.paths import SpoolPaths
+from ...errors import UsageError
+from ..receiver.tenancy import TenantStore
+from . import metrics as m
+from .delivery_counters import DATABASE
+from .exporter_options import CirronExporter, OtlpExporter
+from .metrics import Registry
+from .options_tree import leaves
+from .otlp_sender import OtlpSender
+from .target_sender import TargetSender
+from .targets import api_key, cirron_settings, name_of, otlp_config
+from .values import FILE
+
+if TYPE_CHECKING:
+    from ...core.delivery.batch_target import BatchTarget
+    from .blob_sender import BlobSender
+    from .options import CollectorOptions, ContextOptions
+    from .owned_rows import OwnedRows
+
+logger = logging.getLogger(__name__)
+
+_END_S = 2.0
+"""So long an exporter that is changed may go on with what it is about."""
+
+_GRACE_S = 1.0
+"""So long a last try may take to break off what is under way."""
+
+Sender = TargetSender | OtlpSender
+
+
+class Wanted(NamedTuple):
+    """An exporter as the configuration has it."""
+
+    exporter: OtlpExporter | CirronExporter
+    files: tuple[bytes, ...]
+    """What the files hold that it names, hashed."""
+
+
+class Senders:
+    """All of a collector's; for one thread."""
+
+    def __init__(self, options: CollectorOptions, owners: TenantStore, registry: Registry) -> None:
+        """`owners` knows what came with a batch; `registry` counts.
+
+        Raises UsageError, and MissingExtraError where a library is not there.
+        """
+        self._owners, self._registry = owners, registry
+        self._rows: OwnedRows | None = None
+        if options.storage.url is not None:
+            from .owned_rows import OwnedRows  # noqa: PLC0415 - brings drivers
+
+            context = storage_context(options.storage.context)
+            self._rows = OwnedRows(options.storage.url.reveal(), context, owners.of)
+        self._blobs: BlobSender | None = None
+        if options.blobs.url is not None:
+            from .blob_sender import BlobSender  # noqa: PLC0415 - may bring a library
+
+            url = None if options.storage.url is None else options.storage.url.reveal()
+            context = storage_context(options.storage.context)
+            self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
+        self._max_bytes = options.spool.max_bytes
+        self._fixed: list[TargetSender] = []
+        self._ready = _prepared(options, owners, registry)
+        """Exporters that are to be started."""
+        self._running: list[tuple[Wanted, Sender]] = []
+        self._paths: SpoolPaths | None = None
+        self._measured: set[tuple[m.Metric, str]] = set()
+        self._evicted: WeakKeyDictionary[Sender, int] = WeakKeyDictionary()
+
+    def start(self, paths: SpoolPaths) -> None:
+        """Start the threads, before a batch is sealed."""
+        self._paths = paths
+        if self._rows is not None:
+            self._fixed.append(self._delivering(paths, self._rows, DATABASE))
+        if self._blobs is not None:
+            self._fixed.append(self._delivering(paths, self._blobs.start(paths)))
+        self.begin()
+
+    def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> TargetSender:
+        return TargetSender(paths, target, self._registry, name, self._max_bytes)
+
+    def begin(self) -> None:
+        """Start the exporters that are to be started."""
+        ready, self._ready = self._ready, []
+        if self._paths is not None:
+            self._running += [(wanted, start(self._paths)) for wanted, start in ready]
+
+    def apply(self, options: CollectorOptions, ended: Callable[[], None]) -> None:
+        """Take another configuration.
+
+        `ended` is called, from another thread, when those have ended that are changed or gone:
+        `begin` is to be called then. Raises UsageError where an exporter cannot be made: all is as
+        it was then.
+        """
+        ready = _prepared(options, self._owners, self._registry)
+        wanted = [each for each, _ in ready]
+        known = [each for each, _ in self._running]
+        old = [sender for each, sender in self._running if each not in wanted]
+        self._running = [each for each in self._running if each[0] in wanted]
+        self._ready = [each for each in ready if each[0] not in known]
+        if self._rows is not None:
+            self._rows.context = storage_context(options.storage.context)
+        if self._blobs is not None:
+            self._blobs.set_context(storage_context(options.storage.context))
+        threading.Thread(target=_end, args=(old, ended), daemon=True).start()
+
+    def stored(self, names: list[str]) -> None:
+        """Batches are in the spool."""
+        for sender in self._all():
+            sender.stored(names)
+
+    @property
+    def are_any(self) -> bool:
+        """Whether batches are handed on at all."""
+        return bool(self._fixed or self._running or self._ready)
+
+    def lack(self, name: str) -> bool:
+        """Whether a batch is still to be sent to any of them."""
+        return any(sender.lacks(name) for sender in self._all())
+
+    def _all(self) -> list[Sender]:
+        return [*self._fixed, *(sender for _, sender in self._running)]
+
+    def finish(self, timeout: float) -> None:
+        """Give each a last try, all at the same time, for `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        fixed = [_started(sender.finish, timeout) for sender in self._fixed]
+        tries = [_started(sender.finish, timeout) for _, sender in self._running]
+        if self._blobs is not None:
+            tries.append(_started(self._finish_blobs, fixed, deadline))
+        for each in (*fixed, *tries):
+            each.join(max(deadline + _GRACE_S - time.monotonic(), 0.0))
+
+    def _finish_blobs(self, before: list[threading.Thread], deadline: float) -> None:
+        """Behind the rows, which are to name what was uploaded."""
+        for each in before:
+            each.join(max(deadline - time.monotonic(), 0.0))
+        if self._blobs is not None:
+            self._blobs.finish(max(deadline - time.monotonic(), 0.0))
+
+    def undelivered(self) -> dict[str, int]:
+        """Count the batches that each target lacks, after `finish`, for targets that lack any.
+
+        Exporters of one name are counted together: an endpoint can have two, by its protocol. For
+        `blobs` the snapshot files count that were received and are not uploaded.
+        """
+        left: Counter[str] = Counter()
+        for sender in self._all():
+            left[sender.name or m.BLOBS] += sender.undelivered()
+        if self._blobs is not None:
+            left[m.BLOBS] += self._blobs.undelivered()
+        return {name: number for name, number in left.items() if number}
+
+    def measure(self) -> None:
+        """Bring the figures up to date that nobody counts as things happen."""
+        self._measured, before = set(), self._measured
+        waiting: Counter[str] = Counter()
+        longest: dict[str, float] = {}
+        for sender in self._all():
+            standing = sender.standing()
+            if sender.name:
+                waiting[sender.name] += standing.waiting
+                longest[sender.name] = max(standing.age_s, longest.get(sender.name, 0.0))
+                self._gauge(m.QUEUE_REQUESTS, waiting[sender.name], sender.name)
+                self._gauge(m.LAG_SECONDS, longest[sender.name], sender.name)
+                evicted = self._evicted.get(sender, 0)
+                self._evicted[sender] = standing.evicted
+                if new := standing.evicted - evicted:
+                    self._registry.add(m.DROPPED_BATCHES, new, sender.name, "evicted")
+        if self._blobs is not None:
+            self._gauge(m.QUEUE_REQUESTS, self._blobs.stats()["waiting"], m.BLOBS)
+        for metric, name in before - self._measured:  # of an exporter that is no more
+            self._registry.clear(metric, name)
+
+    def _gauge(self, metric: m.Metric, value: float, name: str) -> None:
+        self._registry.set(metric, value, name)
+        self._measured.add((metric, name))
+
+
+def _started(what: Callable[..., object], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=what, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _end(senders: list[Sender], ended: Callable[[], None]) -> None:
+    for sender in senders:
+        sender.end(_END_S)
+    ended()
+
+
+def _prepared(
+    options: CollectorOptions, owners: TenantStore, registry: Registry
+) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
+    """The exporters, and what starts each."""
+    made: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
+    for number, exporter in enumerate(options.exporters):
+        start = _starter(
+            exporter, f"exporters[{number}]", owners, registry, options.spool.max_bytes
+        )
+        made.append((Wanted(exporter, _files(exporter)), start))
+    return made
+
+
+def _starter(
+    exporter: OtlpExporter | CirronExporter,
+    path: str,
+    owners: TenantStore,
+    registry: Registry,
+    max_bytes: int | None,
+) -> Callable[[SpoolPaths], Sender]:
+    if isinstance(exporter, OtlpExporter):
+        config = otlp_config(exporter, path)
+        return lambda paths: OtlpSender(paths, exporter, config, owners.of, registry, max_bytes)
+    make = partial(_cirron, exporter, path, owners)
+    make()  # so that what is wrong is found at once
+    return lambda paths: TargetSender(paths, make(), registry, name_of(exporter), max_bytes)
+
+
+def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
+    """What its files hold: keys, headers and certificates may be others under the same name."""
+    found = []
+    for path, key, value in leaves(exporter):
+        if key.parser is FILE and value is not None:
+            try:
+                found.append(hashlib.sha256(value.read_bytes()).digest())
+            except OSError as error:
+                raise UsageError(f"{path}: {value} cannot be read: {error.strerror}") from None
+    return tuple(found)
+
+
+def storage_context(context: ContextOptions) -> Any:
+    """Whose rows are where the resource does not say it."""
+    from ...core.targets.sql import ownership  # noqa: PLC0415 - see above
+
+    told = {
+        semconv.WORKSPACE_ID: context.workspace,
+        semconv.RUN_ID: context.run,
+        semconv.PIPELINE_ID: context.pipeline,
+        semconv.DEPLOYMENT_ID: context.deployment,
+        semconv.MODEL_ID: context.model,
+    }
+    return ownership.Context({key: value for key, value in told.items() if value is not None})
+
+
+def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:
+    from .header_forwarding import ForwardingCirronTarget  # noqa: PLC0415 - brings its own
+
+    target = ForwardingCirronTarget(
+        exporter.endpoint,
+        exporter.ingest_path,
+        api_key(exporter),
+        SDK_VERSION,
+        certificate=None if exporter.ca is None else str(exporter.ca),
+        timeout=exporter.timeout_s,
+        settings=cirron_settings(path),
+    )
+    target.pass_on(exporter.headers_from, owners.of)
+    target.tenants = owners.tenants
+    return target

@@ -1,0 +1,259 @@
+"""The collector's first process: it receives, keeps, acknowledges, and looks after the second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..._version import __version__
+from ...core.spool.paths import target_spool
+from ...core.spool.state import make_state
+from ...errors import CirronOtelError
+from ..receiver.intake import Intake, IntakeLimits, SignalPolicy
+from ..receiver.journal.files import intake_directory
+from ..receiver.journal.writer import IntakeJournal
+from . import metrics as m
+from .config_file import Loaded
+from .listeners import Listeners
+from .logs import Logging
+from .metrics import Registry
+from .options import CollectorOptions
+from .readiness import Readiness, Untranslated
+from .reloading import Reloading
+from .second_process import Translator
+
+logger = logging.getLogger(__name__)
+
+_WAKE_S = 0.02
+"""The shortest time between two reports of the journal's end to the second process."""
+_LOOK_S = 0.5
+"""The time between two reports to the translation while requests wait."""
+UNDELIVERED = 7
+"""The exit code if everything is in the spool, but a target lacks some of it."""
+_LATE_S = 10.0
+"""Translation does not yield the CPU to other processes after requests waited this long."""
+
+
+class CollectorService:
+    """One collector: `start`, then `serve` until it is told to end."""
+
+    def __init__(self, options: CollectorOptions) -> None:
+        self._options = options
+        self.registry = Registry()
+        self._paths = target_spool(options.spool.directory)
+        self._is_ending = False
+        self._kept = asyncio.Event()
+        self._pusher: Any = None
+        self._untranslated = Untranslated()
+        self._wake: asyncio.Task[None] | None = None
+        self._journal: IntakeJournal
+        self._translator: Translator
+        self._listeners: Listeners | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises UsageError and TargetError: what was taken by then is kept."""
+        options = self._options
+        self.registry.set(m.INFO, 1, __version__)
+        self.registry.set(m.START_TIME, time.time())
+        self.registry.before = self._measure
+        make_state(self._paths.state)
+        directory = intake_directory(self._paths.state)
+        self._journal = IntakeJournal(directory, max_bytes=options.limits.journal_bytes)
+        self._translator = Translator(options, self.registry, self._untranslated.reach)
+        self._translator.on_damage = self._journal.roll
+        self._readiness = Readiness(
+            self._journal, options.limits.journal_bytes, lambda: self._translator.is_working
+        )
+        self._intake = Intake(
+            self._journal,
+            *_intake(options),
+            kept=self._kept.set,
+            is_over=lambda: self._is_ending,
+        )
+        if self._journal.stored_bytes:
+            self._untranslated.begin(self._journal.end)
+        self._translator.tell(self._journal.end, is_urgent=True)
+        # A collector that was killed may have left its second process: requests need not wait for
+        # that to end, and an address that is taken is to be told at once.
+        try:
+            self._listeners = Listeners(
+                options, self._intake, self.registry, self._readiness, self._paths
+            )
+            await self._listeners.start(self._unready)
+            await self._translator.start()
+        except BaseException:
+            await self._break_off()
+            raise
+        self._wake = asyncio.create_task(self._tell())
+        self._pusher = self._pusher_of(options)
+        if self._pusher is not None:
+            self._pusher.start()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The address of each receiver, by its name: `grpc` or `http`."""
+        return {} if self._listeners is None else self._listeners.addresses
+
+    @property
+    def options(self) -> CollectorOptions:
+        """What it runs with."""
+        return self._options
+
+    async def apply(self, options: CollectorOptions) -> None:
+        """Take what can be taken at once, and read tokens and certificates again.
+
+        Requests go on meanwhile. Raises UsageError where a file is wrong; nothing is taken then,
+        but for certificates of another receiver.
+        """
+        is_pushed_otherwise = options.metrics.otlp != self._options.metrics.otlp
+        pusher = self._pusher_of(options) if is_pushed_otherwise else self._pusher
+        assert self._listeners is not None  # noqa: S101 - it listens before it is reloaded
+        commit = self._listeners.apply(options)
+        self._options = options
+        commit()
+        self._intake.apply(*_intake(options))
+        self._translator.apply(options)
+        if pusher is not self._pusher:
+            before, self._pusher = self._pusher, pusher
+            if pusher is not None:
+                pusher.start()
+            if before is not None:
+                await asyncio.to_thread(before.stop)
+
+    def _pusher_of(self, options: CollectorOptions) -> Any:
+        if options.metrics.otlp is None:
+            return None
+        from .metrics_push import MetricsPusher  # noqa: PLC0415 - brings its library
+
+        return MetricsPusher(self.registry, options.metrics.otlp)
+
+    def _unready(self) -> str:
+        if self._is_ending:
+            return "the collector is going down"
+        return self._readiness.problem(self._options.limits.request_bytes)
+
+    def _measure(self) -> None:
+        """Set the gauges of this process; from any thread."""
+        registry, journal, untranslated = self.registry, self._journal, self._untranslated
+        journal.recount()
+        registry.set(m.QUEUE_REQUESTS, journal.waiting, "disk")
+        registry.set(m.QUEUE_REQUESTS, untranslated.requests, "translation")
+        registry.set(m.QUEUE_BYTES, journal.stored_bytes, "journal")
+        registry.set(m.QUEUE_BYTES, self._intake.in_flight, "in flight")
+        registry.set(m.LAG_SECONDS, untranslated.age_s, "translation")
+
+    async def _tell(self) -> None:
+        """Wake the translation, not for every request by itself."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S if self._untranslated.is_any else None):
+                    await self._kept.wait()
+            self._kept.clear()
+            self._untranslated.keep(self._journal.end, self._journal.frames)
+            self._translator.tell(self._journal.end, is_urgent=self._is_urgent())
+            await asyncio.sleep(_WAKE_S)
+
+    def _is_urgent(self) -> bool:
+        """Whether the translation is to rest for nobody."""
+        is_late = self._untranslated.age_s > _LATE_S
+        is_short = self._readiness.is_short(self._options.limits.request_bytes)
+        return is_late or is_short or self._is_ending
+
+    async def stop(self) -> bool:
+        """Take nothing more, translate and hand on what is there; whether all of it was."""
+        deadline = time.monotonic() + self._options.drain_s
+        self._translator.tell(self._journal.end, is_urgent=True)
+        await self._close(min(5.0, self._options.drain_s))
+        self._translator.tell(self._journal.end, is_urgent=True)
+        is_done = await self._translator.finish(max(deadline - time.monotonic(), 1.0))
+        if self._pusher is not None:
+            await asyncio.to_thread(self._pusher.stop)
+        return is_done
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether a target lacked batches at the end."""
+        return bool(self._translator.undelivered)
+
+    async def _break_off(self) -> None:
+        """End at once, in the midst of the start: what was taken by then waits in the journal."""
+        await self._close(0.0)
+        await self._translator.finish(0.0)
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether requests were acknowledged."""
+        return self._journal.frames > 0
+
+    async def _close(self, grace_s: float) -> None:
+        self._is_ending = True
+        if self._listeners is not None:
+            await self._listeners.stop(grace_s)
+        if self._wake is not None:
+            self._wake.cancel()
+        await self._journal.close()
+
+
+def _intake(options: CollectorOptions) -> tuple[IntakeLimits, SignalPolicy]:
+    limits, signals = options.limits, options.receivers.signals
+    return (
+        IntakeLimits(limits.request_bytes, limits.request_elements, limits.in_flight_bytes),
+        SignalPolicy(signals.logs, signals.metrics),
+    )
+
+
+async def run(
+    options: CollectorOptions,
+    announce: Callable[[dict[str, str]], None],
+    read: Callable[[], Loaded],
+    logs: Logging,
+) -> int:
+    """Run a collector until SIGTERM or SIGINT; 0 if all that it took is stored and delivered.
+
+    1 if not all of it is in the spool, and UNDELIVERED if a target lacks some of it.
+
+    `announce` is given the addresses once all receivers listen; `read` reads the configuration
+    again, for SIGHUP; `logs` are those of this process. Raises UsageError, TargetError.
+    """
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    hung_up = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+    collector = CollectorService(options)
+    if not await _started(collector, told):
+        return 1 if collector.has_taken else 0
+    announce(collector.addresses)
+    reloading = asyncio.create_task(Reloading(collector, read, logs).run(hung_up))
+    await told.wait()
+    reloading.cancel()
+    await asyncio.wait({reloading})
+    logger.info("going down: what was taken is stored first")
+    try:
+        if not await collector.stop():
+            return 1
+        return UNDELIVERED if collector.is_undelivered else 0
+    except CirronOtelError as error:
+        logger.error("%s", error)
+        return 1
+
+
+async def _started(collector: CollectorService, told: asyncio.Event) -> bool:
+    """Start it; False where it was told to end before it had."""
+    starting = asyncio.create_task(collector.start())
+    ending = asyncio.create_task(told.wait())
+    await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return False
+    starting.result()
+    return True

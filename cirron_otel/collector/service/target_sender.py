@@ -1,0 +1,87 @@
+"""A target of sealed batches at work: its delivery, and what that is told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.delivery.batch_target import BatchTarget
+from ...core.delivery.delivery import Delivery
+from ...core.spool.owner import NONE
+from ...core.spool.paths import SpoolPaths
+from .batch_feed import MOST_NAMES, BatchFeed, DeliveryProgress, OldestUnsent, UnsentBatches, unsent
+from .delivery_counters import Counting, counted_letters
+from .metrics import BLOBS, Registry
+
+
+class NoOwner:
+    """The owner of batches whose writer has no process here: all that a collector stores."""
+
+    prefix = NONE
+
+
+class TargetSender:
+    """Brings the spool's batches to one target; for one thread."""
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        target: BatchTarget,
+        registry: Registry,
+        name: str = "",
+        max_bytes: int | None = None,
+    ) -> None:
+        """Start at once, with what is there already.
+
+        `name` is the target's label in metrics; without one, sent batches are not counted.
+        `max_bytes` is the spool's cap.
+        """
+        self.name = name
+        nobodys: Any = NoOwner()
+        counted: Any = Counting(target, registry, name) if name else target
+        shown = target.key, target.shown
+        letters = counted_letters(paths, shown, max_bytes, registry, name or BLOBS)
+        self.delivery = Delivery(paths, nobodys, counted, most_names=MOST_NAMES, letters=letters)
+        names = unsent(paths, target)
+        self._feed = BatchFeed(self.delivery, names)
+        self._unsent = UnsentBatches(paths, target.key)
+        self._oldest = OldestUnsent(paths, self._unsent, names)
+        self.delivery.start()
+        self._feed.pump()
+
+    def stored(self, names: list[str]) -> None:
+        """Note batches that were added to the spool."""
+        self._feed.add(names)
+        self._oldest.add(names)
+
+    def end(self, timeout: float) -> None:
+        """End, whatever is left; from any thread, once nothing else is called."""
+        self.delivery.finish(timeout)
+
+    def finish(self, timeout: float) -> None:
+        """Send what is there, and end."""
+        self.delivery.finish(timeout)
+
+    def undelivered(self) -> int:
+        """Return how many batches of the spool the target lacks."""
+        return self._unsent.count()
+
+    def lacks(self, name: str) -> bool:
+        """Return whether a batch is still to be sent.
+
+        The caller needs the batch's room in the spool, so a batch that the target keeps refusing
+        is given up sooner; see `Schedule.request_room`.
+        """
+        is_lacking = self._unsent.lacks(name)
+        if is_lacking:
+            self.delivery.request_room()
+        return is_lacking
+
+    def standing(self) -> DeliveryProgress:
+        """Where it stands."""
+        self._feed.pump()
+        told = self.delivery.stats()
+        waiting = int(told["waiting"]) + self._feed.left
+        if not waiting:
+            self._oldest.clear()
+        age_s = self._oldest.age_s()
+        return DeliveryProgress(waiting, age_s, int(told["evicted"]))

@@ -1,0 +1,113 @@
+"""Exporters of the configuration as the exporter package wants them, secrets read from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ...core.config.engine import TextFileError, read_text_file
+from ...core.targets.cirron.batches import CirronSettings
+from ...core.targets.otlp.config import TENANT_HEADER, Compression, OtlpConfig, Protocol, Settings
+from ...errors import UsageError
+from .exporter_options import CirronExporter, ClientTls, MetricsPushOptions, OtlpExporter
+from .values import HEADERS
+
+_MAX_FILE_BYTES = 64 * 1024
+
+
+_WORDS = {
+    "ENDPOINT": "endpoint",
+    "HEADERS": "headers",
+    "PROTOCOL": "protocol",
+    "COMPRESSION": "compression",
+    "CERTIFICATE": "tls.ca",
+    "CLIENT_KEY": "tls.key",
+    "CLIENT_CERTIFICATE": "tls.cert",
+}
+
+
+def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig:
+    """Where and how `exporter` pushes; `path` is where the configuration says it.
+
+    Raises UsageError where its `headers_file` is wrong.
+    """
+    protocol = Protocol(exporter.protocol)
+    url = urlsplit(exporter.endpoint)
+    tls = exporter.tls or ClientTls()
+    headers = {name: value.reveal() for name, value in exporter.headers.items()}
+    if exporter.headers_file is not None:
+        headers |= _headers_of(exporter.headers_file)
+    if exporter.tenant is not None:
+        headers[TENANT_HEADER] = exporter.tenant
+    return OtlpConfig(
+        protocol=protocol,
+        endpoint=url.netloc
+        if protocol is Protocol.GRPC
+        else with_path(exporter.endpoint, "/v1/traces"),
+        insecure=url.scheme == "http",
+        headers=headers,
+        timeout=exporter.timeout_s,
+        compression=Compression(exporter.compression),
+        certificate=_name(tls.ca),
+        client_key=_name(tls.key),
+        client_certificate=_name(tls.cert),
+        settings=Settings(f"{path}.", "", _WORDS),
+    )
+
+
+def cirron_settings(path: str) -> CirronSettings:
+    """What the settings of the Cirron exporter at `path` are called."""
+    names = ("api_key", "endpoint", "ingest_path", "ca")
+    return CirronSettings(*(f"{path}.{name}" for name in names))
+
+
+def api_key(exporter: CirronExporter) -> str:
+    """The key of a Cirron exporter. Raises UsageError where its file is wrong."""
+    if exporter.api_key is not None:
+        return exporter.api_key.reveal()
+    if exporter.api_key_file is None:
+        raise UsageError("a cirron exporter has neither api_key nor api_key_file: say one")
+    key = _lines(exporter.api_key_file)
+    if len(key) != 1:
+        raise UsageError(
+            f"{exporter.api_key_file} has {len(key)} lines: expected the API key alone"
+        )
+    return key[0]
+
+
+def name_of(exporter: OtlpExporter | CirronExporter) -> str:
+    """What metrics and logs call an exporter: its type, endpoint and tenant."""
+    tenant = exporter.tenant if isinstance(exporter, OtlpExporter) else None
+    return " ".join(filter(None, (exporter.type, exporter.endpoint, tenant)))
+
+
+def metrics_endpoint(push: MetricsPushOptions) -> str:
+    """Where metrics are pushed: the whole URL over HTTP."""
+    return push.endpoint if push.protocol == "grpc" else with_path(push.endpoint, "/v1/metrics")
+
+
+def with_path(endpoint: str, path: str) -> str:
+    """`endpoint` with `path` behind it, unless it ends in that already."""
+    return endpoint if endpoint.endswith(path) else endpoint.rstrip("/") + path
+
+
+def _name(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _headers_of(path: Path) -> dict[str, str]:
+    pairs = [line.partition(":") for line in _lines(path)]
+    try:
+        found = HEADERS.parse({name.strip(): value.strip() for name, _, value in pairs})
+    except ValueError:
+        raise UsageError(f"{path} holds no headers: expected a line `name: value` each") from None
+    return {name: value.reveal() for name, value in found.items()}
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file of secrets, without empty ones and comments."""
+    try:
+        lines = read_text_file(path, _MAX_FILE_BYTES).splitlines()
+    except TextFileError as problem:
+        raise UsageError(f"{path} {problem}") from None
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

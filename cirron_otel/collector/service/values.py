@@ -1,0 +1,224 @@
+"""What values of the collector's options may look like, beside those of `config.parsing`.
+
+A Parser takes what YAML, a variable or a flag says, and raises ValueError where it is none.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ...core.config.parsing import DIRECTORY, SECRET, TEXT, Parser
+from ...errors import UsageError
+from .secret import Secret, SecretHeader, SecretUrl
+
+
+def _moment(value: object) -> datetime:
+    """Parse a time; a date means its midnight, and a time without a zone is UTC."""
+    if isinstance(value, datetime):
+        found = value
+    elif isinstance(value, date):
+        found = datetime(value.year, value.month, value.day)
+    else:
+        found = datetime.fromisoformat(TEXT.parse(value))
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    if not _EARLIEST <= found < _LATEST:
+        raise ValueError
+    return found.astimezone(UTC)
+
+
+_EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+MOMENT = Parser("time", "a date or time as in 2026-08-31 or 2026-08-31T12:00:00Z", _moment)
+
+_OFF = frozenset({"off", "none", "no", "false"})
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_PORT = re.compile(r"[0-9]{1,5}")
+# RFC 9110, "Tokens" and "Field Values".
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,8000}[\x21-\x7e])?")
+# fetch.spec.whatwg.org, "Origin header": a scheme, a host and a port that is not the default.
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[A-Za-z0-9.*_:\[\]-]{1,253}")
+_CREDENTIALS = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"}
+)
+_MAX_ITEMS = 1000
+
+
+class ListenAddress(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+    """0: a free one."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _address(value: object) -> ListenAddress | None:
+    if value is False:  # YAML's `off`
+        return None
+    text = TEXT.parse(value)
+    if text.lower() in _OFF:
+        return None
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = str(IPv6Address(host[1:-1]))
+    elif not _HOST.fullmatch(host):
+        raise ValueError
+    if not _PORT.fullmatch(port) or int(port) > 65_535:
+        raise ValueError
+    return ListenAddress(host, int(port))
+
+
+ADDRESS = Parser("HOST:PORT", 'HOST:PORT, as in localhost:4317 or "[::1]:4317", or off', _address)
+
+
+def _path(value: object) -> Path:
+    text = TEXT.parse(DIRECTORY.parse(value))
+    # A home directory that cannot be found out raises RuntimeError.
+    try:
+        return Path(text).expanduser() if text.startswith("~/") else Path(text)
+    except RuntimeError:
+        raise ValueError from None
+
+
+FOLDER = Parser("path", "the name of a directory", _path)
+FILE = Parser("path", "the name of a file", _path)
+
+
+def _items(value: object) -> list[object]:
+    """The items of a list, or of text with commas between them."""
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, list) or len(found) > _MAX_ITEMS:
+        raise ValueError
+    return found
+
+
+def _header_name(value: object) -> str:
+    name: str = TEXT.parse(value).lower()
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError
+    return name
+
+
+def _header_names(value: object) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(map(_header_name, _items(value) if value else [])))
+    if not _CREDENTIALS.isdisjoint(names):
+        raise ValueError
+    return names
+
+
+HEADER_NAMES = Parser(
+    "list[str]", "names of headers, none of which carries credentials", _header_names
+)
+
+
+def _cors_headers(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_header_name, _items(value) if value else [])))
+
+
+CORS_HEADERS = Parser("list[str]", "names of headers, or *", _cors_headers)
+
+
+def _origin(value: object) -> str:
+    text: str = TEXT.parse(value)
+    if not _ORIGIN.fullmatch(text) or text.count("*") > 1:
+        raise ValueError
+    return text
+
+
+def _origins(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_origin, _items(value) if value else [])))
+
+
+ORIGINS = Parser(
+    "list[str]", "origins as in https://app.example, without a path, with one * at most", _origins
+)
+
+
+def _header_value(value: object) -> SecretHeader:
+    text = TEXT.parse(value) if not isinstance(value, str) else str.strip(value)
+    if not _HEADER_VALUE.fullmatch(text):
+        raise ValueError
+    return SecretHeader(str.__str__(text))
+
+
+def _headers(value: object) -> dict[str, SecretHeader]:
+    if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
+        raise ValueError
+    return {_header_name(name): _header_value(each) for name, each in value.items()}
+
+
+HEADERS = Parser("mapping", "a mapping of header names to values of one line of ASCII", _headers)
+
+
+def _secret(value: object) -> Secret:
+    return Secret(SECRET.parse(value))
+
+
+SECRET_TEXT = Parser("str", SECRET.expected, _secret)
+
+
+def _secrets(value: object) -> tuple[Secret, ...]:
+    return tuple(dict.fromkeys(map(_secret, _items(value) if value else [])))
+
+
+SECRETS = Parser("list[str]", "a list of texts, each of printable ASCII without spaces", _secrets)
+
+
+def _database(value: object) -> SecretUrl:
+    from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
+
+    text = TEXT.parse(value)
+    try:
+        location = parse_url(text)
+    except UsageError:
+        raise ValueError from None
+    return SecretUrl(text, location.shown, location.secrets)
+
+
+DATABASE = Parser(
+    "URL",
+    "sqlite:///FILE (four slashes for an absolute path) or postgresql://USER:PASSWORD@HOST/DB",
+    _database,
+)
+
+
+def _blobs(value: object) -> str:
+    text: str = TEXT.parse(value)
+    if "://" not in text:
+        return str(_path(text))
+    url = urlsplit(text)
+    is_plain = url.username is None and not url.query and not url.fragment
+    is_right = {"file": not url.netloc and bool(url.path.strip("/")), "s3": bool(url.hostname)}
+    if not is_plain or not is_right.get(url.scheme):
+        raise ValueError
+    return text
+
+
+BLOBS = Parser("URL", "a directory, file:///DIR, or s3://BUCKET/PREFIX without credentials", _blobs)
+
+
+def between(parser: Parser, low: int, high: int) -> Parser:
+    """What `parser` reads, from `low` to `high`."""
+
+    def parse(value: object) -> int:
+        found: int = parser.parse(value)
+        if not low <= found <= high:
+            raise ValueError
+        return found
+
+    return Parser(parser.type, f"{parser.expected}, from {low} to {high}", parse)

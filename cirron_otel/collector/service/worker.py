@@ -1,0 +1,341 @@
+"""The collector's second process: from the intake journal to the spool, and on from there.
+
+It is told over its standard input: the options, pickled, then lines of JSON: `{"until": [segment,
+offset], "urgent": …}`, how far the journal is on disk and whether its translation must not rest,
+`{"options": …}`, other ones, pickled, in base64, and `{"finish": seconds}`. The end of the input
+says that the process that receives is gone: this one ends behind what it is about. On its standard
+output it says, a line of JSON each, how far it has come, that it has nothing to do (`{"idle":
+[segment, offset]}`: all before that is in the spool; null where it was not told yet how far the
+journal is), and what it counted.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ...core.spool.blobs import BlobKey, tenant_key
+from ...core.spool.dead_letters import dead_letter_names
+from ...core.spool.eviction import Beside
+from ...core.spool.paths import batch_names, target_spool
+from ...core.spool.state import has_name, lock_named, make_state
+from ...core.spool.writer import SpoolWriter
+from ...errors import CirronOtelError, InputError, TargetError
+from ..receiver.journal.files import GROUP_BYTES, PARTS, Position, intake_directory
+from ..receiver.seen import Seen
+from ..receiver.tenancy import FILE_NAME, TenantStore, tenant_of
+from ..receiver.translation import Done, Translation
+from . import clock_guard
+from . import metrics as m
+from .cpu_yield import Yielding
+from .delivery_counters import SpoolCounts, folder_bytes
+from .logs import Logging
+from .memory import Trimmer
+from .metrics import Registry
+from .options_tree import secrets_of
+from .retention import Retention
+
+if TYPE_CHECKING:
+    from .options import CollectorOptions
+
+logger = logging.getLogger(__name__)
+
+_LINGER_S = 0.1
+"""So long a small group waits for more: a batch is a file, and costs one."""
+_TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
+"""Waits between tries: the first are short, for room may be made at any moment."""
+_IDLE_S = 1.0
+_PREDECESSOR_S = 60.0
+_FORGET_EVERY_S = 600.0
+_DAMAGED_SHARE = 8
+"""Copies of damaged files may take 1/8 of the limit of the journal."""
+_DISTRUST_S = 60.0
+"""Time until the clock is checked again after it could not be trusted, seconds."""
+
+
+class Worker:
+    """What the process does."""
+
+    def __init__(self, options: CollectorOptions, logs: Logging) -> None:
+        """Become the consumer of the journal.
+
+        Raises TargetError where another process stays it, and what Senders raises.
+        """
+        from .senders import Senders  # noqa: PLC0415 - brings libraries of its own
+
+        self._options, self._logs = options, logs
+        self._paths = target_spool(options.spool.directory)
+        make_state(self._paths.state)
+        directory = intake_directory(self._paths.state)
+        self._lock_path = directory / "consumer.lock"
+        self._lock = _consumer_lock(self._lock_path)
+        self._writer = SpoolWriter(
+            options.spool.directory,
+            options.spool.max_bytes,
+            is_wanted=self._is_wanted,
+            beside=Beside(self._file_of, lambda: folder_bytes(directory / PARTS)),
+        )
+        self._evicted = 0
+        seen = Seen(directory / "seen.sqlite")
+        self._owners = TenantStore(self._paths.state / FILE_NAME)
+        self._translation = Translation(
+            directory,
+            self._writer,
+            seen,
+            self._owners,
+            options.limits.journal_bytes // _DAMAGED_SHARE,
+        )
+        self._registry = Registry()
+        self._counted = SpoolCounts(self._registry, self._paths, directory / PARTS)
+        self._senders = Senders(options, self._owners, self._registry)
+        self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._until: Position | None = None
+        self._is_urgent = False
+        self._finish_by: float | None = None
+        self._forget_at = 0.0
+        self._clock = clock_guard.ClockGuard(self._paths.state / clock_guard.FILE_NAME)
+        self._retention = Retention()
+        self._yielding = Yielding()
+        self._trimmer = Trimmer()
+        self._troubles = 0
+        """Tries that failed, one behind the other."""
+        self._is_alone = threading.Event()
+        self._is_ending = False
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """What came over the standard input; from any thread."""
+        self._inbox.put(message)
+
+    def leave(self) -> None:
+        """The process that receives is gone, and its successor waits for this one to be; from any
+        thread. What is not done is done there.
+        """
+        self._is_alone.set()
+        self._inbox.put({})
+        if self._is_ending:
+            os._exit(1)
+
+    def run(self) -> bool:
+        """Work until it is told to finish; whether all that was acknowledged is in the spool."""
+        self._senders.start(self._paths)
+        worked = self._attempt(self._recovered)
+        while not self._is_alone.is_set() and self._is_there():
+            self._listen(0.0 if worked or self._finish_by is not None else _IDLE_S)
+            worked = self._attempt(self._work)
+            self._tell_damage()
+            self._trimmer.trim()
+            if self._finish_by is not None and not worked:
+                self._end()
+                return not self._troubles
+            if worked:
+                self._yielding.rest(self._is_hurried)
+        return False
+
+    # --- the journal ----------------------------------------------------------------------------
+
+    def _listen(self, seconds: float) -> None:
+        """Take what was said, and wait for it for so long."""
+        with contextlib.suppress(Empty):
+            message = self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
+            while True:
+                if "until" in message:
+                    self._until = Position(*message["until"])
+                    self._is_urgent = bool(message.get("urgent"))
+                if "finish" in message:
+                    self._finish_by = time.monotonic() + float(message["finish"])
+                if "options" in message:
+                    self._apply(pickle.loads(base64.b64decode(message["options"])))  # noqa: S301
+                if "begin" in message:
+                    self._attempt(self._senders.begin)
+                message = self._inbox.get_nowait()
+
+    def _apply(self, options: CollectorOptions) -> None:
+        """Take what can be taken at once; exporters that stay are left alone."""
+        self._options = options
+        self._logs.masking.hide(secrets_of(options))
+        self._logs.apply(options.logs)
+        try:
+            self._senders.apply(options, lambda: self.tell({"begin": True}))
+        except CirronOtelError as error:
+            logger.error("the exporters are as they were: %s", error, extra={"cause": str(error)})
+
+    def _is_there(self) -> bool:
+        """Whether the journal still is where it was.
+
+        What is open here has no name any more where somebody removed it: another process is to
+        begin anew.
+        """
+        if has_name(self._lock, self._lock_path):
+            return True
+        told = f"{self._lock_path.parent} was removed, or moved away"
+        logger.error("%s", told, extra={"cause": "gone"})
+        say({"trouble": told})
+        return False
+
+    def _tell_damage(self) -> None:
+        """Nothing more is to be acknowledged that is written into a damaged segment."""
+        number = self._translation.take_damaged()
+        if number is not None:
+            say({"damaged": number})
+
+    def _recovered(self) -> bool:
+        done = self._translation.recover()
+        if done is not None:
+            self._done(done)
+        return False
+
+    def _work(self) -> bool:
+        # Nobody has said yet how far it is on disk: what is being written is not to be read.
+        done = self._translation.work(self._until) if self._until is not None else None
+        if done is None:
+            self._forget()
+            return False
+        self._done(done)
+        return True
+
+    def _attempt(self, what: Any) -> bool:
+        """Whether something was done. What a disk is in the way of is tried again."""
+        try:
+            worked = bool(what())
+        except CirronOtelError as error:
+            self._troubles += 1
+            logger.warning("%s", error, extra={"fields": {"cause": "spool"}, "cause": "spool"})
+            say({"trouble": str(error)})
+            if self._finish_by is not None and time.monotonic() > self._finish_by:
+                return False
+            time.sleep(_TROUBLE_S[min(self._troubles, len(_TROUBLE_S)) - 1])
+            return self._finish_by is not None
+        self._troubles = 0
+        return worked
+
+    def _tell_evicted(self) -> None:
+        """What was evicted is delivered, if there is anybody to deliver to."""
+        evicted = self._writer.drops.batches
+        if evicted > self._evicted:
+            level = logging.INFO if self._senders.are_any else logging.WARNING
+            told = "the spool is at its cap of %d bytes: %d of its oldest batches were evicted"
+            new, self._evicted = evicted - self._evicted, evicted
+            logger.log(level, told, self._options.spool.max_bytes, new, extra={"cause": "evicted"})
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._senders.lack(name)
+
+    def _file_of(self, name: str, key: BlobKey) -> BlobKey:
+        return tenant_key(key, tenant_of(self._owners.of(name)))
+
+    def _done(self, done: Done) -> None:
+        self._senders.stored(done.names)
+        self._counted.stored(done.names)
+        self._tell_evicted()
+        say({"position": list(done.position), **self._figures()})
+        if done.size < GROUP_BYTES // 4 and self._finish_by is None:
+            time.sleep(_LINGER_S)
+
+    def _is_hurried(self) -> bool:
+        """Whether what comes next is to be done at once."""
+        self._listen(0.0)
+        return self._is_urgent or self._finish_by is not None or self._is_alone.is_set()
+
+    def _figures(self) -> dict[str, Any]:
+        self._clock.look()
+        self._counted.count(self._translation.take_counts(), self._writer.drops)
+        self._senders.measure()
+        return {"figures": self._registry.figures()}
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        if now >= self._forget_at:
+            self._forget_at = now + _FORGET_EVERY_S
+            with contextlib.suppress(FileNotFoundError, InputError):
+                kept = dead_letter_names(self._paths)
+                self._owners.retain([*batch_names(self._paths.spool), *kept])
+            if self._clock.is_trusted():
+                kept_ns = int(self._options.dedup.hours * 3600e9)
+                self._translation.forget(time.time_ns() - kept_ns)
+                self._retention.start(self._options.storage)
+            else:
+                self._forget_at = now + _DISTRUST_S
+                if self._clock.has_jumped:
+                    logger.warning("the clock was changed: deletion by age pauses for an hour")
+        say({"idle": self._until and list(self._until), **self._figures()})
+
+    def _end(self) -> None:
+        self._is_ending = True
+        if self._is_alone.is_set():
+            return
+        left = max((self._finish_by or 0.0) - time.monotonic(), 0.0)
+        self._senders.finish(left)
+        undelivered = self._senders.undelivered()
+        self._tell_undelivered(undelivered)
+        say({"undelivered": undelivered, **self._figures()})
+        self._translation.close()
+        self._owners.close()
+        os.close(self._lock)
+
+    def _tell_undelivered(self, undelivered: dict[str, int]) -> None:
+        for name, number in undelivered.items():
+            logger.warning(
+                "%d %s are not delivered to %s: they stay in %s and are sent after the next start",
+                number,
+                "snapshot files" if name == m.BLOBS else "batches",
+                name,
+                self._paths.root,
+                extra={"cause": f"undelivered {name}"},
+            )
+
+
+def _consumer_lock(path: Path) -> int:
+    """Held as long as the process lives: one that a killed collector left may still be at it."""
+    make_state(path.parent)
+    deadline = time.monotonic() + _PREDECESSOR_S
+    while (lock := lock_named(path)) is None:
+        if time.monotonic() > deadline:
+            raise TargetError(f"{path} is locked: another collector translates this journal")
+        time.sleep(0.05)
+    return lock
+
+
+def say(message: dict[str, Any]) -> None:
+    """A line to the process that receives; nobody may be there any more."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def listen(worker: Worker, source: BinaryIO) -> None:
+    """Hand on what is said, until nobody is there to say more."""
+    for line in source:
+        worker.tell(json.loads(line))
+    worker.leave()
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that receives says when
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    source = sys.stdin.buffer
+    options: CollectorOptions = pickle.load(source)  # noqa: S301 - our parent wrote it
+    with Logging(options.logs, secrets_of(options)) as logs:
+        try:
+            worker = Worker(options, logs)
+        except CirronOtelError as error:
+            say({"failed": str(error)})
+            sys.exit(1)
+        say({"ready": True})
+        threading.Thread(target=listen, args=(worker, source), daemon=True).start()
+        is_done = worker.run()
+    os._exit(0 if is_done else 1)  # the thread that listens may still wait
+
+
+if __name__ == "__main__":
+    main()

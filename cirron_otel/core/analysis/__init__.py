@@ -1,0 +1,1 @@
+"""Analysis of a spool: trees, reports, verdicts, runs and verification."""

@@ -1,0 +1,223 @@
+"""The time of a training's steps, broken down by phase."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...semconv import MICRO_STEP
+from .tree import TreeNode
+
+STEP = "step"
+OPTIMIZER_STEP = "optimizer_step"
+
+_FEW = 4
+"""The minimum number of steps for a warm-up to be detected."""
+_MOST_WARM_UP = 50
+_PHASES = frozenset({
+    "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
+    "scheduler_step", "collective",
+})  # fmt: skip
+_CLOSED = (_PHASES - {OPTIMIZER_STEP}) | {"recompute", "eval", "epoch", STEP, MICRO_STEP}
+
+_CLOSURE_ENDS = frozenset({"backward", "clip_grad", "collective"})
+
+
+def is_phase(name: str | None) -> bool:
+    """Whether a scope is a phase of its step even if another scope is around it."""
+    return name in _PHASES or is_checkpoint(name)
+
+
+def is_checkpoint(name: str | None) -> bool:
+    """Whether a scope saves or loads a checkpoint."""
+    return name is not None and "checkpoint" in name.lower()
+
+
+def holds_phases(name: str | None) -> bool:
+    """Whether phases inside a scope count by themselves.
+
+    They do inside an optimizer's step, which runs the closure, and inside the user's own scopes.
+    They do not inside another phase: a gradient penalty's backward is part of its forward.
+    """
+    return name not in _CLOSED and not is_checkpoint(name)
+
+
+def ends_closure(name: str | None) -> bool:
+    """Whether a phase is one of the last of an optimizer's closure."""
+    return name in _CLOSURE_ENDS
+
+
+@dataclass(slots=True)
+class Phase:
+    """A phase of steps, or the part of the steps that no phase covers."""
+
+    name: str
+    durations: list[int] = field(default_factory=list)
+    """One entry per scope, ns; for the part that no phase covers, one per step."""
+
+    @property
+    def total_ns(self) -> int:
+        """The sum over all steps, ns."""
+        return sum(self.durations)
+
+    @property
+    def median_ns(self) -> int:
+        """The median duration of a scope, ns."""
+        return round(statistics.median(self.durations)) if self.durations else 0
+
+    @property
+    def p95_ns(self) -> int:
+        """The duration that 95 of 100 scopes do not exceed, ns."""
+        ordered = sorted(self.durations)
+        return ordered[-(-95 * len(ordered) // 100) - 1] if ordered else 0
+
+    @property
+    def max_ns(self) -> int:
+        """The duration of the longest scope, ns."""
+        return max(self.durations, default=0)
+
+
+@dataclass(slots=True)
+class Breakdown:
+    """The time of all steps of some trees. Phases and unattributed time add up to the total."""
+
+    steps: Phase
+    phases: list[Phase]
+    """In the order of their first occurrence."""
+    unattributed: Phase
+    _warm_up: int | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def warm_up(self) -> int:
+        """The number of warm-up steps: the first ones that take more than twice the median."""
+        if self._warm_up is None:
+            self._warm_up = self._count_warm_up()
+        return self._warm_up
+
+    def _count_warm_up(self) -> int:
+        durations = self.steps.durations
+        if len(durations) < _FEW:
+            return 0
+        limit = 2 * self.steps.median_ns
+        most = min(len(durations) // 4, _MOST_WARM_UP)
+        slow = itertools.takewhile(lambda ns: ns > limit, durations[:most])
+        return sum(1 for _ in slow)
+
+    @property
+    def steady(self) -> Phase:
+        """The steps after the warm-up."""
+        return Phase(STEP, self.steps.durations[self.warm_up :])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return steps, warm-up, phases and the rest, each with its share of the steps' time."""
+        return {
+            "steps": self._row(self.steps),
+            "warm_up": {
+                "times": self.warm_up,
+                "total_ns": sum(self.steps.durations[: self.warm_up]),
+            },
+            "steady": self._row(self.steady),
+            "phases": [{"name": each.name, **self._row(each)} for each in self.phases],
+            "unattributed": self._row(self.unattributed),
+        }
+
+    def _row(self, phase: Phase) -> dict[str, Any]:
+        return {
+            "times": len(phase.durations),
+            "total_ns": phase.total_ns,
+            "share": self.share(phase),
+            "median_ns": phase.median_ns,
+            "p95_ns": phase.p95_ns,
+            "max_ns": phase.max_ns,
+        }
+
+    def share(self, phase: Phase) -> float:
+        """Return the share of a phase in the steps' time, 0 to 1."""
+        return phase.total_ns / max(self.steps.total_ns, 1)
+
+
+def break_down(roots: Iterable[TreeNode]) -> Breakdown:
+    """Return the breakdown of all steps below `roots`.
+
+    The phases of a micro step belong to its step. A phase that contains others (`holds_phases`)
+    counts without them.
+    """
+    phases: dict[str, Phase] = {}
+    steps, rest = Phase(STEP), Phase("unattributed")
+    for step in _steps(roots):
+        left = step.duration_ns or 0
+        steps.durations.append(left)
+        for each, taken in _phases(step):
+            phases.setdefault(each.name or "?", Phase(each.name or "?")).durations.append(taken)
+            left -= taken
+        rest.durations.append(left)
+    return Breakdown(steps, list(phases.values()), rest)
+
+
+def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
+    """Yield the recorded steps in order, without descending into a step."""
+    todo = list(reversed(list(roots)))
+    while todo:
+        node = todo.pop()
+        if node.name == STEP and node.recorded:
+            yield node
+        else:
+            todo += reversed(node.children)
+
+
+def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
+    """Yield the phases of a step, each with its time outside the phases inside it, ns."""
+    for child in step.children:
+        for top in child.children if child.name == MICRO_STEP else [child]:
+            todo = [top]
+            while todo:
+                inner = list(_inside(phase := todo.pop()))
+                yield phase, _own_time(phase, inner)
+                todo += reversed(inner)
+
+
+def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
+    """Return the time of a phase without the phases inside it, ns.
+
+    An optimizer updates the weights after its closure has returned: after the closure's backward
+    and the phases that follow it. The time between the phases of the closure belongs to the
+    trainer, not to the optimizer.
+    """
+    duration = phase.duration_ns or 0
+    is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
+    if not is_closure or phase.start_ns is None:
+        return max(duration - sum(each.duration_ns or 0 for each in inner), 0)
+    own, reached, is_over = 0, phase.start_ns, False
+    for each in sorted(inner, key=lambda node: node.start_ns or 0):
+        start = each.start_ns or 0
+        if is_over and not ends_closure(each.name):
+            own += max(start - reached, 0)
+        is_over = ends_closure(each.name)
+        reached = max(reached, start + (each.duration_ns or 0))
+    return own + max(phase.start_ns + duration - reached, 0)
+
+
+def _inside(phase: TreeNode) -> Iterator[TreeNode]:
+    """Yield the phases directly inside another one."""
+    todo = list(reversed(phase.children)) if holds_phases(phase.name) else []
+    while todo:
+        node = todo.pop()
+        if is_phase(node.name):
+            yield node
+        elif holds_phases(node.name):
+            todo += reversed(node.children)
+
+
+def joined(parts: Iterable[Breakdown]) -> Breakdown:
+    """Return the breakdown of all steps of `parts`, for example of several ranks."""
+    steps, rest = Phase(STEP), Phase("unattributed")
+    phases: dict[str, Phase] = {}
+    for part in parts:
+        steps.durations += part.steps.durations
+        rest.durations += part.unattributed.durations
+        for each in part.phases:
+            phases.setdefault(each.name, Phase(each.name)).durations.extend(each.durations)
+    return Breakdown(steps, list(phases.values()), rest)

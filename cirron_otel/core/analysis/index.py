@@ -1,0 +1,199 @@
+"""An index of a complete spool in a temporary database on disk, so that memory stays bounded.
+
+Records that refer to each other are in different files: a scope is written when it ends, so its
+children precede it, often by many files. `verify`, the summary and the tree query all of them. The
+database is an unnamed file that SQLite removes itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from ...errors import TargetError
+from ...ids import is_id
+from ..records.rows import IndexedBatch, rows_of, shown
+from ..spool.reader import BatchFile
+from ..state_database import open_database
+
+_SCHEMA = """
+CREATE TABLE file (no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLOB);
+CREATE TABLE span (
+    no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
+    idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
+    error TEXT, gpu_ns INTEGER
+);
+CREATE TABLE mark (
+    no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
+    value TEXT, kind TEXT, ts_ns INTEGER
+);
+CREATE TABLE snapshot (
+    no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
+    blob_uri BLOB
+);
+CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
+"""
+_INDEXES = """
+CREATE INDEX span_id ON span (id);
+CREATE INDEX span_parent ON span (parent);
+CREATE INDEX mark_span ON mark (span);
+CREATE INDEX snapshot_span ON snapshot (span);
+ANALYZE;
+"""
+_ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
+_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
+_ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
+_CACHE_KIB = 32 * 1024
+_MAX_VERSIONS = 100
+# Longer than an id, so that no text can equal one.
+_TEXT = b"\0" * 16 + b"t"
+
+
+def key_of(value: Any) -> bytes | None:
+    """Return the key of an id in the index: 16 bytes; longer for other text, None for no text."""
+    if not isinstance(value, str):
+        return None
+    if is_id(value):
+        return bytes.fromhex(value)
+    return _TEXT + value.encode("utf-8", "surrogatepass")
+
+
+def id_of(key: bytes) -> str:
+    """Return the id of a key from `key_of`."""
+    if len(key) == 16:
+        return key.hex()
+    return key[len(_TEXT) :].decode("utf-8", "surrogatepass")
+
+
+class SpoolIndex:
+    """A spool's records in a temporary database; a context manager that removes it."""
+
+    def __init__(self) -> None:
+        """Create an empty index."""
+        # An empty name is a file in the temporary directory that is unlinked at once.
+        self.connection = open_database(
+            "", "journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"
+        )
+        self.connection.executescript(_SCHEMA)
+        self.connection.execute("BEGIN")
+        self.files = 0
+        self.bytes = 0
+        self.sdk_versions: set[str] = set()
+
+    def __enter__(self) -> SpoolIndex:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.connection.close()
+
+    def load(self, batches: Iterable[BatchFile]) -> SpoolIndex:
+        """Add `batches`, then make them searchable; at most once per index."""
+        for batch in batches:
+            self.add(batch)
+        return self.ready()
+
+    def add(self, batch: BatchFile) -> None:
+        """Add one batch."""
+        rows = rows_of(batch.data)
+        number = self.files
+        self.files += 1
+        self.bytes += len(batch.data)
+        if rows.sdk_version is not None and len(self.sdk_versions) < _MAX_VERSIONS:
+            self.sdk_versions.add(shown(rows.sdk_version) or "")
+        add = self.connection.executemany
+        name = shown(batch.name)
+        with _disk_errors():
+            add(_ADD_FILE, [(number, name, len(batch.data), key_of(rows.batch_id))])
+            add(_ADD_SPAN, _spans(number, rows))
+            add(_ADD_MARK, _mark_rows(number, rows))
+            add(_ADD_SNAPSHOT, _snapshots(number, rows))
+            add(_ADD_LISTED, _listed(number, rows))
+
+    def ready(self) -> SpoolIndex:
+        """Make the added records searchable."""
+        with _disk_errors():
+            self.connection.execute("COMMIT")
+            self.connection.executescript(_INDEXES)
+        return self
+
+    def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query; each call has its own cursor."""
+        with _disk_errors():
+            yield from self.connection.execute(query, values)
+
+    def script(self, statements: str) -> None:
+        """Run statements that create tables."""
+        with _disk_errors():
+            self.connection.executescript(statements)
+
+    def function(self, decide: Callable[[str | None], bool]) -> None:
+        """Make a function of a record's name available to statements, under its own name."""
+        self.connection.create_function(decide.__name__, 1, decide, deterministic=True)
+
+    def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
+        """Run an INSERT for each of `values`, as one transaction."""
+        with _disk_errors():
+            self.connection.execute("BEGIN")
+            self.connection.executemany(statement, values)
+            self.connection.execute("COMMIT")
+
+    def one(self, query: str, *values: Any) -> Any:
+        """Return the first value of the first row, or None."""
+        return next(self.rows(query, *values), (None,))[0]
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise TargetError(
+            f"the temporary index cannot be written: {error};"
+            " free some space, or set SQLITE_TMPDIR to a directory that has it"
+        ) from None
+
+
+def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    for position, span in enumerate(rows.spans):
+        yield (
+            file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
+            shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
+            _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
+        )  # fmt: skip
+
+
+def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    for position, mark in enumerate(rows.marks):
+        value = mark.value if mark.value is not None else mark.value_nonfinite
+        yield (
+            file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
+            shown(mark.kind), _int64(mark.ts_ns),
+        )  # fmt: skip
+
+
+def _snapshots(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    for position, each in enumerate(rows.snapshots):
+        blob = None if each.blob_uri is None else each.blob_uri.encode("utf-8", "surrogatepass")
+        yield (
+            file, position, key_of(each.id), key_of(each.span_id), shown(each.tensor_name), blob,
+        )  # fmt: skip
+
+
+def _listed(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    for span in rows.spans:
+        for mark_id in span.mark_ids:
+            yield file, key_of(span.id), key_of(mark_id)
+
+
+def _int64(value: int | None) -> int | None:
+    return value if value is not None and -(2**63) <= value < 2**63 else None

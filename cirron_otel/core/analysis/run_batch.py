@@ -1,0 +1,174 @@
+"""The fields of a batch that determine its run, its session, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ... import exactjson
+from ...errors import InputError
+from ...ids import is_id
+from ...semconv import JOB, SESSION
+
+RUN_ID, RUN_NAME, SCRIPT = "cirron.run.id", "cirron.run.name", "cirron.run.script"
+CLOSED, FAILED, KILLED = "closed", "failed", "killed"
+UNFINISHED, OPEN = "unfinished", "open"
+_SEVERITY = (None, CLOSED, OPEN, UNFINISHED, KILLED, FAILED)
+_STEPS = ("step", "batch")
+_ENDED_BY_SIGNAL = ("incomplete:", "killed:")
+_ERROR = 2
+
+
+class _Span(msgspec.Struct, gc=False):
+    id: str = ""
+    parent_id: str | None = None
+    name: str = ""
+    start_ns: int = 0
+    end_ns: int = 0
+    rank: int | None = None
+    otel: dict[str, Any] | None = None
+
+
+class _Resource(msgspec.Struct, gc=False):
+    attributes: dict[str, Any] = {}
+
+
+class _Otel(msgspec.Struct, gc=False):
+    session: str | None = None
+    session_trace_id: str | None = None
+    resource: _Resource | None = None
+    resource_spans: list[msgspec.Raw] = []
+
+
+class _Batch(msgspec.Struct, gc=False):
+    spans: list[_Span] = []
+    otel: _Otel | None = None
+
+
+_decoder = msgspec.json.Decoder(_Batch)
+
+
+@dataclass(slots=True)
+class BatchOutline:
+    """The run and the session of a batch, and a summary of its spans."""
+
+    session: str | None = None
+    """The session of all its records; None if the batch does not name one."""
+    session_trace_id: str | None = None
+    is_foreign: bool = False
+    """Whether its spans were received as OTLP from another service."""
+    resource: dict[str, Any] = field(default_factory=dict)
+    start_ns: int | None = None
+    end_ns: int | None = None
+    ranks: set[int] = field(default_factory=set)
+    steps: dict[int | None, int] = field(default_factory=dict)
+    spans: int = 0
+    trace_halves: frozenset[str] = frozenset()
+    """The lower halves of the traces of a foreign batch's spans."""
+    status: str | None = None
+    """The status of the session, if its own span is in the batch; of a failed job `failed`."""
+
+    def text(self, attribute: str) -> str | None:
+        """Return an attribute of the resource if it is a non-empty string."""
+        value = self.resource.get(attribute)
+        return value if isinstance(value, str) and value else None
+
+
+def outline_of(data: bytes) -> BatchOutline:
+    """Return the outline of a batch; fields of an unexpected type count as absent."""
+    try:
+        batch = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        batch = _lenient(data)
+    outline = BatchOutline(spans=len(batch.spans))
+    otel = batch.otel
+    if otel is not None:
+        named = otel.session
+        outline.session = named if is_id(named) else None
+        outline.session_trace_id = otel.session_trace_id
+        outline.is_foreign = bool(otel.resource_spans)
+        outline.resource = otel.resource.attributes if otel.resource is not None else {}
+    if outline.is_foreign:
+        outline.trace_halves = frozenset(span.id[16:] for span in batch.spans)
+    for span in batch.spans:
+        _count(span, outline)
+    return outline
+
+
+def _count(span: _Span, outline: BatchOutline) -> None:
+    start, end = outline.start_ns, outline.end_ns
+    outline.start_ns = span.start_ns if start is None else min(start, span.start_ns)
+    outline.end_ns = span.end_ns if end is None else max(end, span.end_ns)
+    if span.rank is not None:
+        outline.ranks.add(span.rank)
+    if span.name in _STEPS:
+        outline.steps[span.rank] = outline.steps.get(span.rank, 0) + 1
+    elif span.name == JOB or (span.name == SESSION and span.parent_id is None):
+        status = status_of(span.otel)
+        if span.name == SESSION or status != CLOSED:
+            outline.status = worse(outline.status, status)
+
+
+def worse(one: str | None, other: str | None) -> str | None:
+    """Return the more serious of two states; None is less serious than any."""
+    return max(one, other, key=_SEVERITY.index)
+
+
+def status_of(otel: dict[str, Any] | None) -> str:
+    """Return the state of a session or job by the status of its span."""
+    status = otel.get("status") if otel is not None else None
+    if not isinstance(status, dict) or status.get("code") != _ERROR:
+        return CLOSED
+    message = status.get("message")
+    is_signal = isinstance(message, str) and message.startswith(_ENDED_BY_SIGNAL)
+    return KILLED if is_signal else FAILED
+
+
+def _lenient(data: bytes) -> _Batch:
+    """Read a batch with values of unexpected types, which count as absent."""
+    try:
+        batch = exactjson.loads(data)
+    except InputError:
+        return _Batch()
+    if not isinstance(batch, dict):
+        return _Batch()
+    otel = batch.get("otel")
+    records = batch.get("spans")
+    spans = [_span(each) for each in records if isinstance(each, dict)] if isinstance(
+        records, list
+    ) else []  # fmt: skip
+    return _Batch(spans, _otel(otel) if isinstance(otel, dict) else None)
+
+
+def _span(record: dict[str, Any]) -> _Span:
+    return _Span(
+        _text(record.get("id")) or "",
+        _text(record.get("parent_id")),
+        _text(record.get("name")) or "",
+        _number(record.get("start_ns")) or 0,
+        _number(record.get("end_ns")) or 0,
+        _number(record.get("rank")),
+        otel if isinstance(otel := record.get("otel"), dict) else None,
+    )
+
+
+def _otel(otel: dict[str, Any]) -> _Otel:
+    resource = otel.get("resource")
+    attributes = resource.get("attributes") if isinstance(resource, dict) else None
+    spans = otel.get("resource_spans")
+    return _Otel(
+        _text(otel.get("session")),
+        _text(otel.get("session_trace_id")),
+        _Resource(attributes if isinstance(attributes, dict) else {}),
+        [msgspec.Raw()] if isinstance(spans, list) and spans else [],
+    )
+
+
+def _text(value: object) -> str | None:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and -(2**63) <= value < 2**63 else None

@@ -1,0 +1,276 @@
+"""The report of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
+
+All records are examined together, with all sessions of a rank as one. An index on disk contains
+them; memory holds only the durations of one rank's scopes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..spool.reader import BatchFile, SpoolReader
+from .breakdown import STEP, Breakdown, Phase, ends_closure, holds_phases, is_phase
+from .drops import Drop, drops_of
+from .failures import Failure, failures_of
+from .index import SpoolIndex, id_of
+from .mark_series import MAX_SERIES, MarkSeries, mark_series
+from .rank_report import RankReport
+from .run_time import wall_time
+from .sessions import assign_sessions
+from .summary import sessions_of, with_processes
+from .verdict import Straggler, Verdict, verdict_of
+
+SCHEMA_VERSION = 1
+"""The version of the JSON document (docs/report.schema.json); it changes with a changed key."""
+
+_ONCE = """
+DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
+);
+DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
+);
+CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
+"""
+# A step inside another step, at any depth, belongs to the outer one.
+_STEPS = """
+CREATE TABLE step (
+    no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB, rank INTEGER, idx TEXT, start_ns INTEGER,
+    ns INTEGER
+);
+INSERT INTO step
+SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
+WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
+DELETE FROM step WHERE no IN (
+    WITH RECURSIVE inside (id) AS (
+        SELECT id FROM step WHERE id IS NOT NULL
+        UNION SELECT span.id FROM span JOIN inside ON span.parent = inside.id
+    )
+    SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
+);
+CREATE TABLE part (
+    no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, start_ns INTEGER, ns INTEGER,
+    is_phase INTEGER, phase INTEGER
+);
+INSERT INTO part
+WITH RECURSIVE part (no, id, step, name, start_ns, ns, is_phase, phase) AS (
+    SELECT span.no, span.id, step.no, span.name, span.start_ns,
+        max(span.end_ns - span.start_ns, 0), span.name IS NOT 'micro_step', NULL
+    FROM step JOIN span ON span.parent = step.id AND span.no <> step.no
+    UNION ALL
+    SELECT span.no, span.id, part.step, span.name, span.start_ns,
+        max(span.end_ns - span.start_ns, 0), part.name IS 'micro_step' OR is_phase(span.name),
+        CASE WHEN part.is_phase THEN part.no ELSE part.phase END
+    FROM part CROSS JOIN span ON span.parent = part.id
+    WHERE part.name IS 'micro_step' AND NOT part.is_phase OR holds_phases(part.name)
+)
+SELECT * FROM part;
+CREATE TABLE phase (no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER);
+INSERT INTO phase
+WITH nested (around, taken, has_closure, ended, gaps) AS (
+    SELECT phase, sum(ns), max(name IS 'backward'), max(start_ns + ns),
+        sum(CASE WHEN ends_closure(name) AND next IS NOT NULL AND NOT ends_closure(next)
+            THEN max(next_ns - start_ns - ns, 0) ELSE 0 END)
+    FROM (
+        SELECT phase, name, start_ns, ns, lead(name) OVER following AS next,
+            lead(start_ns) OVER following AS next_ns
+        FROM part WHERE is_phase WINDOW following AS (PARTITION BY phase ORDER BY start_ns, no)
+    ) GROUP BY phase
+)
+SELECT no, step, coalesce(nullif(name, ''), '?'),
+    CASE WHEN name IS 'optimizer_step' AND has_closure AND start_ns IS NOT NULL
+    THEN gaps + max(start_ns + ns - max(start_ns, ended), 0)
+    ELSE max(ns - coalesce(taken, 0), 0) END
+FROM part LEFT JOIN nested ON nested.around = part.no
+WHERE is_phase AND ns IS NOT NULL ORDER BY no;
+DROP TABLE part;
+CREATE INDEX step_rank ON step (rank);
+CREATE INDEX phase_step ON phase (step);
+"""
+_RANKS = """
+SELECT rank, count(*), min(start_ns), max(end_ns) FROM span GROUP BY rank ORDER BY rank
+"""
+_BY_STEP = """
+SELECT step.no, step.ns, phase.name, phase.ns FROM step LEFT JOIN phase ON phase.step = step.no
+WHERE step.rank IS ? ORDER BY step.start_ns, step.no, phase.no
+"""
+_SLOWEST = """
+SELECT no, id, parent, rank, idx, start_ns, ns FROM step ORDER BY ns DESC, no LIMIT ?
+"""
+_ABOVE = "SELECT name, idx, parent FROM span WHERE id = ? LIMIT 1"
+_PHASES = "SELECT name, ns FROM phase WHERE step = ? ORDER BY no"
+_GPU = """
+SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_ns, 0)),
+    total(max(coalesce(end_ns - start_ns, 0), 0))
+FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, named LIMIT ?
+"""
+_EPOCH = "epoch"
+_MOST_LEVELS = 64
+_RECOMPUTE = """
+SELECT coalesce(sum(max(end_ns - start_ns, 0)), 0) FROM span WHERE rank IS ? AND name = 'recompute'
+"""
+
+
+@dataclass(slots=True)
+class SlowStep:
+    """One of the slowest steps."""
+
+    span_id: str | None
+    rank: int | None
+    epoch: str | None
+    """The index of its epoch; None if it is in none, or if the epoch was not recorded."""
+    index: str | None
+    start_ns: int | None
+    duration_ns: int
+    phases: dict[str, int]
+    """The time of each phase, ns."""
+
+
+@dataclass(slots=True)
+class GpuTime:
+    """The device time of the scopes of one name that have one."""
+
+    rank: int | None
+    name: str
+    count: int
+    gpu_ns: int
+    wall_ns: int
+    """The time of the same scopes on the host."""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """The report of a run, or of all runs of a spool."""
+
+    spans: int
+    ranks: list[RankReport]
+    slowest_steps: list[SlowStep]
+    marks: list[MarkSeries] = field(default_factory=list)
+    """The first 1,000 series, by name and rank."""
+    marks_left_out: int = 0
+    """The number of further series."""
+    gpu: list[GpuTime] = field(default_factory=list)
+    """By rank, the longest first; at most 1,000."""
+    failures: list[Failure] = field(default_factory=list)
+    """Sessions that failed or were killed; the first to fail comes first."""
+    drops: list[Drop] = field(default_factory=list)
+    """The records that the recording processes dropped."""
+    verdict: Verdict | None = None
+    straggler: Straggler | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object; times in ns."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "spans": self.spans,
+            "failures": [each.to_json() for each in self.failures],
+            "verdict": self.verdict.to_json() if self.verdict is not None else None,
+            "straggler": asdict(self.straggler) if self.straggler is not None else None,
+            "drops": [asdict(each) for each in self.drops],
+            "ranks": [each.to_json() for each in self.ranks],
+            "slowest_steps": [asdict(each) for each in self.slowest_steps],
+            "marks": [asdict(each) for each in self.marks],
+            "marks_left_out": self.marks_left_out,
+            "gpu": [asdict(each) for each in self.gpu],
+        }
+
+
+def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
+    """Return an index of the records of batches (for example of a SpoolReader), each once.
+
+    It is a context manager that removes the index. Of a record that occurs twice (a forked child
+    inherits its parent's records), the first one is kept. Raises the errors of reading the batches,
+    and TargetError if there is no disk space.
+    """
+    index = SpoolIndex()
+    try:
+        index.load(batches).script(_ONCE)
+    except BaseException:
+        index.connection.close()
+        raise
+    return index
+
+
+def report_run(
+    index: SpoolIndex, slowest: int = 10, reader: SpoolReader | None = None
+) -> RunReport:
+    """Return the report of a `run_index`; at most once per index.
+
+    It lists the `slowest` steps of all ranks, the slowest first. Attributes, events and the state
+    of processes are read through `reader`. Raises TargetError if there is no disk space.
+    """
+    assign_sessions(index)
+    sessions = sessions_of(index)
+    if reader is not None:
+        # A process without a batch may belong to a different run from the one that is read.
+        sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
+    for function in (is_phase, holds_phases, ends_closure):
+        index.function(function)
+    index.script(_STEPS)
+    marks, left_out = mark_series(index)
+    ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
+    verdict, straggler = verdict_of(ranks)
+    return RunReport(
+        index.one("SELECT count(*) FROM span"),
+        ranks,
+        [_slow(index, row) for row in index.rows(_SLOWEST, slowest)],
+        marks,
+        left_out,
+        [
+            GpuTime(rank, name, times, int(gpu_ns), int(wall_ns))
+            for rank, name, times, gpu_ns, wall_ns in index.rows(_GPU, MAX_SERIES)
+        ],
+        failures_of(index, reader, sessions),
+        drops_of(index, reader, sessions) if reader is not None else [],
+        verdict,
+        straggler,
+    )
+
+
+def _rank(
+    index: SpoolIndex, rank: int | None, spans: int, first_ns: int | None, last_ns: int | None
+) -> RankReport:
+    steps = _breakdown(index, rank)
+    time = wall_time(index, rank, first_ns, last_ns, steps.warm_up)
+    recompute_ns = index.one(_RECOMPUTE, rank)
+    return RankReport(rank, spans, first_ns, last_ns, steps, time, int(recompute_ns))
+
+
+def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
+    steps, rest = Phase(STEP), Phase("unattributed")
+    phases: dict[str, Phase] = {}
+    current = None
+    for number, step_ns, name, ns in index.rows(_BY_STEP, rank):
+        if number != current:
+            current = number
+            steps.durations.append(int(step_ns))
+            rest.durations.append(int(step_ns))
+        if ns is not None:
+            each = phases.setdefault(name, Phase(name))
+            each.durations.append(int(ns))
+            rest.durations[-1] -= int(ns)
+    return Breakdown(steps, list(phases.values()), rest)
+
+
+def _slow(index: SpoolIndex, row: tuple[Any, ...]) -> SlowStep:
+    number, key, parent, rank, step, start_ns, ns = row
+    phases: dict[str, int] = defaultdict(int)
+    for name, phase_ns in index.rows(_PHASES, number):
+        phases[name] += int(phase_ns)
+    named = id_of(key) if key is not None else None
+    epoch = _epoch_above(index, parent)
+    return SlowStep(named, rank, epoch, step, start_ns, int(ns), dict(phases))
+
+
+def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:
+    for _ in range(_MOST_LEVELS):
+        found = next(index.rows(_ABOVE, parent), None) if parent is not None else None
+        if found is None:
+            return None
+        name, position, parent = found
+        if name == _EPOCH:
+            return str(position) if position is not None else None
+    return None

@@ -1,0 +1,80 @@
+"""The choice of a run by `--run NAME|ID|last|all`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import UsageError
+from ..spool.owner import owner_of
+from ..spool.reader import SpoolReader
+from .runs import Run, SpoolRuns, read_runs
+
+LAST, ALL = "last", "all"
+_MOST_LISTED = 10
+_LIST = "`cirron-otel runs ls` lists them"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRun:
+    """A run of a spool, and the number of its runs."""
+
+    run: Run | None
+    """None if the spool has no run, or if all runs were requested."""
+    count: int
+
+    @property
+    def name(self) -> str | None:
+        """The name of the chosen run, if the spool has others."""
+        return self.run.name if self.run is not None and self.count > 1 else None
+
+
+def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
+    """Limit `reader` to the batches of the wanted run. `None` selects the last of several.
+
+    Recordings of cirron-sdk do not record which sessions form one run. If there are no others,
+    `None` selects all of them.
+
+    Raises UsageError if no run matches, or several do.
+    """
+    if wanted == ALL:
+        return ChosenRun(None, 0)
+    spool = read_runs(reader)
+    if wanted is None and len(spool.runs) <= 1:
+        return ChosenRun(spool.runs[0] if spool.runs else None, len(spool.runs))
+    if wanted is None and not any(run.is_recorded for run in spool.runs):
+        return ChosenRun(None, len(spool.runs))
+    run = _last(spool) if wanted in (None, LAST) else find_run(spool.runs, str(wanted))
+    reader.only = run.batches | _unreadable(reader, run, spool.runs)
+    return ChosenRun(run, len(spool.runs))
+
+
+def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
+    """Return the unreadable files that may belong to the run, so that they are reported.
+
+    Files of processes that belong only to other runs are excluded.
+    """
+    own = {owner_of(name) for name in run.batches}
+    others = {owner_of(name) for each in runs for name in each.batches} - own - {None}
+    return {name for name in reader.unread if owner_of(name) not in others}
+
+
+def find_run(runs: Sequence[Run], wanted: str) -> Run:
+    """Return the run with this id, name or id prefix. Raises UsageError."""
+    by_id = [run for run in runs if run.id == wanted]
+    by_name = [run for run in runs if run.name == wanted]
+    by_prefix = [run for run in runs if wanted and run.id.startswith(wanted)]
+    matches = by_id or by_name or by_prefix
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise UsageError(f"no run has the name or id {wanted!a}: {_LIST}")
+    listed = ", ".join(ascii(run.id)[1:-1] for run in matches[:_MOST_LISTED])
+    more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
+    raise UsageError(f"{wanted!a} matches {len(matches)} runs: {listed}{more}; {_LIST}")
+
+
+def _last(spool: SpoolRuns) -> Run:
+    if not spool.runs:
+        raise UsageError("the spool has no run")
+    return spool.runs[-1]

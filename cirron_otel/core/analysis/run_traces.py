@@ -1,0 +1,166 @@
+"""Single steps of a run, each with all that is recorded below it, and with its attributes.
+
+Of every rank those that say most: the slowest step, and one that took what a step takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ... import exactjson
+from ...errors import InputError
+from ...semconv import COSTS
+from ..spool.reader import SpoolReader
+from .index import SpoolIndex, id_of, key_of
+from .tree import Limits, TreeNode, build_tree
+
+# The rank of a step that was asked for is its own.
+_SLOWEST = """
+SELECT id FROM step WHERE rank IS ? AND id IS NOT NULL ORDER BY ns DESC, no LIMIT 1
+"""
+_TYPICAL = """
+SELECT id FROM step WHERE rank IS ?1 AND id IS NOT NULL ORDER BY ns, no
+LIMIT 1 OFFSET (SELECT count(*) / 2 FROM step WHERE rank IS ?1 AND id IS NOT NULL)
+"""
+_ABOVE = "SELECT id, name, idx, parent FROM span WHERE id = ? LIMIT 1"
+_PLACE = """
+SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE span.id = ? LIMIT 1
+"""
+_MOST_LEVELS = 64
+_HALF = re.compile(r"[0-9a-f]{16}")
+_FIELDS = (*(field for _, field in COSTS), "thread_id")
+
+
+@dataclass(slots=True)
+class StepTrace:
+    """One step as a tree."""
+
+    why: str
+    """`slowest` or `typical` of its rank, or `asked` for."""
+    step: TreeNode
+    above: list[tuple[str, str | None]]
+    """Names and indexes of what it is in, the outermost recorded scope first."""
+
+
+class _Spans(msgspec.Struct):
+    spans: list[msgspec.Raw] = []
+
+
+def step_traces(
+    index: SpoolIndex, ranks: Iterable[int | None], asked: Iterable[str], limits: Limits
+) -> list[StepTrace]:
+    """The steps that were asked for by their ids, then the slowest and a typical one of each rank.
+
+    The index must be one that `report_run` reported on and that knows its sessions. Raises
+    InputError where no scope has an id that was asked for.
+    """
+    found: dict[str, StepTrace] = {}
+    for given in asked:
+        span_id = _whole_id(index, given)
+        node = build_tree(index, span_id, limits)
+        if node is None:
+            raise InputError(
+                f"no scope {given!a} in this run: `report` lists the ids of the slowest steps,"
+                " `spool show` all"
+            )
+        found.setdefault(span_id, StepTrace("asked", node, _above(index, span_id)))
+    for rank in ranks:
+        for why, query in (("slowest", _SLOWEST), ("typical", _TYPICAL)):
+            key = index.one(query, rank)
+            step_id = id_of(key) if key is not None else None
+            if step_id is not None and step_id not in found:
+                node = build_tree(index, step_id, limits)
+                if node is not None:
+                    found[step_id] = StepTrace(why, node, _above(index, step_id))
+    return list(found.values())
+
+
+def scopes_of(tree: TreeNode) -> Iterator[tuple[int, TreeNode]]:
+    """A scope and all below it, with their levels from 0, parents first."""
+    todo = [(0, tree)]
+    while todo:
+        level, node = todo.pop()
+        yield level, node
+        todo += [(level + 1, child) for child in reversed(node.children)]
+
+
+def records_of(
+    index: SpoolIndex, reader: SpoolReader, ids: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """What the files say of these spans, verbatim; without those whose file is gone meanwhile."""
+    wanted: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for span_id in ids:
+        for name, position in index.rows(_PLACE, key_of(span_id)):
+            wanted[name].append((span_id, position))
+    found: dict[str, dict[str, Any]] = {}
+    for name, places in wanted.items():
+        batch = reader.read(name, check=False)
+        if batch is not None:
+            records = _spans(batch.data)
+            for span_id, position in places:
+                record = _record(records, position)
+                if record is not None and record.get("id") == span_id:
+                    found[span_id] = record
+    return found
+
+
+def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a record says beside its name, place and time: its costs, then its attributes."""
+    for name in _FIELDS:
+        if record.get(name) is not None:
+            yield name, record[name]
+    attributes = record.get("attrs")
+    if isinstance(attributes, dict):
+        yield from attributes.items()
+
+
+def _spans(data: bytes) -> list[Any]:
+    """The spans of a batch: as bytes where it is well-formed, which spares reading them all."""
+    try:
+        return msgspec.json.decode(data, type=_Spans).spans
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        batch = exactjson.loads(data)
+    except InputError:
+        return []
+    spans = batch.get("spans") if isinstance(batch, dict) else None
+    return spans if isinstance(spans, list) else []
+
+
+def _record(records: list[Any], position: int) -> dict[str, Any] | None:
+    record = records[position] if position < len(records) else None
+    if isinstance(record, msgspec.Raw):
+        try:
+            record = exactjson.loads(bytes(record))
+        except InputError:
+            return None
+    return record if isinstance(record, dict) else None
+
+
+def _whole_id(index: SpoolIndex, text: str) -> str:
+    """The id that `text` is, or begins: OTLP's span id is the first half of one."""
+    text = text.strip().lower()
+    if _HALF.fullmatch(text):
+        first, last = (bytes.fromhex(text + digit * 16) for digit in "0f")
+        key = index.one("SELECT id FROM span WHERE id BETWEEN ? AND ? LIMIT 1", first, last)
+        return id_of(key) if key is not None else text
+    return text
+
+
+def _above(index: SpoolIndex, span_id: str) -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+    row = next(index.rows(_ABOVE, key_of(span_id)), None)
+    for _ in range(_MOST_LEVELS):
+        parent = row[3] if row is not None else None
+        row = next(index.rows(_ABOVE, parent), None) if parent is not None else None
+        if row is None:
+            break
+        found.append((row[1] or "?", row[2]))
+    return found[::-1]

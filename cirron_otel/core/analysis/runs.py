@@ -1,0 +1,327 @@
+"""The runs of a spool: the batches that belong to each, and a summary of each.
+
+A batch of this project's SDK names its run in its resource. Older ones are grouped by their trace
+(the processes started by one `cirron-otel run` share it), and by their job's id if their times
+overlap. Batches of cirron-sdk name no session: sessions of different ranks whose times overlap are
+one run. Batches from other services belong to the run whose trace they are part of, if any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...ids import SHORT_ID_DIGITS
+from ...semconv import JOB_ID
+from ..spool.owner import is_alive, owner_of, owners
+from ..spool.paths import SpoolPaths
+from ..spool.reader import SpoolReader
+from .index import SpoolIndex, id_of
+from .run_batch import (
+    CLOSED,
+    FAILED,
+    KILLED,
+    OPEN,
+    RUN_ID,
+    RUN_NAME,
+    SCRIPT,
+    UNFINISHED,
+    BatchOutline,
+    outline_of,
+    worse,
+)
+from .run_html import HEADS, moment, seconds, table
+from .sessions import assign_sessions
+
+MOST_LISTED = 1000
+_LATER = float("inf")
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: all processes that one command started."""
+
+    id: str
+    """The recorded id; for an older recording, its trace or session id."""
+    name: str
+    status: str
+    """`failed`: the job or a session ended with an error. `killed`: a process died. `open`: a
+    process is running. `unfinished`: an end was not recorded. `closed`: all ended normally."""
+    script: str | None
+    start_ns: int | None
+    end_ns: int | None
+    """The end of the last span so far."""
+    duration_ns: int | None
+    ranks: list[int]
+    steps: int
+    """The number of steps of the rank with the most."""
+    spans: int
+    sessions: list[str]
+    """The ids of its sessions, in order of their start; the first 1,000."""
+    resource: dict[str, Any]
+    """The attributes of its first session's resource."""
+    is_recorded: bool
+    """Whether its batches name their session, which those of cirron-sdk do not."""
+    batches: frozenset[str]
+    """The names of its files."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as a JSON object, without the names of its files."""
+        made = asdict(self)
+        del made["batches"], made["is_recorded"]
+        return made
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the fields of `run_html.HEADS` as strings."""
+        return (
+            self.id[:SHORT_ID_DIGITS], self.name, self.status, moment(self.start_ns),
+            seconds(self.duration_ns), ", ".join(map(str, self.ranks)), str(self.steps),
+            self.script or "",
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        rows = [*zip(HEADS, self.cells(), strict=True)]
+        return table(("", ""), [*rows, *((k, str(v)) for k, v in sorted(self.resource.items()))])
+
+
+@dataclass(slots=True)
+class SpoolRuns:
+    """The runs of a spool, in order of their start."""
+
+    runs: list[Run]
+    unassigned: frozenset[str]
+    """The names of the batches of no run."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """The batches of one session."""
+
+    id: str
+    names: set[str] = field(default_factory=set)
+    trace_id: str | None = None
+    resource: dict[str, Any] = field(default_factory=dict)
+    start_ns: int | None = None
+    end_ns: int | None = None
+    ranks: set[int] = field(default_factory=set)
+    steps: dict[int | None, int] = field(default_factory=dict)
+    spans: int = 0
+    status: str | None = None
+    is_sdk: bool = False
+    """Whether cirron-sdk recorded it."""
+
+    def add(self, outline: BatchOutline, name: str) -> None:
+        """Add a batch."""
+        self.names.add(name)
+        self.trace_id = self.trace_id or outline.session_trace_id
+        self.resource.update(outline.resource)
+        self.spans += outline.spans
+        self.start_ns = _either(min, self.start_ns, outline.start_ns)
+        self.end_ns = _either(max, self.end_ns, outline.end_ns)
+        self.ranks |= outline.ranks
+        for rank, steps in outline.steps.items():
+            self.steps[rank] = self.steps.get(rank, 0) + steps
+        self.status = worse(self.status, outline.status)
+
+    def text(self, attribute: str) -> str | None:
+        """Return an attribute of its resource if it is a non-empty string."""
+        value = self.resource.get(attribute)
+        return value if isinstance(value, str) and value else None
+
+    @property
+    def began(self) -> float:
+        """The start as a sort key."""
+        return _LATER if self.start_ns is None else self.start_ns
+
+
+def read_runs(reader: SpoolReader) -> SpoolRuns:
+    """Return the runs of a spool. Memory grows with the number of its batches and sessions."""
+    sessions: dict[str, _Session] = {}
+    foreign: list[tuple[str, BatchOutline]] = []
+    with SpoolIndex() as index:
+        sdk_names: list[str] = []
+        for batch in reader:
+            outline = outline_of(batch.data)
+            if outline.session is not None:
+                key = outline.session
+                sessions.setdefault(key, _Session(key)).add(outline, batch.name)
+            elif outline.is_foreign:
+                outline.resource = {}
+                foreign.append((batch.name, outline))
+            else:
+                index.add(batch)
+                sdk_names.append(batch.name)
+        without = frozenset(sdk_names)
+        if sdk_names:
+            without -= _add_sdk_sessions(index.ready(), sdk_names, sessions)
+    _settle(sessions.values(), reader.paths)
+    runs = _grouped(sessions.values())
+    without |= _add_foreign(foreign, runs)
+    made = [_run(each) for each in runs]
+    return SpoolRuns(sorted(made, key=lambda run: (run.start_ns or 0, run.id)), without)
+
+
+def _settle(sessions: Iterable[_Session], paths: SpoolPaths) -> None:
+    """Set the state of sessions whose end was not recorded: the process may be alive or dead."""
+    known: set[str] | None = None
+    for session in sessions:
+        if session.status is None:
+            known = set(owners(paths)) if known is None else known
+            prefix = owner_of(min(session.names)) or ""
+            if prefix in known:
+                session.status = OPEN if is_alive(paths, prefix) else KILLED
+            else:
+                session.status = UNFINISHED
+
+
+# --- cirron-sdk ---------------------------------------------------------------------------------
+
+_SDK_SESSIONS = """
+SELECT session.no, session.key, session.state, span.file, min(span.start_ns), max(span.end_ns),
+    span.rank, count(*), sum(span.name IN ('step', 'batch'))
+FROM member JOIN span USING (no) JOIN session ON session.no = member.session
+GROUP BY session.no, span.file, span.rank
+"""
+_SDK_MARKS = """
+SELECT DISTINCT member.session, mark.file
+FROM mark JOIN span ON span.id = mark.span JOIN member USING (no)
+"""
+
+
+def _add_sdk_sessions(
+    index: SpoolIndex, names: list[str], sessions: dict[str, _Session]
+) -> frozenset[str]:
+    """Add the sessions of batches that name none; return the batches that have one."""
+    assign_sessions(index)
+    placed: dict[str, tuple[int, str]] = {}
+    for row in index.rows(_SDK_SESSIONS):
+        number, key, state, file, start_ns, end_ns, rank, spans, steps = row
+        session_id = id_of(key) if key is not None else f"process-{number}"
+        session = sessions.setdefault(session_id, _Session(session_id, is_sdk=True))
+        outline = BatchOutline(
+            start_ns=start_ns, end_ns=end_ns, spans=spans, steps={rank: steps} if steps else {},
+            ranks=set() if rank is None else {rank}, status=_SDK_STATES.get(state),
+        )  # fmt: skip
+        session.add(outline, names[file])
+        placed[names[file]] = number, session_id
+    numbers = dict(placed.values())
+    for number, file in index.rows(_SDK_MARKS):
+        if number in numbers:
+            sessions[numbers[number]].names.add(names[file])
+            placed.setdefault(names[file], (number, numbers[number]))
+    return frozenset(placed)
+
+
+_SDK_STATES = {"closed": CLOSED, "incomplete": KILLED, "killed": KILLED, "failed": FAILED}
+"""The state of a run by the state of its session."""
+
+
+# --- grouping -----------------------------------------------------------------------------------
+
+
+def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
+    """Return the sessions of each run, in order of their start."""
+    groups: dict[tuple[str, str], list[_Session]] = {}
+    for session in sorted(sessions, key=lambda each: (each.began, each.id)):
+        run_id = session.text(RUN_ID)
+        if run_id is not None:
+            key = "run", run_id
+        elif not session.is_sdk:
+            key = "trace", session.trace_id or session.id
+        else:
+            key = "session", session.id
+        groups.setdefault(key, []).append(session)
+    named = [group for key, group in groups.items() if key[0] == "run"]
+    traces = [group for key, group in groups.items() if key[0] == "trace"]
+    loose = [group for key, group in groups.items() if key[0] == "session"]
+    return [*named, *_joined(traces, _is_same_job), *_joined(loose, _are_ranks)]
+
+
+def _joined(
+    groups: list[list[_Session]], are_one: Callable[[list[_Session], list[_Session]], bool]
+) -> list[list[_Session]]:
+    """Join groups that overlap in time and are one run according to `are_one`."""
+    made: list[list[_Session]] = []
+    for group in groups:
+        begun = min(each.began for each in group)
+        for other in reversed(made[-MOST_LISTED:]):
+            ended = max(each.end_ns or 0 for each in other)
+            if begun <= ended and are_one(other, group):
+                other.extend(group)
+                break
+        else:
+            made.append(group)
+    return made
+
+
+def _is_same_job(one: list[_Session], other: list[_Session]) -> bool:
+    job = one[0].text(JOB_ID)
+    return job is not None and job == other[0].text(JOB_ID) and _are_ranks(one, other)
+
+
+def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
+    ranks = set().union(*(each.ranks for each in one))
+    return not ranks & set().union(*(each.ranks for each in other))
+
+
+def _add_foreign(
+    foreign: list[tuple[str, BatchOutline]], runs: list[list[_Session]]
+) -> frozenset[str]:
+    """Add batches of other services to the run with their trace; return those without one."""
+    halves = {
+        (each.trace_id or each.id)[16:]: group for group in runs for each in group if each.spans
+    }
+    without = set()
+    for name, outline in foreign:
+        group = next((halves[half] for half in outline.trace_halves if half in halves), None)
+        if group is None:
+            without.add(name)
+        else:
+            group[0].names.add(name)
+            group[0].spans += outline.spans
+    return frozenset(without)
+
+
+def _run(group: list[_Session]) -> Run:
+    first = group[0]
+    run_id = first.text(RUN_ID) or first.trace_id or first.id
+    status = None
+    steps: dict[int | None, int] = {}
+    for each in group:
+        status = worse(status, each.status)
+        for rank, count in each.steps.items():
+            steps[rank] = steps.get(rank, 0) + count
+    start_ns = min((each.start_ns for each in group if each.start_ns is not None), default=None)
+    end_ns = max((each.end_ns for each in group if each.end_ns is not None), default=None)
+    scripts = [script for each in group if (script := each.text(SCRIPT)) is not None]
+    return Run(
+        id=run_id,
+        name=_name(group, run_id),
+        status=status or UNFINISHED,
+        script=scripts[0] if scripts else None,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        duration_ns=None if start_ns is None or end_ns is None else end_ns - start_ns,
+        ranks=sorted(set().union(*(each.ranks for each in group)))[:MOST_LISTED],
+        steps=max(steps.values(), default=0),
+        spans=sum(each.spans for each in group),
+        sessions=[each.id for each in group[:MOST_LISTED]],
+        resource=first.resource,
+        is_recorded=any(not each.is_sdk for each in group),
+        batches=frozenset().union(*(each.names for each in group)),
+    )
+
+
+def _name(group: list[_Session], run_id: str) -> str:
+    """Return the name that the user chose, or else the one derived from the script's name."""
+    names = [name for each in group if (name := each.text(RUN_NAME)) is not None]
+    suffix = f"-{run_id[:SHORT_ID_DIGITS]}"
+    given = (name for name in names if not name.endswith(suffix))
+    return next(given, names[0] if names else run_id[:SHORT_ID_DIGITS])
+
+
+def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)

@@ -1,0 +1,209 @@
+"""Verification of a whole spool: each file by itself, then what the files say of each other."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ... import exactjson
+from ..records.findings import Finding, Severity
+from ..records.validate import validate_batch
+from ..spool.reader import SpoolReader
+from .index import SpoolIndex, id_of, key_of
+from .sessions import assign_sessions
+from .verify_blobs import check_blobs
+
+Check = Callable[[SpoolIndex, SpoolReader], Iterator[Finding]]
+_MAX_OF_A_KIND = 1000
+_INDEXES = """
+CREATE INDEX mark_id ON mark (id);
+CREATE INDEX snapshot_id ON snapshot (id);
+CREATE INDEX listed_mark ON listed (mark);
+CREATE INDEX file_batch ON file (batch_id);
+"""
+
+
+def verify_spool(reader: SpoolReader) -> Iterator[Finding]:
+    """Everything that is wrong with a spool, or worth a note; the codes: docs/spool-format.md.
+
+    Memory is bounded, whatever the size of the spool: what has to be compared across files lies in
+    an index on disk. Of each kind of finding across files, the first 1,000 are given. What the
+    reader itself reports goes to its `on_finding` where it has one.
+    """
+    with SpoolIndex() as index:
+        for name in reader.names():
+            batch = reader.read(name)
+            if batch is not None:
+                yield from validate_batch(batch.data, batch.name)
+                index.add(batch)
+        yield from sorted(reader.findings, key=lambda finding: finding.name)
+        index.ready()
+        index.script(_INDEXES)
+        assign_sessions(index)
+        for check in _CHECKS:
+            yield from itertools.islice(check(index, reader), _MAX_OF_A_KIND)
+        yield from itertools.islice(check_blobs(index, reader), _MAX_OF_A_KIND)
+
+
+def _repeated_batches(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
+    for (batch_id,) in index.rows(
+        "SELECT batch_id FROM file WHERE batch_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1"
+    ):
+        rows = index.rows("SELECT name FROM file WHERE batch_id = ? ORDER BY no", batch_id)
+        (first,) = next(rows)
+        original = reader.read(first)
+        for (name,) in rows:
+            batch = reader.read(name)
+            if batch is None or original is None:
+                continue
+            same = batch.data == original.data
+            text = "the same batch" if same else "another batch of the same batch_id"
+            yield Finding(name, "repeated-batch", f"{text} as {first}", _note_if(same))
+
+
+_REPEATED: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "spans",
+        "a span",
+        "SELECT id FROM span WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1",
+        "SELECT name, position FROM (SELECT no, file, position FROM span WHERE id = ?) AS record"
+        " JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100",
+    ),
+    (
+        "marks",
+        "a mark",
+        "SELECT id FROM mark WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1",
+        "SELECT name, position FROM (SELECT no, file, position FROM mark WHERE id = ?) AS record"
+        " JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100",
+    ),
+    (
+        "snapshots",
+        "a snapshot",
+        "SELECT id FROM snapshot WHERE id IS NOT NULL GROUP BY id HAVING count(*) > 1",
+        "SELECT name, position FROM (SELECT no, file, position FROM snapshot WHERE id = ?)"
+        " AS record JOIN file ON file.no = record.file ORDER BY record.no LIMIT 100",
+    ),
+)
+
+
+def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
+    """Records of one kind that share an id: the same one twice, or, worse, two."""
+    parsed = functools.lru_cache(maxsize=4)(lambda name: _parsed(reader, name))
+    for key, what, repeated, where in _REPEATED:
+        for (record_id,) in index.rows(repeated):
+            places = index.rows(where, record_id)
+            first, position = next(places)
+            original = _record(parsed(first), key, position)
+            for name, position in places:
+                same = exactjson.equal(original, _record(parsed(name), key, position))
+                text = f"{what} that {first} holds too" if same else f"another one is in {first}"
+                message = f"{id_of(record_id)[:40]!a}: {text}"
+                path = f"$.{key}[{position}].id"
+                yield Finding(name, "repeated-id", message, _note_if(same), path)
+
+
+def _parsed(reader: SpoolReader, name: str) -> Any:
+    batch = reader.read(name)
+    return None if batch is None else exactjson.loads(batch.data)
+
+
+def _record(batch: Any, key: str, position: int) -> Any:
+    records = batch.get(key) if isinstance(batch, dict) else None
+    return records[position] if isinstance(records, list) and position < len(records) else None
+
+
+def _note_if(harmless: bool) -> Severity:
+    return "note" if harmless else "error"
+
+
+_CLASHES = """
+SELECT substr(id, 1, 8) FROM (SELECT DISTINCT id FROM span WHERE length(id) = 16)
+GROUP BY 1 HAVING count(*) > 1
+"""
+_CLASHING = """
+SELECT session, group_concat(hex(id), ' '), name FROM (
+    SELECT DISTINCT member.session, id, file.name FROM span JOIN member ON member.no = span.no
+    JOIN file ON file.no = span.file WHERE id >= ?1 AND id <= ?2 AND length(id) = 16
+) GROUP BY session HAVING count(DISTINCT id) > 1
+"""
+
+
+def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
+    """Ids of one session that share their first half: OTLP's span ids, so one would hide one."""
+    for (half,) in index.rows(_CLASHES):
+        rows = index.rows(_CLASHING, half + bytes(8), half + b"\xff" * 8)
+        for _, ids, name in rows:
+            both = " and ".join(sorted(set(ids.lower().split()))[:4])
+            message = f"{both} have the same first half: one span id for them in OTLP"
+            yield Finding(name, "id-clash", message)
+
+
+def _aggregate(code: str, message: str, query: str) -> Check:
+    """A check for notes whose query gives an id, how often it stands there, and a file."""
+
+    def check(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
+        for key, count, file in index.rows(query, key_of("root")):
+            name = index.one("SELECT name FROM file WHERE no = ?", file)
+            text = message.format(id=ascii(id_of(key)[:40]), count=count)
+            yield Finding(name, code, text, "note")
+
+    return check
+
+
+_CHECKS: tuple[Check, ...] = (
+    _repeated_batches,
+    _repeated_ids,
+    _clashes,
+    _aggregate(
+        "parent-unknown",
+        "{count} spans lie in {id}, which no file holds: it had not ended, or was dropped",
+        """
+        SELECT parent, count(*), min(file)
+        FROM span AS child WHERE parent IS NOT NULL AND parent != ?
+            AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
+        GROUP BY parent ORDER BY min(child.no)
+        """,
+    ),
+    _aggregate(
+        "owner-unknown",
+        "{count} marks belong to {id}, which no file holds: it had not ended, or was dropped",
+        """
+        SELECT span, count(*), min(file)
+        FROM mark WHERE span IS NOT NULL AND span != ?
+            AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = mark.span)
+        GROUP BY span ORDER BY min(mark.no)
+        """,
+    ),
+    _aggregate(
+        "owner-unknown",
+        "{count} snapshots belong to {id}, which no file holds: it had not ended, or was dropped",
+        """
+        SELECT span, count(*), min(file)
+        FROM snapshot WHERE span IS NOT NULL AND span != ?
+            AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = snapshot.span)
+        GROUP BY span ORDER BY min(snapshot.no)
+        """,
+    ),
+    _aggregate(
+        "mark-missing",
+        "mark_ids of {id} names {count} marks that no file holds: dropped, or not yet written",
+        """
+        SELECT span, count(*), min(file)
+        FROM listed WHERE span IS NOT NULL AND span != ?
+            AND NOT EXISTS (SELECT 1 FROM mark WHERE mark.id = listed.mark)
+        GROUP BY span ORDER BY min(listed.file), span
+        """,
+    ),
+    _aggregate(
+        "mark-unlisted",
+        "{count} marks of {id} do not stand in its mark_ids",
+        """
+        SELECT span, count(*), min(file)
+        FROM mark WHERE span != ? AND EXISTS (SELECT 1 FROM span WHERE span.id = mark.span)
+            AND NOT EXISTS (SELECT 1 FROM listed WHERE listed.mark = mark.id)
+        GROUP BY span ORDER BY min(mark.no)
+        """,
+    ),
+)

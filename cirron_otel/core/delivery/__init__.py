@@ -1,0 +1,1 @@
+"""Delivery of sealed batches to targets, until each target has acknowledged them."""

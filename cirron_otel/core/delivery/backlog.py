@@ -1,0 +1,292 @@
+"""The batches of one owner that one target still lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
+
+from ...errors import InputError, TargetError
+from ..spool.blobs import BlobKey
+from ..spool.cursor import Cursor, cursor_path
+from ..spool.dead_letters import DeadLetters
+from ..spool.delivered import Delivered
+from ..spool.lease import Lease, claim_delivery
+from ..spool.ledger import open_cursor, owned, reset_cursor
+from ..spool.paths import SpoolPaths
+from .batch_queue import BatchQueue
+from .batch_target import SealedBatch, lanes_of
+from .blobs import BlobQueue, named_blobs, queue_path
+from .retry_policy import RetryPolicy
+from .schedule import Schedule
+
+MOST_NAMES = 10_000
+"""The most batches that are queued by name. The directory is scanned again for any others."""
+
+
+BlobsOf = Callable[[str, bytes], list[BlobKey]]
+"""Maps a batch's name and content to the snapshot files that it names; see BlobSink.keys_of."""
+
+
+class Backlog:
+    """An owner's unacknowledged batches and snapshot files, in order, under the lease to send them.
+
+    For one thread. Only names are kept in memory; the content stays in the spool.
+    """
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        target: str,
+        owner: str,
+        lease: Lease,
+        on_trouble: Callable[[Exception], None],
+        queue: BatchQueue,
+        most_names: int,
+        letters: DeadLetters,
+    ) -> None:
+        """Use `claim` instead."""
+        self.owner = owner
+        self.evicted: list[str] = []
+        """Batches that were gone before they could be sent; the caller may clear the list."""
+        self.unreadable: list[str] = []
+        """Batches that were given up because they cannot be read; the caller may clear the list."""
+        self.settled = 0
+        """Batches that left the queue for good: sent, refused, evicted or unreadable."""
+        self._paths, self._target, self._lease = paths, target, lease
+        self._on_trouble = on_trouble
+        self._queue, self._most_names, self._letters = queue, most_names, letters
+        self._is_unsaved = self._are_blobs_unsaved = False
+        self.cursor = self._cursor()
+        self.blobs, self._are_blobs_lost = self._blob_queue()
+
+    @classmethod
+    def claim(
+        cls,
+        paths: SpoolPaths,
+        target: str,
+        owner: str,
+        on_trouble: Callable[[Exception], None],
+        queue: BatchQueue | None = None,
+        *,
+        most_names: int = MOST_NAMES,
+        letters: DeadLetters | None = None,
+    ) -> Self | None:
+        """Return the backlog of an owner (a prefix) for the key of a target.
+
+        None if another process has it. A damaged file is set aside and reported to `on_trouble`.
+        No more than `most_names` batches are remembered; `letters` are the target's dead letters.
+        Raises TargetError if `state/` cannot be written.
+        """
+        lease = claim_delivery(paths, target, owner)
+        if lease is None:
+            return None
+        if queue is None:
+            queue = BatchQueue(Schedule(RetryPolicy(), time.monotonic), lanes_of(None))
+        try:
+            letters = letters or DeadLetters(paths, target, target)
+            backlog = cls(paths, target, owner, lease, on_trouble, queue, most_names, letters)
+            backlog.cursor.save()  # without it, the next process cannot find the owner
+        except BaseException:
+            lease.release()
+            raise
+        return backlog
+
+    def _cursor(self) -> Cursor | Delivered:
+        try:
+            return open_cursor(self._paths, self._target, self.owner)
+        except InputError as error:
+            self._on_trouble(error)
+            return reset_cursor(self._paths, self._target, self.owner)
+
+    def _blob_queue(self) -> tuple[BlobQueue, bool]:
+        state = self._paths.state
+        try:
+            return BlobQueue(state, self._target, self.owner), False
+        except InputError as error:
+            self._on_trouble(error)
+            return BlobQueue.reset(state, self._target, self.owner), True
+
+    def is_held(self) -> bool:
+        """Return whether the lease is still held; claim it again if its file was removed."""
+        if self._lease.is_held:
+            return True
+        self._lease.abandon()
+        lease = claim_delivery(self._paths, self._target, self.owner)
+        if lease is None:
+            return False
+        self._lease = lease
+        if cursor_path(self._paths.state, self._target, self.owner).exists():
+            self.cursor.close()
+            self.cursor = self._cursor()
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued batches, including those that are being sent."""
+        return len(self._queue)
+
+    def names(self) -> set[str]:
+        """Return the names of the queued batches, including those that are being sent."""
+        return self._queue.names()
+
+    def has_queued(self, name: str) -> bool:
+        """Return whether a batch waits or is being sent."""
+        return name in self._queue
+
+    def _settle(self, name: str) -> None:
+        self.settled += name in self._queue
+        self._queue.forget(name)
+
+    def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
+        """Queue batches that the target lacks; return how many did not fit.
+
+        `are_first` puts them ahead of the batches that are queued already.
+        """
+        left = 0
+        for name in names:
+            if name in self._queue or name in self.cursor:
+                continue
+            if len(self._queue) >= self._most_names:
+                left += 1
+                continue
+            self._queue.add(name, is_first=are_first)
+        return left
+
+    @property
+    def opens(self) -> float:
+        """The time of the next possible attempt, by the clock of the schedule."""
+        return self._queue.opens()
+
+    def lane(self, group: Sequence[SealedBatch]) -> str:
+        """Return the lane of a group that `group` returned."""
+        return self._queue.lane(group[0].name)
+
+    def scan(self) -> int:
+        """Queue the owner's batches in the directory; return how many did not fit."""
+        return self.take(sorted(owned(self._paths, {self.owner})[self.owner]))
+
+    def find_lost_blobs(self, blobs_of: BlobsOf = named_blobs) -> None:
+        """If the list of snapshot files was damaged, rebuild it from the acknowledged batches."""
+        if self._are_blobs_lost:
+            self._are_blobs_lost = False
+            for name in sorted(owned(self._paths, {self.owner})[self.owner]):
+                if name in self.cursor:
+                    with contextlib.suppress(OSError):
+                        data = (self._paths.spool / name).read_bytes()
+                        self.blobs.add(blobs_of(name, data))
+
+    def group(self, limit: int) -> list[SealedBatch]:
+        """Return the next batches to send: one, or several of a lane with up to `limit` bytes.
+
+        The list is empty if none may be tried now. The caller passes them to `acknowledge`,
+        `refuse` or `put_back`.
+        """
+        found: list[SealedBatch] = []
+        room = limit
+        name = self._queue.take()
+        while name is not None:
+            if found and self._size(name) > room:
+                self._queue.put_back(name)
+                break
+            data = self._read(name)
+            if data is not None:
+                room -= len(data)
+                found.append(SealedBatch(name, data))
+            if not found:
+                name = self._queue.take()
+            else:
+                name = self._queue.take_with(found[0].name) if room > 0 else None
+        return found
+
+    def _size(self, name: str) -> int:
+        with contextlib.suppress(OSError):
+            return (self._paths.spool / name).stat().st_size
+        return 0
+
+    def _read(self, name: str) -> bytes | None:
+        """Return the content of a batch; None if it was evicted, or cannot be read now."""
+        try:
+            return (self._paths.spool / name).read_bytes()
+        except FileNotFoundError:
+            self._settle(name)
+            self.evicted.append(name)
+        except OSError as error:
+            self._on_trouble(error)
+            if self._queue.failed(name, error):
+                self.cursor.refuse(name, f"cannot be read: {error.strerror or error}")
+                self._settle(name)
+                self.unreadable.append(name)
+        return None
+
+    def acknowledge(
+        self, group: Sequence[SealedBatch], *, with_blobs: bool, blobs_of: BlobsOf = named_blobs
+    ) -> None:
+        """Record that the target has a group, and queue the snapshot files that its batches name.
+
+        Raises TargetError if the record cannot be written; this process still remembers it.
+        """
+        for batch in group:
+            if with_blobs and self.blobs.add(blobs_of(batch.name, batch.data)):
+                self._are_blobs_unsaved = True
+            self.cursor.acknowledge(batch.name)
+            self._settle(batch.name)
+            if batch.name in self._letters:
+                with contextlib.suppress(TargetError):  # the rest of the group must be noted
+                    self._letters.remove(batch.name)
+        self._save()
+
+    def finish_blob(self, key: BlobKey) -> None:
+        """Record that a snapshot file was sent or never will be. Raises as `acknowledge` does."""
+        self.blobs.finish(key)
+        self._are_blobs_unsaved = True
+        self._save()
+
+    def _save(self) -> None:
+        self._is_unsaved = True
+        if self._are_blobs_unsaved:
+            self.blobs.save()
+            self._are_blobs_unsaved = False
+        self.cursor.save(self._queue)
+        self._is_unsaved = False
+
+    def refuse(self, batch: SealedBatch, reason: str) -> None:
+        """Record that the target will never accept a batch, and keep it as a dead letter.
+
+        Raises as `acknowledge` does. A batch that cannot be kept waits for another attempt, and
+        other batches go first.
+        """
+        attempts = self._queue.tries(batch.name) or 1
+        try:
+            self._letters.put(batch.name, batch.data, reason, attempts)
+        except TargetError as error:
+            self._queue.failed(batch.name, error)
+            raise
+        self.cursor.refuse(batch.name, reason)
+        self._settle(batch.name)
+        self._save()
+
+    def put_back(self, group: Sequence[SealedBatch], *, singly: bool = False) -> None:
+        """Return a group to the queue; with `singly`, its batches are sent one by one."""
+        for batch in group:
+            self._queue.put_back(batch.name, alone=singly)
+
+    def remove(self) -> None:
+        """Remove the state of a dead owner that has no batches left."""
+        state = self._paths.state
+        for path in (queue_path(state, self._target, self.owner), self.cursor.path):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def release(self) -> None:
+        """Save the state, and let other processes send the batches."""
+        if self._is_unsaved and self._lease.is_held:
+            with contextlib.suppress(TargetError):
+                self._save()
+        self.cursor.close()
+        self._lease.release()
+
+    def abandon(self) -> None:
+        """In a forked child: drop the lease without releasing it for the parent."""
+        self._lease.abandon()

@@ -1,0 +1,364 @@
+"""The delivery engine on a thread of its own: a recording process or a collector sends its batches.
+
+The thread sends the batches of one owner. It also claims and sends, after them, what dead owners
+left for the same target.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
+
+from ..spool.dead_letters import DeadLetters
+from ..spool.owner import Owner
+from ..spool.paths import SpoolPaths
+from .backlog import MOST_NAMES, Backlog
+from .batch_target import BatchTarget, SealedBatch
+from .delivery_stats import DeliveryStats
+from .engine import DeliveryEngine
+from .errors import StoppedError
+from .orphaned_backlogs import OrphanedBacklogs
+from .retry_policy import RetryGate, RetryPolicy
+
+_GRACE_S = 0.5
+
+
+class Delivery(DeliveryEngine):
+    """Sends the batches of `owner` in the spool at `paths` to `target`: start, notify, finish.
+
+    It holds the lease of (target, owner) while it runs. Its thread never raises: an error is logged
+    at WARNING, once for each cause, counted, and the operation is tried again.
+    """
+
+    _target: BatchTarget
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        owner: Owner,
+        target: BatchTarget,
+        *,
+        pace: RetryPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        most_names: int = MOST_NAMES,
+        letters: DeadLetters | None = None,
+    ) -> None:
+        """Keep the arguments, which are those of DeliveryEngine; `start` begins to send."""
+        super().__init__(
+            paths,
+            target,
+            DeliveryStats(target.shown),
+            pace=pace,
+            clock=clock,
+            most_names=most_names,
+            letters=letters,
+        )
+        self._prefix = owner.prefix
+        self._pid = os.getpid()
+        # Re-entrant: a signal handler that ends the process may run in a thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
+        self._noted: deque[str] = deque()
+        self._unnoted = 0
+        """Own batches that there was no room to note; the directory has them."""
+        self._is_scan_due = False
+        self._sealed = self._settled = 0
+        """Own batches that were notified, and those that left an earlier backlog for good."""
+        self._evicted = 0
+        """Own batches that left the spool before they were queued."""
+        self._is_idle = False
+        """Whether the thread waits, so that a new batch has to wake it."""
+        self._is_flushing = False
+        self._is_stopped = False
+        self._deadline: float | None = None
+        """When `finish` gives up; None before it is called."""
+        self._leftovers = OrphanedBacklogs(paths, target.key, owner.prefix, self)
+        self._own_gate = RetryGate(self._pace, clock)
+        """Closed for a while after a local error, such as a full disk."""
+        self._sweep_at = clock()
+        self._thread = threading.Thread(
+            target=self._run, name=f"cirron-otel-export-{target.shown[:40]}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Take the lease and start the thread; to be called once, before a batch is sealed.
+
+        Raises RuntimeError if no thread can be started.
+        """
+        self._guarded(self._claim_own)
+        self._thread.start()
+
+    def notify(self, name: str) -> None:
+        """Announce a batch that the owner sealed, once; cheap, and from any thread."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._sealed += 1
+            # Once a name has been skipped, skip all later ones too, to preserve order.
+            if len(self._noted) < self._most_names and not self._unnoted:
+                self._noted.append(name)
+            else:
+                self._unnoted += 1
+            if self._is_idle:
+                self._changed.notify_all()
+
+    def rescan(self) -> None:
+        """Look for batches of dead owners now, because a recovery has written some."""
+        with self._changed:
+            self._leftovers.are_more = True
+            self._sweep_at = self._clock()
+            self._changed.notify_all()
+
+    def request_room(self) -> None:
+        """Request room in the spool, from any thread; see `Schedule.request_room`."""
+        super().request_room()
+        with self._changed:
+            self._changed.notify_all()
+
+    def request_flush(self, timeout: float) -> None:
+        """Announce that `finish` follows, and give up in `timeout` seconds; do not wait."""
+        if os.getpid() == self._pid:
+            with self._changed:
+                self._deadline = self._clock() + timeout
+                self._changed.notify_all()
+
+    def finish(self, timeout: float) -> bool:
+        """Send what is left, for at most `timeout` seconds; return whether the target has it all.
+
+        The thread ends, and the next process sends what is left. At the deadline a request in
+        flight is cancelled if that is possible, and otherwise abandoned. The method returns early
+        if the target asked for a longer wait.
+        """
+        if os.getpid() != self._pid:
+            return False
+        self.request_flush(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._is_stopped = True
+                self._target.interrupt()
+                self._thread.join(_GRACE_S)
+        return self._is_own_done()
+
+    def abandon(self) -> None:
+        """In a forked child: drop the parent's leases and connections, and send nothing."""
+        self._is_stopped = True
+        for backlog in self._held():
+            backlog.abandon()
+        self._target.abandon()
+
+    def stats(self) -> dict[str, Any]:
+        """Return `target`, the counts of DeliveryStats, `waiting` batches and `waiting_blobs`.
+
+        `waiting` includes the claimed batches of dead owners. Nothing in it is secret. No lock is
+        taken, so during work the counts may be from different moments.
+        """
+        backlogs = self._held()
+        counts = self._stats.counts()
+        noted = len(self._noted) + self._unnoted
+        counts["evicted"] += self._evicted
+        return {
+            "target": self._target.shown,
+            **counts,
+            "waiting": noted + sum(backlog.waiting for backlog in backlogs),
+            "waiting_blobs": sum(len(backlog.blobs) for backlog in backlogs),
+            "is_running": self._thread.is_alive(),
+        }
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        # Without this, an instrumented HTTP client would record each request as a span of the
+        # program, and its batch would be one more to send.
+        attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+        while not self._is_stopped:
+            try:
+                if self._is_over():
+                    break
+                has_more = self._guarded(self._turn)
+                self._count_evicted()
+                if not has_more and not self._is_over():
+                    self._pause()
+            except Exception as error:  # a bug: continue slowly, and report it
+                self._stats.failed(error)
+                if self._deadline is not None:
+                    break
+                time.sleep(_GRACE_S)
+        for backlog in self._held():  # they stay in `backlogs`, for `finish` and `stats`
+            self._guarded(backlog.release)
+        self._guarded(self._target.close)
+
+    def _guarded(self, action: Callable[[], object]) -> bool:
+        """Return whether an action returned a true value; report its error instead of raising."""
+        try:
+            return bool(action())
+        except StoppedError:
+            return False
+        except Exception as error:  # the thread must go on, and no caller would see the error
+            self._stats.failed(error)
+            self._own_gate.failed(error)
+            return False
+
+    def _turn(self) -> bool:
+        """Do the next thing; return False if there is nothing to be done now."""
+        if self._clock() >= self._sweep_at and (self._deadline is None or self._own is None):
+            self._sweep_at = self._clock() + self._pace.sweep
+            if self._own is None:
+                self._claim_own()
+            if self._deadline is None:
+                self._leftovers.sweep()
+        if self._own is not None and self._deadline is None:
+            self._resubmission.run(self._sent_again)
+        self._take_noted()
+        self._schedule.relieve()
+        if self._own_gate.is_open:
+            for backlog in self._backlogs():
+                if backlog.opens <= self._clock():
+                    self.send_group(backlog)
+                    self._settle(backlog)
+                    return True
+        if self._target.blobs is not None:
+            for backlog in self._backlogs():
+                if self._deadline is None:
+                    backlog.blobs.rescan(self._clock())
+                if self.upload_part(backlog):
+                    self._settle(backlog)
+                    return True
+        return False
+
+    def _settle(self, backlog: Backlog) -> None:
+        """Release the backlog of a dead owner once all of it is sent."""
+        is_orphaned = backlog.owner != self._prefix and backlog.owner in self.backlogs
+        if is_orphaned and self._leftovers.settle(backlog):
+            self._sweep_at = self._clock()
+
+    def _sent_again(self, batch: SealedBatch) -> None:
+        """Acknowledge a dead letter that the target accepted; it may wait in the backlog, too."""
+        if self._own is not None:
+            self._acknowledge(self._own, [batch])
+
+    # --- the owner's batches --------------------------------------------------------------------
+
+    @property
+    def _own(self) -> Backlog | None:
+        return self.backlogs.get(self._prefix)
+
+    def _claim_own(self) -> None:
+        backlog = self.claim(self._prefix)
+        if backlog is not None and self._thread.ident is not None:
+            self._is_scan_due = True  # another process had the lease: see what is left
+
+    def _take_noted(self) -> None:
+        """Queue the noted batches; if there were too many to note, read the directory."""
+        own = self._own
+        if own is None:
+            return
+        with self._changed:
+            room = min(self._most_names - own.waiting, len(self._noted))
+            names = [self._noted.popleft() for _ in range(room)]
+            own.take(names)
+            if own.waiting or not (self._unnoted or self._is_scan_due):
+                return
+            seen, self._is_scan_due = self._unnoted, False
+        left = own.scan()
+        with self._changed:
+            self._unnoted += left - seen
+
+    def _count_evicted(self) -> None:
+        """Update `_evicted`: the notified batches that were neither settled nor wait.
+
+        Only the delivery's thread calls this, between two turns: within a turn, a batch may be
+        counted in none of the three.
+        """
+        own = self._own
+        with self._changed:
+            waiting = len(self._noted) + self._unnoted + (own.waiting if own else 0)
+            settled = self._settled + (own.settled if own else 0)
+            self._evicted = max(self._evicted, self._sealed - settled - waiting)
+
+    def _is_own_done(self) -> bool:
+        own = self._own
+        return own is not None and not (
+            own.waiting or len(own.blobs) or self._noted or self._unnoted or self._is_scan_due
+        )
+
+    # --- when to do the next thing --------------------------------------------------------------
+
+    def _held(self) -> list[Backlog]:
+        """Return its own backlog, followed by those that were claimed of dead owners."""
+        claimed = self.backlogs.copy()
+        own = claimed.pop(self._prefix, None)
+        return [*([] if own is None else [own]), *claimed.values()]
+
+    def _backlogs(self) -> list[Backlog]:
+        """Return the backlogs to send, in order; after `finish` only its own."""
+        held = self._held()
+        return held if self._deadline is None else [b for b in held if b.owner == self._prefix]
+
+    def _is_over(self) -> bool:
+        """Return whether the thread is to end; on the first call after `finish`, shorten waits."""
+        if self._is_stopped or self._deadline is None:
+            return self._is_stopped
+        if not self._is_flushing:
+            self._is_flushing = self._is_scan_due = True  # some batch may never have been notified
+            self._own_gate.shorten_waits()
+            self._schedule.shorten_waits()
+            self._blob_gates.shorten_waits()
+            for backlog in self._backlogs():
+                backlog.blobs.rescan(float("inf"))
+        if self._is_own_done() or self._clock() >= self._deadline:
+            return True
+        return self._next() > self._deadline
+
+    def _has_noted(self) -> bool:
+        """Return whether `_take_noted` has something to do."""
+        own = self._own
+        if own is None:
+            return False
+        if self._noted:
+            return own.waiting < self._most_names
+        return not own.waiting and bool(self._unnoted or self._is_scan_due)
+
+    def _next(self) -> float:
+        """Return when the next thing is to be done, as far as that is known now."""
+        backlogs, own = self._backlogs(), self._own
+        times = [max(backlog.opens, self._own_gate.opens) for backlog in backlogs]
+        if self._has_noted():
+            times.append(self._own_gate.opens)
+        if self._target.blobs:
+            queues = [backlog.blobs for backlog in backlogs]
+            times.append(self._blob_gates.opens(queues))
+            if self._deadline is None:
+                times += [queue.rescan_at() for queue in queues]
+        if own is None or self._deadline is None:
+            times.append(self._sweep_at)
+        if own is not None and self._deadline is None:
+            times.append(self._resubmission.due_at)
+        return min(times, default=float("inf"))
+
+    def _pause(self) -> None:
+        """Wait until there is something to do."""
+        with self._changed:
+            was_finishing = self._deadline is not None
+            while not self._is_stopped and was_finishing == (self._deadline is not None):
+                until = self._next() if self._deadline is None else self._deadline
+                left = min(until, self._next()) - self._clock()
+                if left <= 0:
+                    return
+                self._is_idle = True
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._is_idle = False
+
+    # --- the decisions of the driver ------------------------------------------------------------
+
+    def _was_answered(self, *, is_accepted: bool) -> None:
+        del is_accepted
+        self._own_gate.passed()
+
+    def _lost(self, backlog: Backlog) -> None:
+        self._settled += backlog.settled if backlog.owner == self._prefix else 0

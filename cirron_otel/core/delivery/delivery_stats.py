@@ -1,0 +1,104 @@
+"""The statistics of a delivery."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import CirronOtelError
+from ..records.findings import Finding
+from .batch_target import Receipt, SealedBatch
+from .errors import MisconfiguredError
+
+_MOST_CAUSES = 100
+_VARYING = re.compile(r"[0-9a-f]{8,}|\d+")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class DeliveryStats:
+    """Count the results of one delivery, and log each cause of an error once, at WARNING."""
+
+    _target: str
+    """The target's address for messages."""
+    sent_batches: int = 0
+    sent_bytes: int = 0
+    """The size of these batches in the spool."""
+    refused: int = 0
+    """Batches that the target will never accept, and batches that cannot be read."""
+    rejected_spans: int = 0
+    """Spans of accepted batches that the target rejected."""
+    evicted: int = 0
+    """Batches that left the spool before they were sent."""
+    sent_blobs: int = 0
+    lost_blobs: int = 0
+    """Snapshot files that are gone, or that the target will never accept."""
+    errors: int = 0
+    """Unexpected exceptions."""
+    last_error: str = ""
+    last_error_ns: int = 0
+    """The time of the latest error, Unix ns; 0 if there was none."""
+    last_success_ns: int = 0
+    is_misconfigured: bool = False
+    """Whether the latest error suggests a wrong key, URL or certificate."""
+    _causes: set[str] = field(default_factory=set)
+
+    def sent(self, batches: Sequence[SealedBatch], receipt: Receipt) -> None:
+        """Count batches that the target accepted, and log its message about them."""
+        self.succeeded()
+        self.sent_batches += len(batches)
+        self.sent_bytes += sum(len(batch.data) for batch in batches)
+        self.rejected_spans += receipt.rejected_spans
+        if receipt.message:
+            self._log(receipt.message, None)
+
+    def skip(self, finding: Finding) -> None:
+        """Count a batch or a snapshot file that is never sent."""
+        if finding.code == "evicted":
+            self.evicted += 1
+        else:
+            self.refused += 1
+
+    def lose_blob(self, _name: str, error: Exception) -> None:
+        """Count a snapshot file that is never sent."""
+        self.lost_blobs += 1
+        self.failed(error)
+
+    def succeeded(self) -> None:
+        """Record that the target accepted something."""
+        self.last_success_ns = time.time_ns()
+        self.is_misconfigured = False
+
+    def failed(self, error: BaseException) -> None:
+        """Record an error, and log it if it is the first with its cause."""
+        is_expected = isinstance(error, CirronOtelError | OSError)
+        if not is_expected:
+            self.errors += 1
+        text = (
+            str(error) if isinstance(error, CirronOtelError) else f"{type(error).__name__}: {error}"
+        )
+        self.last_error, self.last_error_ns = text, time.time_ns()
+        self.is_misconfigured = isinstance(error, MisconfiguredError)
+        self._log(text, error if not is_expected else None)
+
+    def _log(self, text: str, error: BaseException | None) -> None:
+        cause = _VARYING.sub("#", text)
+        if cause not in self._causes and len(self._causes) < _MOST_CAUSES:
+            self._causes.add(cause)
+            # Without it, a collector's log would treat the errors of all targets as one that
+            # repeats itself.
+            extra = {"cause": f"export to {self._target}: {cause}"}
+            _logger.warning(
+                "cirron-otel: export to %s: %s", self._target, text, exc_info=error, extra=extra
+            )
+
+    def counts(self) -> dict[str, Any]:
+        """Return all statistics by name."""
+        names = (each.name for each in dataclasses.fields(self))
+        return {name: getattr(self, name) for name in names if not name.startswith("_")}

@@ -1,0 +1,263 @@
+"""The delivery engine: claim batches, group them, send each group, acknowledge it or try it again.
+
+The spool is the queue. Sealed batches are read from it in order and noted in a cursor once the
+target has accepted them, so an unavailable target costs no memory, and another process can send
+what this one could not. Delivery is at least once: a request whose response was lost is sent again
+with the same ids.
+
+The engine has two drivers: `Delivery` is a thread of its own, and `ForegroundDelivery` works while
+its caller waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...errors import TargetError
+from ..records.findings import Finding
+from ..spool.blobs import BlobKey
+from ..spool.dead_letters import DeadLetters
+from ..spool.paths import SpoolPaths
+from .backlog import MOST_NAMES, Backlog
+from .batch_queue import BatchQueue
+from .batch_target import Receipt, SealedBatch, Sender, lanes_of
+from .blob_gates import BlobGates
+from .blobs import named_blobs
+from .delivery_stats import DeliveryStats
+from .errors import RefusedError, StoppedError
+from .resubmission import Resubmission
+from .retry_policy import FailureKind, RetryPolicy, kind_of
+from .schedule import Schedule
+
+_ABOUT_THE_REQUEST = (FailureKind.SERVER_FAULT, FailureKind.FINAL, FailureKind.UNAUTHORIZED)
+
+
+class _Result(NamedTuple):
+    """The result of an attempt. If all fields are None, its batches are tried one by one next."""
+
+    receipt: Receipt | None = None
+    """The target has the batches."""
+    refusal: Exception | None = None
+    """The only batch of the attempt is refused for good, or given up."""
+    failure: Exception | None = None
+    """The batches are tried again when the schedule allows it."""
+
+
+class DeliveryEngine:
+    """Sends the batches of a spool to one target, those of each owner under the owner's lease.
+
+    A driver decides which owners to claim and which batches to queue, and calls `send_group` and
+    `upload_part` until nothing is left. For one thread.
+    """
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        target: Sender,
+        stats: DeliveryStats,
+        *,
+        pace: RetryPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        most_names: int = MOST_NAMES,
+        letters: DeadLetters | None = None,
+    ) -> None:
+        """Claim nothing yet.
+
+        `clock` returns seconds and never goes back. At most `most_names` batches of an owner are
+        queued by name. `letters` are the target's dead letters.
+        """
+        self.backlogs: dict[str, Backlog] = {}
+        """The claimed backlogs, by owner. Other threads may copy the dict."""
+        self._paths, self._target, self._stats = paths, target, stats
+        self._pace, self._clock, self._most_names = pace or RetryPolicy(), clock, most_names
+        self._schedule = Schedule(self._pace, clock)
+        self._letters = letters or DeadLetters(paths, target.key, target.shown)
+        self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
+        self._blob_gates = BlobGates(self._pace, clock)
+
+    # --- the decisions of the driver ------------------------------------------------------------
+
+    def _failed(self, _name: str, error: Exception) -> None:
+        """Handle a failed attempt at a batch or a snapshot file that will be tried again."""
+        self._stats.failed(error)
+
+    def _had_trouble(self, error: Exception) -> None:
+        """Handle a local error that delays one batch or costs a damaged state file."""
+        self._stats.failed(error)
+
+    def _could_not_keep(self, error: TargetError) -> None:
+        """Handle a refused batch that could not be kept as a dead letter; called in an `except`."""
+        raise error
+
+    def _was_answered(self, *, is_accepted: bool) -> None:
+        """Handle the target's answer to a group: it accepted the group, or refused it for good."""
+
+    def _lost(self, backlog: Backlog) -> None:
+        """Handle a backlog whose lease another process has taken."""
+
+    # --- claim ----------------------------------------------------------------------------------
+
+    def claim(self, owner: str) -> Backlog | None:
+        """Return the backlog of an owner, or None if another process sends it.
+
+        Raises TargetError if `state/` cannot be written.
+        """
+        backlog = self.backlogs.get(owner)
+        if backlog is not None and self._is_held(backlog):
+            return backlog
+        backlog = Backlog.claim(
+            self._paths,
+            self._target.key,
+            owner,
+            self._had_trouble,
+            BatchQueue(self._schedule, lanes_of(self._target)),
+            most_names=self._most_names,
+            letters=self._letters,
+        )
+        if backlog is not None:
+            self.backlogs[owner] = backlog
+        return backlog
+
+    def release(self, owner: str) -> None:
+        """Let other processes send the batches of an owner."""
+        backlog = self.backlogs.pop(owner, None)
+        if backlog is not None:
+            backlog.release()
+
+    def _is_held(self, backlog: Backlog) -> bool:
+        """Return whether the lease of a backlog is still held; if it is not, drop the backlog."""
+        if backlog.is_held():
+            return True
+        self.backlogs.pop(backlog.owner, None)
+        self._lost(backlog)
+        backlog.release()
+        return False
+
+    # --- group, send, acknowledge or retry ------------------------------------------------------
+
+    def request_room(self) -> None:
+        """Request room in the spool, from any thread; see `Schedule.request_room`."""
+        self._schedule.request_room()
+
+    def send_group(self, backlog: Backlog) -> bool:
+        """Send the next group of a backlog; return whether there was one, or the lease was lost.
+
+        Raises StoppedError, TargetError if the result cannot be saved, and what the driver raises.
+        """
+        if not self._is_held(backlog):
+            return True
+        group = backlog.group(self._target.request_bytes)
+        for name in backlog.evicted:
+            self._stats.skip(Finding(name, "evicted", "gone before it could be sent"))
+        for name in backlog.unreadable:
+            self._stats.skip(Finding(name, "unreadable", "given up: its file cannot be read"))
+        backlog.evicted.clear()
+        backlog.unreadable.clear()
+        if not group:
+            return False
+        result = self._attempt(backlog, group)
+        if result.failure is not None:
+            self._failed(group[0].name, result.failure)
+        elif result.refusal is not None:
+            self._was_answered(is_accepted=False)
+            self._refuse(backlog, group[0], result.refusal)
+        elif result.receipt is not None:
+            self._was_answered(is_accepted=True)
+            self._stats.sent(group, result.receipt)
+            self._acknowledge(backlog, group)
+        return True
+
+    def _attempt(self, backlog: Backlog, group: list[SealedBatch]) -> _Result:
+        """Try to send a group. Batches that are to be tried again return to the backlog."""
+        lane, names = backlog.lane(group), [batch.name for batch in group]
+        try:
+            receipt = self._target.send(group)
+        except RefusedError as error:
+            self._schedule.answered(lane, ())
+            if len(group) == 1:
+                return _Result(refusal=error)
+            backlog.put_back(group, singly=True)
+            return _Result()
+        except Exception as error:
+            if isinstance(error, StoppedError):
+                backlog.put_back(group)
+                raise
+            if self._splits(lane, group, error):
+                backlog.put_back(group, singly=True)
+                return _Result()
+            if self._schedule.failed(lane, names, error):
+                return _Result(refusal=error)
+            backlog.put_back(group)
+            return _Result(failure=error)
+        except BaseException:
+            backlog.put_back(group)
+            raise
+        self._schedule.passed(lane, names)
+        return _Result(receipt=receipt)
+
+    def _splits(self, lane: str, group: Sequence[SealedBatch], error: Exception) -> bool:
+        """Return whether to send a failed group batch by batch, to find the one that fails."""
+        if len(group) == 1 or self._schedule.has_failed(lane):
+            return False
+        return kind_of(error) in _ABOUT_THE_REQUEST
+
+    def _acknowledge(self, backlog: Backlog, group: Sequence[SealedBatch]) -> None:
+        sink = self._target.blobs
+        blobs_of = named_blobs if sink is None else sink.keys_of
+        backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
+
+    def _refuse(self, backlog: Backlog, batch: SealedBatch, refusal: Exception) -> None:
+        """Keep a refused batch as a dead letter; it waits if it cannot be kept."""
+        self._stats.failed(refusal)
+        try:
+            backlog.refuse(batch, str(refusal))
+        except TargetError as error:
+            self._could_not_keep(error)
+        finally:
+            if not backlog.has_queued(batch.name):
+                self._stats.skip(Finding(batch.name, "refused", str(refusal)))
+
+    # --- snapshot files -------------------------------------------------------------------------
+
+    def upload_part(self, backlog: Backlog) -> bool:
+        """Send the next part of a snapshot file; return False if no file may be tried now."""
+        sink = self._target.blobs
+        key = None if sink is None else self._blob_gates.first(backlog.blobs)
+        if sink is None or key is None:
+            return False
+        if not self._is_held(backlog):
+            return True
+        name = f"{key.directory}/{key.file}"
+        try:
+            is_done = sink.upload(self._paths.snapshots, key)
+        except (FileNotFoundError, RefusedError) as error:
+            if sink.awaits_files and isinstance(error, FileNotFoundError):
+                self._await_file(backlog, key)
+                return True
+            self._stats.lose_blob(name, error)
+            is_done = True
+        except StoppedError:
+            raise
+        except Exception as error:  # other files and batches go on
+            self._blob_gates.failed(key, error)
+            backlog.blobs.put_back(key)
+            self._failed(name, error)
+            return True
+        else:
+            self._stats.succeeded()
+            self._stats.sent_blobs += is_done
+        self._blob_gates.passed(key)
+        if is_done:
+            backlog.finish_blob(key)
+        return True
+
+    def _await_file(self, backlog: Backlog, key: BlobKey) -> None:
+        """Wait for a file that another client may still upload to the spool."""
+        given_up = backlog.blobs.await_file(key, self._clock())
+        if given_up is not None:
+            name = f"{given_up.directory}/{given_up.file}"
+            text = f"{name} is given up: too many files never came"
+            self._stats.lose_blob(name, FileNotFoundError(text))
+            backlog.finish_blob(given_up)

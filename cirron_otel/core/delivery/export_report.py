@@ -1,0 +1,181 @@
+"""The reports of conversions and exports: counts, findings and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..records.findings import Finding
+from .export_stats import ExportStats
+
+_MAX_KEPT = 10_000
+_OTHER_LOSSES = "other losses"
+
+
+class BackendReport(Protocol):
+    """The report about a backend that traces were read from."""
+
+    @property
+    def backend(self) -> str:
+        """The backend, as messages name it."""
+
+    @property
+    def missing(self) -> list[str]:
+        """What is known to be missing, a line each."""
+
+    @property
+    def missing_count(self) -> int:
+        """The number of missing items, also beyond the list."""
+
+    @property
+    def not_kept(self) -> tuple[str, ...]:
+        """What such a backend never returns."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts of one run. Lists and `losses` keep the first 10,000 entries; counts are complete."""
+
+    target: str = ""
+    batches: int = 0
+    """Batches that came through."""
+    spans: int = 0
+    marks: int = 0
+    snapshots: int = 0
+    messages: int = 0
+    """OTLP messages (TracesData) read or written."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    written: int = 0
+    """Files or messages written."""
+    unchanged: int = 0
+    """Batches that the target held already."""
+    duplicates: int = 0
+    """Records that came more than once and were taken once."""
+    skipped: list[Finding] = field(default_factory=list)
+    skipped_count: int = 0
+    incomplete: list[str] = field(default_factory=list)
+    """Batches of which a part never came, stored as far as they are there."""
+    losses: dict[str, int] = field(default_factory=dict)
+    """Values that the target's format cannot express, with their counts."""
+    backend: BackendReport | None = None
+    """What a trace backend returned, if that is the source."""
+
+    def skip(self, finding: Finding) -> None:
+        """Note what was skipped or refused."""
+        self.skipped_count += 1
+        if len(self.skipped) < _MAX_KEPT:
+            self.skipped.append(finding)
+
+    def lose(self, warnings: Iterable[str]) -> None:
+        """Count values that the target's format cannot express."""
+        for warning in warnings:
+            self._lose(warning, 1)
+
+    def _lose(self, warning: str, count: int) -> None:
+        if warning not in self.losses and len(self.losses) >= _MAX_KEPT:
+            warning = _OTHER_LOSSES
+        self.losses[warning] = self.losses.get(warning, 0) + count
+
+    def add_problems(self, other: Report) -> None:
+        """Add the skipped, incomplete, duplicate and inexpressible items of another run."""
+        for finding in other.skipped:
+            self.skip(finding)
+        self.skipped_count += other.skipped_count - len(other.skipped)
+        self.incomplete += other.incomplete
+        self.duplicates += other.duplicates
+        for text, count in other.losses.items():
+            self._lose(text, count)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything came through; 1 if something was skipped, incomplete or missing."""
+        missing = self.backend is not None and self.backend.missing_count
+        return 1 if self.skipped_count or self.incomplete or self.losses or missing else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "target": self.target,
+            "batches": self.batches,
+            "spans": self.spans,
+            "marks": self.marks,
+            "snapshots": self.snapshots,
+            "messages": self.messages,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "written": self.written,
+            "unchanged": self.unchanged,
+            "duplicates": self.duplicates,
+            "skipped_count": self.skipped_count,
+            "skipped": [finding.to_json() for finding in self.skipped],
+            "incomplete": self.incomplete,
+            "losses": self.losses,
+            **({"backend": self.backend.to_json()} if self.backend is not None else {}),
+        }
+
+
+@dataclass(slots=True)
+class ExportReport(Report):
+    """What an export did; `bytes_written` are those of the requests, uncompressed."""
+
+    accepted: int = 0
+    """Spans that the endpoint took."""
+    rejected: int = 0
+    """Spans that it refused by a partial success."""
+    message: str = ""
+    """What it said about them."""
+    oldest_ns: int | None = None
+    """When the oldest batch was sealed, or the oldest span of an OTLP file ended."""
+    hint: str = ""
+    """Why a backend that accepted everything may not show it."""
+    is_translated: bool = True
+    """Whether the spans were made from batches, and not read from an OTLP file."""
+
+    def add(self, stats: ExportStats) -> None:
+        """Add the statistics of a delivery."""
+        self.batches += stats.sent_batches
+        self.written += stats.sent_batches
+        self.spans += stats.spans
+        self.marks += stats.marks
+        self.snapshots += stats.snapshots
+        self.bytes_read += stats.sent_bytes
+        self.accepted += stats.accepted_spans
+        self.rejected += stats.rejected_spans
+        self.messages += stats.messages
+        self.bytes_written += stats.written_bytes
+        self.message = stats.message or self.message
+        self.skipped += stats.skipped
+        self.skipped_count += stats.skipped_count
+
+    def sent_of(self, time_ns: int | None) -> None:
+        """Record that something of this time was sent."""
+        if time_ns and (self.oldest_ns is None or time_ns < self.oldest_ns):
+            self.oldest_ns = time_ns
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything was accepted; 1 if something was skipped, lost, missing or rejected."""
+        missing = self.backend is not None and self.backend.missing_count
+        lost = self.losses and self.is_translated
+        return 1 if self.skipped_count or self.incomplete or self.rejected or missing or lost else 0
+
+    @property
+    def synthetic(self) -> int:
+        """How many of the sent spans stand for no record: the mapping adds them for backends."""
+        return max(self.accepted + self.rejected - self.spans, 0) if self.is_translated else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for machines."""
+        own = {
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "synthetic": self.synthetic,
+            "message": self.message,
+            "hint": self.hint,
+        }
+        return Report.to_json(self) | own

@@ -1,0 +1,208 @@
+"""`spool flush`: send the unsent batches of a spool, once, to the targets of the environment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from ..._version import SDK_VERSION
+from ...errors import EndpointError, UsageError
+from ..config.exporters import Export, exports_of
+from ..config.resolve import resolve
+from ..records.findings import Finding
+from ..spool.ledger import by_owner
+from ..spool.owner import known_owners
+from ..spool.paths import SpoolPaths
+from ..spool.reader import SpoolReader
+from ..spool.recovery import Recovered, find_recoverable, recover
+from ..targets.cirron.batches import CirronTarget
+from ..targets.otlp.config import OtlpConfig, default_service_name
+from ..translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
+from .errors import StoppedError
+from .export_report import ExportReport
+from .export_stats import ExportStats
+from .follow import Follower, unsent
+from .follow_work import FollowOptions
+from .foreground import ForegroundDelivery
+
+PATIENCE_S = 60.0
+"""How many seconds a target may be unavailable before it is given up."""
+_ENDPOINT_FAILED = EndpointError.exit_code
+
+
+@dataclass(slots=True)
+class TargetReport(ExportReport):
+    """The report of a flush to one target."""
+
+    files: int = 0
+    """Snapshot files that were sent."""
+    left: int = 0
+    """Batches that the target still lacks."""
+    failure: str = ""
+    """The reason that the target was given up; "" if it was not."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the target has everything; 1 if something was skipped or left; 5 if it failed."""
+        if self.failure:
+            return _ENDPOINT_FAILED
+        return 1 if self.left or self.skipped_count or self.rejected else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        own = {"files": self.files, "left": self.left, "failure": self.failure}
+        return ExportReport.to_json(self) | own
+
+
+@dataclass(slots=True)
+class FlushReport:
+    """The report of a flush."""
+
+    paths: SpoolPaths
+    recovered: list[Recovered]
+    targets: list[TargetReport] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """The highest exit code of the targets; at least 1 if a journal was damaged."""
+        damaged = any(done.problem for done in self.recovered)
+        return max([int(damaged), *(report.exit_code for report in self.targets)])
+
+
+class _Flush(Protocol):
+    """Sends what one target lacks, and completes the report. Raises EndpointError."""
+
+    def __call__(
+        self,
+        paths: SpoolPaths,
+        report: TargetReport,
+        *,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        patience: float,
+    ) -> None: ...
+
+
+def _flush_otlp(
+    config: OtlpConfig,
+    options: Options,
+    paths: SpoolPaths,
+    report: TargetReport,
+    *,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    patience: float,
+) -> None:
+    """Send what an OTLP endpoint lacks."""
+    stats, terms = ExportStats(report.target), FollowOptions(patience=patience)
+    follower = Follower(str(paths.root), config, options, stats, stop=stop, say=say, terms=terms)
+    try:
+        follower.once()
+    finally:
+        report.add(stats)
+        report.left = follower.unsent()
+
+
+def _flush_cirron(
+    target: CirronTarget,
+    paths: SpoolPaths,
+    report: TargetReport,
+    *,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    patience: float,
+) -> None:
+    """Send what the Cirron platform lacks: batches in their own form, and their snapshot files."""
+    broken: dict[str, Finding] = {}
+
+    def found(finding: Finding) -> None:
+        if finding.code != "torn":
+            broken.setdefault(finding.name, finding)
+
+    reader = SpoolReader(paths.root, on_finding=found)
+    stats = ExportStats(report.target)
+    delivery = ForegroundDelivery(paths, target, stats, stop=stop, patience=patience, say=say)
+    try:
+        for owner, names in by_owner(reader.names(), known_owners(paths)).items():
+            backlog = delivery.claim(owner)
+            if backlog is None:
+                continue
+            left = [name for name in names if name not in backlog.cursor]
+            for name in left:
+                reader.read(name)  # this finds files that are not batches
+            delivery.take(backlog, [name for name in left if name not in broken])
+            delivery.finish()
+            report.files += delivery.upload(backlog)
+            delivery.release(owner)
+    finally:
+        delivery.close()
+        target.close()
+        for finding in broken.values():
+            stats.skip(finding)
+        stats.accepted_spans, stats.messages = stats.spans, stats.sent_batches
+        stats.written_bytes = stats.sent_bytes
+        report.add(stats)
+        report.left = unsent(reader, target.key, broken)
+
+
+def _targets_from_env(
+    environ: Mapping[str, str], say: Callable[[str], None]
+) -> list[tuple[str, _Flush]]:
+    """Return the address of each target of the session options, and the function to flush to it.
+
+    The options come from the environment, `cirron.yaml` and `~/.cirron/config.toml`. `say` receives
+    the problems that are ignored. Raises UsageError if there is no target or an option is unusable,
+    and MissingExtraError.
+    """
+    resolved = resolve(environ=environ)
+    config, exports = resolved.config, exports_of(resolved.config, environ)
+    for problem in (*resolved.problems, *exports.problems):
+        say(problem)
+    targets: list[tuple[str, _Flush]] = []
+    if Export.OTLP in exports.targets:
+        otlp = OtlpConfig.from_env(environ)
+        layout = SESSION_LAYOUT if config.trace_layout == SESSION_LAYOUT else SEGMENTED
+        options = Options(layout, default_service_name(environ))
+        targets.append((otlp.shown_endpoint, partial(_flush_otlp, otlp, options)))
+    # An event stream belongs to one run: what it lacks goes to the platform itself.
+    if {Export.CIRRON_HTTP, Export.EVENT_STREAM} & set(exports.targets) and config.api_key:
+        platform = CirronTarget(
+            config.api_endpoint, config.ingest_path, config.api_key, SDK_VERSION
+        )
+        targets.append((platform.shown, partial(_flush_cirron, platform)))
+    if not targets:
+        raise UsageError(
+            "nothing says where to send: set OTEL_EXPORTER_OTLP_ENDPOINT, or CIRRON_API_KEY"
+        )
+    return targets
+
+
+def flush(
+    directory: str,
+    *,
+    environ: Mapping[str, str],
+    stop: threading.Event,
+    say: Callable[[str], None] = lambda _: None,
+    patience: float = PATIENCE_S,
+) -> FlushReport:
+    """Recover the data of dead processes, and send all unsent batches to every target.
+
+    A target that fails is reported, and the next one is tried. Batches that a running process sends
+    are left to it. Raises UsageError, InputError and TargetError.
+    """
+    paths = find_recoverable(directory)
+    targets = _targets_from_env(environ, say)
+    report = FlushReport(paths, recover(paths))
+    for shown, flush_to in targets if paths.spool.is_dir() else ():
+        done = TargetReport(target=shown)
+        report.targets.append(done)
+        try:
+            flush_to(paths, done, stop=stop, say=say, patience=patience)
+        except StoppedError:
+            break
+        except EndpointError as error:
+            done.failure = str(error)
+    return report

@@ -1,0 +1,174 @@
+"""Export a spool over OTLP as it grows, or the batches that are left in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator
+from pathlib import Path
+
+from ...errors import TargetError
+from ..records.findings import Finding
+from ..spool.lease import Lease, claim
+from ..spool.ledger import Ledger
+from ..spool.reader import SpoolReader
+from ..spool.state import unwritable
+from ..targets.otlp.config import OtlpConfig, target_key
+from ..translator.own.encode import SEGMENTED, Options
+from .errors import StoppedError
+from .export_stats import ExportStats
+from .follow_work import FollowOptions, FollowSession
+from .foreground import ForegroundDelivery
+from .indexed import FollowIndex
+from .listing import Listing
+
+POLL_SECONDS = 0.2
+
+
+class Follower:
+    """Exports the batches that an endpoint lacks, of every owner whose lease is free.
+
+    A batch that does not name its session waits, on disk, until the scopes that it refers to are
+    recorded, but not forever. Cursors record what the endpoint has, so that a restart continues;
+    a request that was in flight may arrive twice. If several processes follow a spool to one
+    target, one of them works, and the next one starts when that one ends.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        config: OtlpConfig,
+        options: Options,
+        stats: ExportStats,
+        *,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        terms: FollowOptions | None = None,
+    ) -> None:
+        """Find the spool; `say` receives messages for the user. Raises InputError."""
+        self._reader = SpoolReader(source, on_finding=self._found)
+        self._paths = self._reader.paths
+        self._config, self._options, self._stats = config, options, stats
+        self._stop, self._say, self._terms = stop, say, terms or FollowOptions()
+        self._key = target_key(config)
+        self._broken: set[str] = set()
+        self._listing = Listing(self._reader, is_noted=self._terms.is_noted)
+        self._is_said = False
+        self._at_work: FollowSession | None = None
+
+    def run(self) -> None:
+        """Export until `stop` is set. Raises TargetError and EndpointError."""
+        lease = self._lease()
+        while lease is None and not self._stop.wait(POLL_SECONDS):
+            lease = self._lease()
+        if lease is None:
+            return
+        with contextlib.suppress(StoppedError), lease, self._work() as work:
+            while not self._stop.is_set():
+                if not work.round():
+                    self._stop.wait(POLL_SECONDS)
+
+    def note(self, names: Iterable[str]) -> None:
+        """Add batches that were sealed in this spool, from any thread: saves reading the folder."""
+        self._listing.note(names)
+
+    def once(self) -> None:
+        """Send all batches that no other process sends, and wait for no parents.
+
+        Raises StoppedError and the errors of `run`.
+        """
+        lease = self._lease()
+        if lease is not None:
+            with lease, self._work() as work:
+                work.round(is_last=True)
+
+    def request_room(self) -> None:
+        """Request space in the spool, from any thread; see Schedule."""
+        if (work := self._at_work) is not None:
+            work.request_room()
+
+    def unsent(self) -> int:
+        """Return how many batches the endpoint lacks."""
+        return unsent(self._reader, self._key, self._broken)
+
+    def left(self) -> list[str] | None:
+        """The batches that the endpoint may lack, from any thread; None if no export runs."""
+        work = self._at_work
+        return None if work is None else work.left()
+
+    def _lease(self) -> Lease | None:
+        lease = claim(self._paths, f"follow {self._key}")
+        if lease is None and not self._is_said:
+            self._is_said = True
+            self._say(f"another export of this spool to {self._config.shown_endpoint} is running")
+        return lease
+
+    def _found(self, finding: Finding) -> None:
+        if finding.name not in self._broken and finding.code != "torn":
+            self._broken.add(finding.name)
+            self._stats.skip(finding)
+
+    @contextlib.contextmanager
+    def _work(self) -> Iterator[FollowSession]:
+        path = self._paths.state / f"follow-{self._key}.sqlite"
+        with contextlib.ExitStack() as stack:
+            try:
+                index = _index_at(path)
+                stack.callback(index.close, commit=False)
+                target = self._terms.make_target(self._config, self._options, index, self._stats)
+                stack.callback(target.close)
+                delivery = ForegroundDelivery(
+                    self._paths,
+                    target,
+                    self._stats,
+                    stop=self._stop,
+                    patience=self._terms.patience,
+                    say=self._say,
+                    backoff=self._terms.backoff,
+                    on_failure=self._terms.on_failure,
+                    letters=self._terms.letters,
+                )
+                stack.callback(delivery.close)
+                is_segmented = self._options.layout == SEGMENTED
+                stack.callback(self._end_work)
+                self._at_work = FollowSession(
+                    self._reader,
+                    self._listing,
+                    index,
+                    delivery,
+                    self._stats,
+                    self._broken,
+                    self._terms,
+                    is_segmented,
+                )
+                yield self._at_work
+            except sqlite3.OperationalError as error:
+                raise TargetError(f"cannot use {path}: {error}; free some space") from None
+
+    def _end_work(self) -> None:
+        self._at_work = None
+
+
+def _index_at(path: Path) -> FollowIndex:
+    """Open the index of a continuous export; a damaged one is created again from the spool."""
+    try:
+        # SQLite gives its other files the mode of this one.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        return FollowIndex(path)
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return _index_at(path)
+
+
+def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:
+    """Count the batches of a spool that a target lacks, by the cursors that can be read."""
+    with contextlib.closing(Ledger(reader.paths, key)) as ledger:
+        return len(ledger.lacking(name for name in reader.names() if name not in broken))

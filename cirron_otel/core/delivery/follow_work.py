@@ -1,0 +1,250 @@
+"""The continuous export of one spool: select the batches that can be sent now."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ...errors import CirronOtelError, InputError
+from ..placement.batch_outline import LightBatch, light
+from ..records.findings import Finding
+from ..spool.dead_letters import DeadLetters
+from ..spool.ledger import by_owner
+from ..spool.owner import NONE, known_owners
+from ..spool.reader import SpoolReader
+from ..targets.otlp.config import OtlpConfig
+from ..translator.own.encode import Options
+from .backlog import Backlog
+from .export_stats import ExportStats
+from .foreground import ForegroundDelivery
+from .indexed import FollowIndex, IndexedTarget
+from .listing import Listing
+from .retry_policy import Backoff
+
+UNDECIDED_SECONDS = 60.0
+"""The longest time that a batch waits until the session of its records is known."""
+_SEND_SECONDS = 0.5
+"""New batches are queued after this time of sending, so that no long lane delays the others."""
+_AGAIN_SECONDS = 5.0
+"""The time after which leases that other processes hold are requested again."""
+MOST_AT_ONCE = 2_000
+"""Batches without an owner that are queued before new batches are considered."""
+
+
+MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportStats], IndexedTarget]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """The options of a continuous export."""
+
+    undecided_seconds: float = UNDECIDED_SECONDS
+    patience: float | None = None
+    """How many seconds the endpoint may be unavailable; None means forever."""
+    backoff: Backoff | None = None
+    clock: Callable[[], float] = time.monotonic
+    is_noted: bool = False
+    """Whether `Follower.note` is called for the batches that this process seals."""
+    make_target: MakeTarget = IndexedTarget
+    tries_on: bool = False
+    """Whether to retry if the endpoint refuses everything, for example because of a wrong key."""
+    on_failure: Callable[[CirronOtelError], None] = lambda _: None
+    """Receives the failures that are retried."""
+    letters: DeadLetters | None = None
+    """The endpoint's dead letters."""
+
+
+class FollowSession:
+    """The work of the process that holds the lease to export a spool to one target."""
+
+    def __init__(
+        self,
+        reader: SpoolReader,
+        listing: Listing,
+        index: FollowIndex,
+        delivery: ForegroundDelivery,
+        stats: ExportStats,
+        broken: set[str],
+        terms: FollowOptions,
+        is_segmented: bool,
+    ) -> None:
+        self._reader, self._listing = reader, listing
+        self._index, self._delivery, self._stats = index, delivery, stats
+        self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
+        self._left: set[str] = set(listing.present)
+        """Batches that may need more work."""
+        self._since: dict[str, float] = {}
+        """When a batch was first seen to be undecided."""
+        self._again_at = float("-inf")
+        self._is_begun = False
+        """Whether `_left` is complete."""
+        self._is_more = False
+        """Whether the last round left batches that can be sent."""
+
+    def round(self, *, is_last: bool = False) -> bool:
+        """Send what can be sent now; with `is_last`, send everything and wait for no parents.
+
+        Returns whether the next round has work that is due at once.
+        """
+        self._take_up(is_last)
+        if is_last:
+            self._delivery.finish()
+        elif self._delivery.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
+            self._is_more = True
+        self._left |= self._delivery.lost
+        self._delivery.lost.clear()
+        self._release()
+        return self._is_more
+
+    def _take_up(self, is_last: bool) -> None:
+        """Queue the batches that can be sent."""
+        new = self._listing.take()
+        self._left.update(new)
+        is_read = is_last or self._listing.is_due()
+        if is_read:
+            self._read()
+        elif not (new or self._is_more or self._is_late() or self._is_lease_due()):
+            return
+        owned = self._owned()
+        self._is_more = False
+        for owner, names in owned.items():
+            if self._delivery.claim(owner) is not None:
+                self._work_at(owner, names, new, is_read, is_last)
+        self._is_begun = True
+
+    def request_room(self) -> None:
+        """Request space in the spool, from any thread; see Schedule."""
+        self._delivery.request_room()
+
+    def left(self) -> list[str] | None:
+        """The batches that may be unsent, from any thread; None before they are known."""
+        if not self._is_begun or (noted := self._listing.noted()) is None:
+            return None
+        while True:
+            with contextlib.suppress(RuntimeError):  # another thread changed it
+                return [*{*self._left, *noted, *self._delivery.names()}]
+
+    def _read(self) -> None:
+        self._left.update(self._listing.read())
+        present = self._listing.present
+        self._left &= present
+        self._broken &= present
+        for name in self._since.keys() - present:
+            del self._since[name]
+        self._index.forget(present)
+
+    def _is_lease_due(self) -> bool:
+        """Whether it is time to request the leases of other processes again."""
+        return bool(self._left) and time.monotonic() >= self._again_at
+
+    def _is_late(self) -> bool:
+        now = self._terms.clock()
+        return any(self._is_over(since, now) for since in self._since.values())
+
+    def _is_over(self, since: float, now: float) -> bool:
+        return now - since > self._terms.undecided_seconds
+
+    def _owned(self) -> dict[str, list[str]]:
+        """Group the batches that are left by owner, in order."""
+        self._again_at = time.monotonic() + _AGAIN_SECONDS
+        self._left -= self._broken
+        known = known_owners(self._reader.paths) if self._left else set()
+        return by_owner(sorted(self._left), known)
+
+    def _work_at(
+        self, owner: str, names: list[str], new: list[str], is_read: bool, is_last: bool
+    ) -> None:
+        """Queue the batches of an owner.
+
+        New batches without an owner that need no other batch come first, so that no earlier backlog
+        delays them.
+        """
+        backlog = self._delivery.backlogs[owner]
+        undone = backlog.cursor.undone(names)
+        self._left.difference_update(names)
+        self._left.update(undone)
+        self._is_begun = True
+        if is_read and owner != NONE:
+            known = known_owners(self._reader.paths)
+            present = by_owner(self._listing.present, known).get(owner, ())
+            backlog.cursor.forget(set(present))
+        if owner == NONE and len(undone) > len(new) > 0:
+            first = self._decided_alone(set(undone).intersection(new))
+            self._take(backlog, first, are_first=True)
+            undone = [name for name in undone if name in self._left]
+        self._observe(undone)
+        self._index.forget_resolved()
+        most = MOST_AT_ONCE if owner == NONE and not is_last else len(undone)
+        decided = self._decided(undone, most, is_last)
+        backlog.cursor.waiting = {name for name in undone if name in self._since}
+        self._take(backlog, decided)
+
+    def _release(self) -> None:
+        """Release the backlogs that have nothing to send and no batch that waits."""
+        for owner, backlog in list(self._delivery.backlogs.items()):
+            if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
+                self._delivery.release(owner)
+
+    def _observe(self, names: list[str]) -> None:
+        for name in names:
+            if name not in self._index and name not in self._broken:
+                batch = self._light(name)
+                if batch is not None:
+                    self._index.observe_once(name, batch)
+
+    def _light(self, name: str) -> LightBatch | None:
+        file = self._reader.read(name)
+        if file is None:
+            return None
+        try:
+            return light(file.data)
+        except InputError as error:
+            self._broken.add(name)
+            self._stats.skip(Finding(name, "not-json", str(error)))
+            return None
+
+    def _decided_alone(self, names: Iterable[str]) -> list[str]:
+        """Return those of `names` that need no other batch, in order."""
+        found = []
+        for name in sorted(names):
+            batch = self._light(name)
+            if batch is not None and (batch.is_foreign or batch.session is not None):
+                if name not in self._index:
+                    self._index.observe_once(name, batch)
+                found.append(name)
+        return found
+
+    def _decided(self, names: list[str], most: int, is_last: bool) -> list[str]:
+        """Return up to `most` of `names` that can be sent now."""
+        decided: list[str] = []
+        for name in names:
+            if name in self._broken:
+                continue
+            if len(decided) >= most:
+                self._is_more = True
+                break
+            if self._is_decided(name, is_last):
+                decided.append(name)
+        return decided
+
+    def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
+        # Committed before the send: the trace of a batch must not depend on the result.
+        self._index.commit()
+        self._delivery.take(backlog, names, are_first=are_first)
+        self._left.difference_update(names)
+
+    def _is_decided(self, name: str, is_last: bool) -> bool:
+        """Whether a batch can be sent now; if so, its records are counted into segments."""
+        batch = self._light(name)
+        if batch is None:
+            return name not in self._broken  # gone: the delivery reports it
+        if not is_last and self._index.undecided(batch):
+            now = self._terms.clock()
+            if not self._is_over(self._since.setdefault(name, now), now):
+                return False
+        self._since.pop(name, None)
+        if self._is_segmented:
+            self._index.count_once(name, batch)
+        return True

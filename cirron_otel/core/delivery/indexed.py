@@ -1,0 +1,144 @@
+"""Send the batches of a spool as OTLP if they may not name their session themselves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..otlp.split import count_spans
+from ..placement.batch_outline import LightBatch, LightSpan
+from ..placement.session_index import SessionIndex
+from ..targets.otlp.config import OtlpConfig
+from ..targets.otlp.target import OtlpTarget
+from ..translator.codec import NoBatchError, encode, pushable
+from ..translator.own.encode import Options
+from ..translator.values import sayable
+from .batch_target import Receipt, SealedBatch
+from .errors import RefusedError
+from .export_stats import ExportStats
+
+MOST_PENDING = 50_000
+"""Scopes that batches wait for. If there are more, batches no longer wait for the older half."""
+MOST_SESSIONS = 20_000
+"""Sessions whose records are counted into segments. If there are more, the half that was counted
+least recently is dropped."""
+MOST_NODES = 500_000
+"""Recorded scopes that later batches may refer to. If there are more, the older half is dropped."""
+
+
+class FollowIndex(SessionIndex):
+    """The index of a growing spool. It stores which batches it has read and counted.
+
+    Each batch is counted into segments once, so that it is in the same trace whether it is sent
+    now, later, or after a restart. Spans that arrived in OTLP have their own traces: they are not
+    counted, and no batch waits for their parents. The size of the index is bounded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the index at `path`; only one process may have it open."""
+        super().__init__(path, durable=True)
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS followed (name TEXT PRIMARY KEY, counted INTEGER)"
+            " WITHOUT ROWID"
+        )
+        rows = self._db.execute("SELECT name, counted FROM followed").fetchall()
+        self._counted = {
+            name if isinstance(name, str) else os.fsdecode(name): bool(counted)
+            for name, counted in rows
+        }
+        self._nodes: int = self._db.execute("SELECT COUNT(*) FROM node").fetchone()[0]
+        self._forget_pending()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._counted
+
+    def observe_once(self, name: str, batch: LightBatch) -> None:
+        """Take a batch that was not there yet."""
+        if batch.is_foreign:
+            self._find_pending(batch)
+        else:
+            self.observe(batch)
+        self._counted[name] = False
+        self._db.execute("INSERT OR IGNORE INTO followed VALUES (?, 0)", (_column(name),))
+
+    def count_once(self, name: str, batch: LightBatch) -> None:
+        """Count a batch's records into segments, if that was not done yet."""
+        if not self._counted.get(name):
+            if not batch.is_foreign:
+                self.count(batch)
+            self._counted[name] = True
+            self._db.execute("REPLACE INTO followed VALUES (?, 1)", (_column(name),))
+
+    def _find_pending(self, batch: LightBatch) -> None:
+        """Add the scopes that earlier batches refer to, and nothing else."""
+        by_id = {span.id: span for span in batch.spans}
+        found = by_id.keys() & self._pending.keys()
+        for some_id in found:
+            top = self._add_chain(by_id[some_id], by_id)
+            if top is not None and top.parent_id is not None:
+                self._refer(top.parent_id, top)
+
+    def _add_node(self, span: LightSpan, top_start: str) -> None:
+        super()._add_node(span, top_start)
+        self._nodes += 1
+
+    def commit(self) -> None:
+        """Commit, and drop the oldest entries above the limits."""
+        self._forget_pending()
+        self._forget_nodes()
+        self._segments.keep_latest(MOST_SESSIONS)
+        super().commit()
+
+    def _forget_pending(self) -> None:
+        if len(self._pending) > MOST_PENDING:
+            gone = list(self._pending)[: len(self._pending) - MOST_PENDING // 2]
+            for some_id in gone:
+                del self._pending[some_id]
+            self._unplaced.difference_update(gone)
+            rows = [(some_id,) for some_id in gone]
+            self._db.executemany("DELETE FROM referred WHERE id = ?", rows)
+            self._db.executemany("DELETE FROM evidence WHERE id = ?", rows)
+
+    def _forget_nodes(self) -> None:
+        if self._nodes > MOST_NODES:
+            self._db.execute(
+                "DELETE FROM node WHERE id IN"
+                " (SELECT id FROM node ORDER BY CAST(start AS INTEGER) LIMIT ?)",
+                (self._nodes - MOST_NODES // 2,),
+            )
+            self._nodes = MOST_NODES // 2
+
+    def forget(self, present: set[str]) -> None:
+        """Drop the names of batches that are not in the spool any more."""
+        for name in self._counted.keys() - present:
+            del self._counted[name]
+            self._db.execute("DELETE FROM followed WHERE name = ?", (_column(name),))
+
+
+def _column(name: str) -> str | bytes:
+    """A file name in a form that SQLite stores: as bytes if it is not valid UTF-8."""
+    return name if sayable(name) else os.fsencode(name)
+
+
+class IndexedTarget(OtlpTarget):
+    """An OTLP target for batches of every origin; the index supplies sessions that are missing."""
+
+    def __init__(
+        self, config: OtlpConfig, options: Options, index: SessionIndex, stats: ExportStats
+    ) -> None:
+        """Raise MissingExtraError, and UsageError where a certificate or header is unusable."""
+        super().__init__(config, options)
+        self._index, self._stats = index, stats
+
+    def _encoded(self, batch: SealedBatch) -> bytes:
+        try:
+            return pushable(encode(batch.name, batch.data, self._index, self._options).data)
+        except NoBatchError as error:
+            raise RefusedError(f"{batch.name} is no batch: {error}") from None
+
+    def _pushed(self, request: bytes) -> Receipt:
+        receipt = super()._pushed(request)
+        self._stats.accepted_spans += count_spans(request) - receipt.rejected_spans
+        self._stats.messages += 1
+        self._stats.written_bytes += len(request)
+        return receipt

@@ -1,0 +1,345 @@
+"""The schedule of attempts at one target, in which a batch that fails delays no other.
+
+A batch belongs to a lane: batches that the target treats the same, such as those of one tenant. A
+failure holds back the batch that failed, and the next one is tried at once. Only several failures
+in a row close the lane, and only failures in several lanes close the target. A batch that has
+failed before is no further evidence: its failures close nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .errors import PushError
+from .retry_policy import OF_TARGET, FailureKind, RetryPolicy, kind_of, wait_after
+
+_LANE_PROBES = 3
+"""Batches of one lane that fail in a row before the lane waits."""
+_TARGET_PROBES = 8
+"""Lanes that fail in a row before the target waits."""
+_MOST_TRIES = 20
+"""A batch that failed this often, while others of its lane were accepted, is given up."""
+_MOST_FINAL_TRIES = 5
+"""The same for an answer that does not change unless the client does something, such as 404."""
+_MOST_GROUP_TRIES = 2
+"""A group that failed this often is sent batch by batch, to find the one that fails."""
+_MOST_LANES = 10_000
+"""Lanes that are remembered although none of their batches waits."""
+_PRESSED_S = 10.0
+"""The time for which a request for room lasts, seconds."""
+_PATIENCE_S = {FailureKind.UNAUTHORIZED: 600.0, FailureKind.FINAL: 60.0}
+"""A lane that fails in this way for this long, while others are accepted, is given up."""
+_ANY_LATER_TIME = float("-inf")
+
+
+class _Level:
+    """The times at which attempts may be made at a lane, or at the target."""
+
+    def __init__(self, pace: RetryPolicy, probes: int) -> None:
+        self._pace, self._probes = pace, probes
+        self._streak = 0
+        """Failures in a row, each of a batch or lane that had not failed before."""
+        self._closings = 0
+        """Closings since the last success; repeated failures are not counted."""
+        self._has_probed = False
+        """Whether the first attempt after the latest closing was made."""
+        self.opens = self._asked_until = _ANY_LATER_TIME
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed since the last success."""
+        return self._closings > 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the latest attempt failed."""
+        return self._streak > 0 or self.is_closed
+
+    @property
+    def wants_head(self) -> bool:
+        """Whether the next attempt takes the first batch in order, even one that failed before."""
+        return self.is_closed and not self._has_probed
+
+    def passed(self) -> None:
+        self._streak = self._closings = 0
+        self._has_probed = False
+        self.opens = self._asked_until = _ANY_LATER_TIME
+
+    def failed(self, now: float, error: Exception, *, is_new: bool, closes: bool) -> None:
+        asked = error.retry_after if isinstance(error, PushError) else None
+        if self.is_closed and not self._has_probed and not closes and asked is None:
+            self._has_probed = True
+            return
+        self._streak += is_new
+        if not (self.is_closed or closes or asked is not None or self._streak >= self._probes):
+            return
+        self._closings += is_new or closes or not self.is_closed
+        self._has_probed = False
+        wait = wait_after(self._pace, self._closings - 1, error)
+        if asked is not None:
+            # Jitter: other clients were asked to wait for the same time.
+            wait = max(wait, asked + min(self._pace.backoff.wait(0), 1.0))
+            self._asked_until = now + asked
+        self.opens = now + wait
+
+    def shorten_waits(self) -> None:
+        self._streak = 0
+        self._closings = min(self._closings, 1)
+        self.opens = min(self.opens, self._asked_until)
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The record of a batch that failed."""
+
+    lane: str
+    count: int
+    """The number of its failures."""
+    opens: float
+    """The time of its next attempt."""
+    lane_passes: int
+    """Requests of its lane that were accepted before its latest failure."""
+    blamed: int = 0
+    """Its failures after others of its lane were accepted."""
+    is_alone: bool = True
+    """Whether it is sent in a request of its own."""
+
+
+class _Lane(_Level):
+    def __init__(self, pace: RetryPolicy) -> None:
+        super().__init__(pace, _LANE_PROBES)
+        self.passes = 0
+        """Requests that were accepted since this object was made."""
+        self.waiting = 0
+        """Batches that failed and are still to be sent."""
+        self.grouped = 0
+        """Those of them that failed in a group."""
+        self.kind = FailureKind.NO_ANSWER
+        """The kind of the latest failure."""
+        self.failing_since: float | None = None
+        """The time of the first failure since the last success."""
+        self.target_passes = 0
+        """Requests that the target had accepted at that time."""
+
+
+class Schedule:
+    """The state of a target's lanes, and of the batches that failed; for one thread.
+
+    Its size is bounded by the number of batches that failed and still wait.
+    """
+
+    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
+        """Create it with all lanes open. `clock` returns seconds, and never goes back."""
+        self._pace, self.clock = pace, clock
+        self._target = _Level(pace, _TARGET_PROBES)
+        self._lanes: dict[str, _Lane] = {}
+        self._tries: dict[str, _Tries] = {}
+        self._passes = 0
+        self._accepted_last = ""
+        """The lane of the latest request that was accepted."""
+        self.answers = 0
+        """Requests that the target accepted, or refused for good."""
+        self._pressed_at = _ANY_LATER_TIME
+        self._is_relieved = True
+        self.releases = 0
+        """Raised whenever batches that were held back may be tried at once."""
+
+    def request_room(self) -> None:
+        """Request room in the spool, from any thread.
+
+        A lane that fails while others are accepted is given up then: a full spool would stop all
+        lanes.
+        """
+        self._pressed_at, self._is_relieved = self.clock(), False
+
+    def relieve(self) -> None:
+        """Open the lanes that can be given up, so that the next attempt gives up their batches."""
+        if self._is_relieved:
+            return
+        self._is_relieved = True
+        now = self.clock()
+        for lane, found in self._lanes.items():
+            if self._is_given_up(found, now):
+                found.opens = _ANY_LATER_TIME
+                self._release(lane)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the target has accepted a request."""
+        return self._passes > 0
+
+    @property
+    def failing(self) -> int:
+        """Batches that failed and still wait."""
+        return len(self._tries)
+
+    def opens(self, lane: str) -> float:
+        """Return the time of the next attempt for batches of a lane that have not failed."""
+        found = self._lanes.get(lane)
+        return self._target.opens if found is None else max(self._target.opens, found.opens)
+
+    def wants_head(self, lane: str) -> bool:
+        """Whether the lane's first batch is tried next, even one that failed before.
+
+        This is so when a closed lane opens again: an outage then hardly changes the order.
+        """
+        found = self._lanes.get(lane)
+        return found is not None and found.wants_head
+
+    def has_failed(self, lane: str) -> bool:
+        """Whether the latest attempt at a lane failed."""
+        found = self._lanes.get(lane)
+        return found is not None and found.has_failed
+
+    def held_until(self, name: str) -> float:
+        """Return the time of a batch's next attempt, regardless of its lane."""
+        tries = self._tries.get(name)
+        return _ANY_LATER_TIME if tries is None else tries.opens
+
+    def is_alone(self, name: str) -> bool:
+        """Whether a batch is sent in a request of its own, because it may be at fault."""
+        tries = self._tries.get(name)
+        return tries is not None and tries.is_alone
+
+    def tries(self, name: str) -> int:
+        """Return how often a batch failed."""
+        tries = self._tries.get(name)
+        return 0 if tries is None else tries.count
+
+    # --- the results of attempts ----------------------------------------------------------------
+
+    def passed(self, lane: str, names: Sequence[str]) -> None:
+        """Note that the target accepted batches."""
+        self._passes += 1
+        self._accepted_last = lane
+        found = self._lanes.get(lane)
+        if found is not None:
+            found.passes += 1
+        self.answered(lane, names)
+
+    def answered(self, lane: str, names: Sequence[str]) -> None:
+        """Note that the target is done with batches: it accepted them, or refused them for good."""
+        self.answers += 1
+        self.forget(names)
+        if self._target.is_closed:
+            for other, each in self._lanes.items():
+                if each.kind in OF_TARGET:
+                    self._open(other, each)
+        self._target.passed()
+        found = self._lanes.get(lane)
+        if found is not None:
+            self._open(lane, found)
+            self._drop(lane, found)
+
+    def _open(self, lane: str, found: _Lane) -> None:
+        if found.is_closed or found.grouped:
+            self._release(lane, only_grouped=not found.is_closed)
+        found.passed()
+        found.failing_since = None
+        found.grouped = 0
+
+    def _release(self, lane: str, *, only_grouped: bool = False) -> None:
+        """Let failed batches of a lane be tried at once.
+
+        After an outage these are all of them, since the batches did not cause it. With
+        `only_grouped` they are those that failed in a group; each is then sent alone.
+        """
+        self.releases += 1
+        for tries in self._tries.values():
+            if tries.lane == lane and not (only_grouped and tries.is_alone):
+                tries.opens = _ANY_LATER_TIME
+                tries.is_alone |= only_grouped
+
+    def failed(self, lane: str, names: Sequence[str], error: Exception) -> bool:
+        """Note a failed attempt; return whether its only batch is given up."""
+        now, kind = self.clock(), kind_of(error)
+        found = self._lane(lane)
+        found.kind = kind
+        if found.failing_since is None:
+            found.failing_since, found.target_passes = now, self._passes
+        is_new = not any(name in self._tries for name in names)
+        is_new_lane = not found.has_failed
+        most = max(self.tries(name) for name in names)
+        opens = now + wait_after(self._pace, most, error)
+        for name in names:
+            self._note(name, lane, found, opens, is_group=len(names) > 1)
+        if len(names) == 1 and self._is_hopeless(names[0], found, now):
+            return True
+        found.failed(now, error, is_new=is_new, closes=kind is FailureKind.RATE_LIMIT)
+        if kind in OF_TARGET and (is_new_lane or self._target.is_closed):
+            self._target.failed(now, error, is_new=is_new_lane, closes=False)
+        return False
+
+    def held(self, lane: str, name: str, error: Exception) -> bool:
+        """Note that a local error keeps a batch from being sent; return whether it is given up."""
+        opens = self.clock() + wait_after(self._pace, self.tries(name), error)
+        self._note(name, lane, self._lane(lane), opens, is_group=False)
+        return self._tries[name].count >= _MOST_TRIES
+
+    def _lane(self, lane: str) -> _Lane:
+        found = self._lanes.get(lane)
+        if found is None:
+            found = self._lanes[lane] = _Lane(self._pace)
+            self._forget_lanes()
+        return found
+
+    def _note(self, name: str, lane: str, found: _Lane, opens: float, *, is_group: bool) -> None:
+        tries = self._tries.get(name)
+        if tries is None:
+            tries = self._tries[name] = _Tries(lane, 0, 0.0, found.passes)
+            found.waiting += 1
+        tries.blamed += found.passes > tries.lane_passes
+        tries.lane_passes = found.passes
+        tries.opens = opens
+        tries.count += 1
+        tries.is_alone = not is_group or bool(tries.blamed) or tries.count >= _MOST_GROUP_TRIES
+        found.grouped += not tries.is_alone
+
+    def _is_hopeless(self, name: str, found: _Lane, now: float) -> bool:
+        if self._is_given_up(found, now):
+            return True
+        most = _MOST_FINAL_TRIES if found.kind is FailureKind.FINAL else _MOST_TRIES
+        return found.kind is not FailureKind.RATE_LIMIT and self._tries[name].blamed >= most
+
+    def _is_given_up(self, found: _Lane, now: float) -> bool:
+        """Whether a lane is given up, because it fails while others are accepted.
+
+        An acceptance stops being evidence when its lane, or the target, fails as well. Otherwise
+        the lane that happened to fail first would lose its batches in an outage.
+        """
+        if found.failing_since is None or found.target_passes == self._passes:
+            return False
+        if self._target.has_failed or self.has_failed(self._accepted_last):
+            return False
+        if now - self._pressed_at < _PRESSED_S:
+            return True
+        return now - found.failing_since > _PATIENCE_S.get(found.kind, float("inf"))
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Forget batches that need no further attempt."""
+        for name in names:
+            tries = self._tries.pop(name, None)
+            if tries is not None:
+                found = self._lanes[tries.lane]
+                found.waiting -= 1
+                self._drop(tries.lane, found)
+
+    def _drop(self, lane: str, found: _Lane) -> None:
+        if not found.waiting and not found.has_failed:
+            self._lanes.pop(lane, None)
+
+    def _forget_lanes(self) -> None:
+        if len(self._lanes) > 2 * _MOST_LANES:
+            idle = [lane for lane, found in self._lanes.items() if not found.waiting]
+            for lane in idle[:-_MOST_LANES]:
+                del self._lanes[lane]
+
+    def shorten_waits(self) -> None:
+        """Wait only as long as the target asked for, and restart with short waits."""
+        self._target.shorten_waits()
+        for found in self._lanes.values():
+            found.shorten_waits()
+        for tries in self._tries.values():
+            tries.opens = _ANY_LATER_TIME
+        self.releases += 1

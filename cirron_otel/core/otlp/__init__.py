@@ -1,0 +1,1 @@
+"""OTLP files and messages: JSON tables, framing, compression, splitting."""

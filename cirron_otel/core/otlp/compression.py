@@ -1,0 +1,185 @@
+"""gzip and zstd as streams of chunks, in bounded memory, truncation noticed.
+
+Concatenated gzip members and zstd frames read as one stream, as RFC 1952 and RFC 8878 say.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import re
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import zstandard
+
+from ...errors import InputError
+from .formats import Compression
+
+if TYPE_CHECKING:
+    from zlib import _Decompress
+
+CHUNK = 256 * 1024
+"""Bytes asked of a stream at once, and the most that one inflating step gives out for gzip."""
+
+_ZSTD_STEP = 1024
+"""Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the
+library has no limit on its output: this one keeps a step under 32 MiB."""
+
+_ZSTD_MAX_WINDOW = 128 * 1024 * 1024
+"""The largest window (`zstd --long=27`) that a frame may ask for, bytes."""
+
+_CUT_OFF = "the {} data is cut off: the file is incomplete, get it again"
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+
+
+def chunks(stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
+    """What `stream` holds, decompressed, in pieces that are never empty.
+
+    InputError where the stream is not what `compression` says, is cut off or damaged, or cannot
+    be read. What can be decompressed of a stream that is cut off is yielded before that is told.
+    """
+    pieces = _read(stream)
+    if compression is Compression.NONE:
+        return pieces
+    inflate = _gunzip if compression is Compression.GZIP else _unzstd
+    return inflate(_checked(pieces, compression))
+
+
+def with_head(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+    """The first bytes of a stream, `size` or more unless it ends before; and all of it again."""
+    head = b""
+    try:
+        for piece in pieces:
+            head += piece
+            if len(head) >= size:
+                break
+    except InputError as error:
+        pieces = _fault(error)  # to be met where it stands, behind the head
+    return head, itertools.chain((head,) if head else (), pieces)
+
+
+def _fault(error: InputError) -> Iterator[bytes]:
+    yield from ()
+    raise error
+
+
+def compression_of_data(head: bytes) -> Compression:
+    """What the first bytes of a stream are compressed with, by their magic number."""
+    if head.startswith(_GZIP_MAGIC):
+        return Compression.GZIP
+    if head.startswith(_ZSTD_MAGIC) or _ZSTD_SKIPPABLE.match(head):
+        return Compression.ZSTD
+    return Compression.NONE
+
+
+def collector_hint(head: bytes) -> str:
+    """What to do where `head` shows a compressed file of the Collector's file exporter."""
+    if head[4:8] != _ZSTD_MAGIC:
+        return ""
+    return (
+        ": the Collector's file exporter writes each message compressed by itself, with lengths of"
+        " 4 bytes: take out its `compression`"
+    )
+
+
+def _read(stream: BinaryIO) -> Iterator[bytes]:
+    # A pipe gives what it has to read1, where read would wait for a whole chunk.
+    read = getattr(stream, "read1", stream.read)
+    while True:
+        try:
+            piece = read(CHUNK)
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}") from error
+        if not piece:
+            return
+        yield piece
+
+
+def _checked(pieces: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
+    head, pieces = with_head(pieces, 8)
+    magic = _GZIP_MAGIC if compression is Compression.GZIP else _ZSTD_MAGIC
+    if compression_of_data(head) is not compression and not magic.startswith(head):
+        raise InputError(
+            f"expected {compression} data, found the bytes {head[:4].hex(' ')}"
+            + (collector_hint(head) or ": give the file the suffixes of what it holds")
+        )
+    yield from pieces
+
+
+def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    member: _Decompress | None = None
+    started = False
+    for piece in pieces:
+        data = piece
+        while data:
+            if member is None:
+                if started:
+                    data = data.lstrip(b"\0")  # padding behind a member, as tapes leave it
+                    if not data:
+                        break
+                member, started = zlib.decompressobj(wbits=31), True
+            try:
+                out = member.decompress(data, CHUNK)
+            except zlib.error as error:
+                raise InputError(f"not gzip, or damaged: {error}") from None
+            if out:
+                yield out
+            if member.eof:
+                data, member = member.unused_data, None
+            else:
+                data = member.unconsumed_tail
+    if member is not None or not started:
+        if member is not None and (out := member.flush()):
+            yield out
+        raise InputError(_CUT_OFF.format("gzip"))
+
+
+def _unzstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+    frame: zstandard.ZstdDecompressionObj | None = None
+    started = False
+    for piece in pieces:
+        for start in range(0, len(piece), _ZSTD_STEP):
+            data = piece[start : start + _ZSTD_STEP]
+            while data:
+                if frame is None:
+                    frame, started = decompressor.decompressobj(), True
+                try:
+                    out = frame.decompress(data)
+                except zstandard.ZstdError as error:
+                    raise InputError(f"not zstd, or damaged: {error}") from None
+                if out:
+                    yield out
+                data = frame.unused_data if frame.eof else b""
+                if frame.eof:
+                    frame = None
+    if frame is not None or not started:
+        raise InputError(_CUT_OFF.format("zstd"))
+
+
+class Sink(Protocol):
+    """What compressed bytes are written through; closing it ends the compressed data."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take all of `data`."""
+
+    def close(self) -> None:
+        """End the compressed data."""
+
+
+def compressor(stream: BinaryIO, compression: Compression) -> Sink:
+    """A sink that compresses into `stream` and leaves it open; `stream` itself for NONE.
+
+    The same input gives the same bytes: no file name and no time go into a gzip header.
+    """
+    if compression is Compression.GZIP:
+        return gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
+    if compression is Compression.ZSTD:
+        writer = zstandard.ZstdCompressor(level=3, write_checksum=True)
+        return writer.stream_writer(stream, closefd=False)
+    return stream

@@ -1,0 +1,257 @@
+"""OTLP files: streams of TracesData messages, read and written in bounded memory.
+
+JSON: one TracesData a line (OTLP File Exporter specification), or one document that is spread
+over the lines of the whole file. Protobuf: each message behind its length as a varint.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ...errors import InputError, TargetError
+from .compression import chunks, compressor, with_head
+from .formats import Encoding, Format
+from .framing import StreamError, lines, messages
+from .json_codec import json_losses
+from .json_decode import traces_from_value
+from .json_encode import traces_to_json
+from .json_parse import parse
+from .sniffing import HEAD, check_json_head, check_proto_head, proto_hint
+from .wire import encode_varint
+
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""The longest line or message that is read, bytes."""
+
+OnError = Callable[[int, str], None]
+"""(position, what is wrong): told of a line or message that is skipped."""
+
+_OTHER_SIGNALS = frozenset(
+    ("resourceMetrics", "resource_metrics", "resourceLogs", "resource_logs", "resourceProfiles")
+)
+_DOCUMENT_GOES_ON = b"{[,:"
+_HINTED_MESSAGES = 5
+"""A misread stream shows within its first few messages (a Collector's zero bytes read as empty
+ones); behind these, a bad message is damage."""
+
+
+@dataclass(slots=True)
+class Message:
+    """One TracesData of a file."""
+
+    data: bytes
+    """The message in protobuf; the very bytes of the file where that holds protobuf."""
+    position: int
+    """The number of its line, or of the message in a protobuf file; from 1."""
+    warnings: list[str] = field(default_factory=list)
+    """What was ignored in it, a line each."""
+
+
+class _OtherSignalError(InputError):
+    """A line that holds metrics or logs: right, but not for us."""
+
+
+def read_messages(
+    stream: BinaryIO,
+    form: Format,
+    *,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    on_error: OnError | None = None,
+    validate: bool = True,
+) -> Iterator[Message]:
+    """The messages of `stream`, in order, each as soon as it is read.
+
+    A bad line, or a bad protobuf message behind a good length, is raised as InputError with its
+    position; with `on_error` it is reported and skipped instead. So are lines of other signals
+    (metrics, logs), which a Collector's file may hold; without `on_error` these come as empty
+    messages with a warning. Where the stream itself is broken (cut off, damaged, of another
+    format) there is no going on: InputError, after everything before it was yielded.
+
+    `validate=False` leaves it to the caller to find out whether protobuf messages parse.
+    """
+    pieces = chunks(stream, form.compression)
+    if form.encoding is Encoding.JSON:
+        return _read_json(pieces, max_bytes, on_error)
+    return _read_proto(pieces, max_bytes, on_error, validate)
+
+
+def _read_json(
+    pieces: Iterator[bytes], max_bytes: int, on_error: OnError | None
+) -> Iterator[Message]:
+    head, pieces = with_head(pieces, HEAD)
+    check_json_head(head)
+    numbered = lines(pieces, max_bytes)
+    first = True
+    for number, line in numbered:
+        try:
+            if line is None:
+                raise InputError(f"longer than {max_bytes} bytes, the most that is read")
+            text = line.removeprefix(b"\xef\xbb\xbf").strip() if first else line.strip()
+            if not text:
+                continue
+            if first and text[-1] in _DOCUMENT_GOES_ON:
+                text = _document(text, numbered, max_bytes)
+            first = False
+            message = _json_message(text, number)
+        except StreamError:
+            raise
+        except InputError as error:
+            first = False
+            if on_error is not None:
+                on_error(number, str(error))
+                continue
+            if not isinstance(error, _OtherSignalError):
+                raise InputError(f"line {number}: {error}") from None
+            message = Message(b"", number, [str(error)])
+        yield message
+
+
+def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_bytes: int) -> bytes:
+    """The one document that `first` begins and all lines behind it go on with."""
+    text = bytearray(first)
+    for _, line in numbered:
+        if line is None or len(text) + len(line) >= max_bytes:
+            raise StreamError(
+                f"one document of more than {max_bytes} bytes, the most that is read:"
+                " write one TracesData a line"
+            )
+        text += b"\n"
+        text += line
+    return bytes(text)
+
+
+def _json_message(text: bytes, number: int) -> Message:
+    document, replaced = parse(text)
+    if isinstance(document, dict) and document:
+        _check_keys(document)
+    traces, warnings = traces_from_value(document)
+    return Message(traces.SerializeToString(), number, [*replaced, *warnings])
+
+
+def _check_keys(document: dict[str, Any]) -> None:
+    """A proto3 reader ignores unknown keys; an object of nothing else is no TracesData at all."""
+    if "resourceSpans" in document or "resource_spans" in document:
+        return
+    if others := _OTHER_SIGNALS.intersection(document):
+        raise _OtherSignalError(f"holds {', '.join(sorted(others))}, no traces: skipped")
+    keys = ", ".join(ascii(key[:40]) for key in list(document)[:4])
+    batch = "schema_version" in document and "batch_id" in document
+    raise InputError(
+        f"expected a TracesData object with the key 'resourceSpans', found {keys}"
+        + (": this is a Cirron batch, not OTLP" if batch else "")
+    )
+
+
+def _read_proto(
+    pieces: Iterator[bytes], max_bytes: int, on_error: OnError | None, validate: bool
+) -> Iterator[Message]:
+    head, pieces = with_head(pieces, HEAD)
+    check_proto_head(head)
+    number = 0
+    try:
+        for number, start, data in messages(pieces, max_bytes):
+            problem = _problem(data) if validate else None
+            if problem is None:
+                yield Message(data, number)
+            elif on_error is None or number == 1 or _hint(number, head):
+                raise StreamError(f"message {number} at byte {start}: {problem}")
+            else:
+                on_error(number, problem)
+    except StreamError as error:
+        raise StreamError(f"{error}{_hint(number, head)}") from None
+
+
+def _hint(number: int, head: bytes) -> str:
+    return proto_hint(head) if number < _HINTED_MESSAGES else ""
+
+
+def _problem(data: bytes) -> str | None:
+    try:
+        TracesData.FromString(data)
+    except DecodeError:
+        return f"the {len(data)} bytes are no TracesData in protobuf"
+    return None
+
+
+class TracesWriter:
+    """Writes TracesData messages into a binary file object, which stays open.
+
+    A context manager: leaving it normally ends the compressed data; leaving it by an exception
+    does not, so that what was cut short cannot be taken for whole.
+    """
+
+    def __init__(self, stream: BinaryIO, form: Format) -> None:
+        """Write into `stream` as `form` says."""
+        self._stream = stream
+        try:
+            self._sink = compressor(stream, form.compression)
+        except OSError as error:  # a gzip header is written at once
+            raise _target_error(error) from error
+        self._json = form.encoding is Encoding.JSON
+
+    def write(self, data: bytes) -> list[str]:
+        """Write one serialized TracesData; what JSON cannot say of it, a line for each kind.
+
+        Raises TargetError where the file cannot be written; for JSON, InputError where `data`
+        does not parse.
+        """
+        if not self._json:
+            self._put(encode_varint(len(data)) + data)
+            return []
+        try:
+            message = TracesData.FromString(data)
+        except DecodeError:
+            raise InputError(f"{len(data)} bytes are no TracesData in protobuf") from None
+        return self.write_message(message)
+
+    def write_message(self, message: TracesData) -> list[str]:
+        """`write` for a message that is at hand as an object."""
+        if not self._json:
+            return self.write(message.SerializeToString())
+        line = traces_to_json(message)
+        self._put(line + b"\n")
+        return json_losses(message, line)
+
+    def write_encoded(self, data: bytes) -> None:
+        """Write what is encoded already: whole lines, or messages behind their lengths."""
+        self._put(data)
+
+    def close(self) -> None:
+        """End the compressed data and flush; the file object stays open."""
+        try:
+            if self._sink is not self._stream:
+                self._sink.close()
+            self._stream.flush()
+        except OSError as error:
+            raise _target_error(error) from error
+
+    def _put(self, data: bytes) -> None:
+        try:
+            self._sink.write(data)
+        except OSError as error:
+            raise _target_error(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif isinstance(self._sink, gzip.GzipFile):
+            # Else its finalizer would write the end of a member.
+            self._sink.fileobj = None  # type: ignore[assignment]
+
+
+def _target_error(error: OSError) -> TargetError:
+    return TargetError(f"cannot write: {error.strerror or error}")

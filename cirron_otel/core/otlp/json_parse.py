@@ -1,0 +1,103 @@
+"""JSON text → Python values, fast where orjson is exact and slowly where it is not.
+
+orjson refuses the bare tokens `NaN` and `Infinity`, reads `-0` as the integer 0, and turns
+integers beyond 64 bits into doubles. Documents with the first two go through Python's own parser;
+the third is left to the converters (`json_scalars`), which take no double that large for an
+integer.
+
+JSON can escape half of a surrogate pair: JavaScript does so for a text that was cut within a
+character. This is not Unicode text, and protobuf refuses it. U+FFFD replaces it, as in Go's
+decoder, and the replacement is reported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from ...errors import InputError
+
+_MINUS_ZERO = re.compile(rb"[:,\[]\s*-0\s*[,}\]]")
+_BARE_TOKEN = re.compile(rb"[:,\[]\s*(NaN|-?Infinity)\b")
+_LONGEST_INT = 20
+_TOO_DEEP = "JSON nested deeper than OTLP can say: flatten the attribute values"
+
+# A pair, or one half of a pair (the group), or any other escape.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def parse(data: bytes) -> tuple[Any, list[str]]:
+    """Parse `data`; return the document, and a line for replaced surrogates if there are any.
+
+    Raises InputError with line and column if `data` is not JSON, or if it is nested too deep.
+    """
+    if b"-0" in data and _MINUS_ZERO.search(data):
+        return _parse_slowly(data)
+    try:
+        return orjson.loads(data), []
+    except orjson.JSONDecodeError as error:
+        if _BARE_TOKEN.search(data):
+            return _parse_slowly(data)
+        reason = str(error)
+    if "depth limit" in reason or "recursion" in reason.lower():
+        raise InputError(_TOO_DEEP)
+    if "surrogate" in reason:
+        well_formed, replaced = _without_halves(data)
+        if replaced:
+            return parse(well_formed)[0], replaced
+    raise InputError(f"not JSON: {reason}")
+
+
+def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
+    """Return `data` with each escape of half a surrogate pair replaced, and a line about it."""
+    count = 0
+
+    def replacement(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if match[1] is None:
+            return match[0]
+        count += 1
+        return rb"\ufffd"
+
+    data = _ESCAPE.sub(replacement, data)
+    halves = "1 half of a surrogate pair" if count == 1 else f"{count} halves of surrogate pairs"
+    return data, [f"{halves} in texts replaced by U+FFFD"] if count else []
+
+
+def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:
+    data, replaced = _without_halves(data)
+    try:
+        return _decoder.decode(data.decode("utf-8")), replaced
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"not JSON: {error.msg}: line {error.lineno} column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise InputError(_TOO_DEEP) from None
+
+
+def _int(text: str) -> int | float:
+    """As orjson reads it, save that -0 keeps its sign."""
+    if text == "-0" or len(text) > _LONGEST_INT:
+        return _float(text)
+    value = int(text)
+    return value if -(2**63) <= value < 2**64 else _float(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value - value != 0.0:
+        raise InputError(f"not JSON that can be read: the number {text[:40]} is out of range")
+    return value
+
+
+_decoder = json.JSONDecoder(parse_int=_int, parse_float=_float)

@@ -1,0 +1,109 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ...errors import TargetError
+from ..atomic_files import publish, sync_directory, sync_file
+
+_LONGEST_NAME = 200
+"""Bytes of the target's name that the temporary one repeats: 255 is what file systems allow."""
+
+
+class _TargetFile(io.FileIO):
+    """A file whose failures to be written are TargetErrors that name the target."""
+
+    def __init__(self, file: int | str, shown: str) -> None:
+        super().__init__(file, "wb")
+        self._shown = shown
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise _target_error(self._shown, error) from error
+
+
+def _target_error(path: str, error: OSError) -> TargetError:
+    return TargetError(f"cannot write {path}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of `path` when the block ends, and only then.
+
+    It is written under a `.tmp` name beside the target, private (0600; where a file is replaced,
+    its mode is kept), synced, and renamed; on any failure, Ctrl-C included, it is removed and
+    what stood at `path` stays. A symbolic link stays a link. What is no regular file (a pipe, a
+    device) cannot be replaced and is written as it comes.
+
+    Raises TargetError where the target cannot be written: no such folder, no permission, a full
+    disk.
+    """
+    shown = os.fspath(path)
+    target = Path(os.path.realpath(path))
+    mode = _mode_of(target, shown)
+    if mode is not None and not stat.S_ISREG(mode):
+        with _open_directly(target, shown) as file:
+            yield file
+        return
+    temporary, descriptor = _create_beside(target, shown)
+    raw = _TargetFile(descriptor, shown)
+    try:
+        file = io.BufferedWriter(raw)
+        yield file
+        file.flush()
+        try:
+            if mode is not None:
+                os.fchmod(raw.fileno(), stat.S_IMODE(mode))
+            sync_file(raw.fileno())
+            raw.close()
+            publish(temporary, target, syncs_name=False)
+        except OSError as error:
+            raise _target_error(shown, error) from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            raw.close()
+        temporary.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # a file system that cannot sync directories
+        sync_directory(target.parent)
+
+
+def _mode_of(target: Path, shown: str) -> int | None:
+    """The mode of what stands at `target`; None where nothing does."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _target_error(shown, error) from error
+    if stat.S_ISDIR(mode):
+        raise TargetError(f"cannot write {shown}: it is a directory, name a file in it")
+    if not os.access(target, os.W_OK):
+        raise TargetError(f"cannot write {shown}: it is read-only, change its mode or its name")
+    return mode
+
+
+def _open_directly(target: Path, shown: str) -> io.BufferedWriter:
+    try:
+        return io.BufferedWriter(_TargetFile(os.fspath(target), shown))
+    except OSError as error:
+        raise _target_error(shown, error) from error
+
+
+def _create_beside(target: Path, shown: str) -> tuple[Path, int]:
+    prefix = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])
+    try:
+        descriptor, name = tempfile.mkstemp(".tmp", f"{prefix}.", target.parent)
+    except OSError as error:
+        raise _target_error(shown, error) from error
+    return Path(name), descriptor

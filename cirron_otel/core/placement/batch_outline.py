@@ -1,0 +1,126 @@
+"""The few fields of a batch that say where its records stand, read fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ... import exactjson
+from ...ids import is_id
+from ...semconv import OVERHEAD_NS, SESSION
+
+
+class LightSpan(msgspec.Struct, gc=False):
+    """A span's identity and times."""
+
+    id: str = ""
+    parent_id: str | None = None
+    name: str = ""
+    index: int | None = None
+    start_ns: int = 0
+    end_ns: int = 0
+    pid: int | None = None
+
+    def is_session(self) -> bool:
+        """Whether this is the root of a session."""
+        return self.name == SESSION and self.parent_id is None
+
+
+class LightRef(msgspec.Struct, gc=False):
+    """What a mark or a snapshot belongs to."""
+
+    span_id: str = ""
+    name: str = ""
+
+
+def is_users(ref: LightRef) -> bool:
+    """Whether a mark or snapshot is the user's: the SDK's own overhead does not count."""
+    return ref.name != OVERHEAD_NS
+
+
+class LightOtel(msgspec.Struct, gc=False):
+    """What a batch says of itself beyond Cirron's fields."""
+
+    session: str | None = None
+    resource_spans: list[msgspec.Raw] = []
+
+
+class LightBatch(msgspec.Struct, gc=False):
+    """A batch, seen from afar."""
+
+    spans: list[LightSpan] = []
+    marks: list[LightRef] = []
+    snapshots: list[LightRef] = []
+    otel: LightOtel | None = None
+
+    @property
+    def session(self) -> str | None:
+        """The session of all its records, if the batch names it."""
+        named = self.otel.session if self.otel is not None else None
+        return named if is_id(named) else None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its spans came in OTLP: they say their traces themselves."""
+        return self.otel is not None and bool(self.otel.resource_spans)
+
+
+_decoder = msgspec.json.Decoder(LightBatch)
+
+
+def light(data: bytes) -> LightBatch:
+    """Read a batch; what has an odd type counts as absent. Raises InputError for no JSON."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return light_of(exactjson.loads(data))
+
+
+def light_of(batch: Any) -> LightBatch:
+    """The same of a batch that is parsed already."""
+    if not isinstance(batch, dict):
+        return LightBatch()
+    otel = batch.get("otel")
+    return LightBatch(
+        [_span(r) for r in _records(batch.get("spans"))],
+        [
+            LightRef(_text(r.get("span_id")) or "", _text(r.get("name")) or "")
+            for r in _records(batch.get("marks"))
+        ],
+        [LightRef(_text(r.get("span_id")) or "") for r in _records(batch.get("snapshots"))],
+        _otel(otel) if isinstance(otel, dict) else None,
+    )
+
+
+def _otel(otel: dict[str, Any]) -> LightOtel:
+    came = otel.get("resource_spans")
+    raw = [msgspec.Raw()] if isinstance(came, list) and came else []
+    return LightOtel(_text(otel.get("session")), raw)
+
+
+def _records(value: object) -> list[dict[str, Any]]:
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    return []
+
+
+def _span(record: dict[str, Any]) -> LightSpan:
+    return LightSpan(
+        _text(record.get("id")) or "",
+        _text(record.get("parent_id")),
+        _text(record.get("name")) or "",
+        _int(record.get("index")),
+        _int(record.get("start_ns")) or 0,
+        _int(record.get("end_ns")) or 0,
+        _int(record.get("pid")),
+    )
+
+
+def _text(value: object) -> str | None:
+    """A text as the index can hold it: lone surrogates, which no id of ours has, replaced."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _int(value: object) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,206 @@
+"""Where records stand: the session, the depth below it and the trace of every span of a batch.
+
+A batch alone does not say it: an open epoch's record comes later, in another batch. What lies
+outside the batch is handed in as a `Plan`; `sessions` makes one from whole spools.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ... import semconv as sc
+from ...ids import is_id, trace_id_for
+
+Record = dict[str, Any]
+
+UNIT_DEPTHS = (1, 2)
+"""Depths at which a segment may open: children and grandchildren of the session."""
+
+_TOLD_DEPTH = max(UNIT_DEPTHS)
+"""Of a scope outside a batch that says its traces: what is below it stands in its trace."""
+
+
+class Place(NamedTuple):
+    """Where one record stands."""
+
+    session: str
+    trace_id: bytes
+    depth: int
+    """0 for the session, 1 for its children, …"""
+
+
+class Segment(NamedTuple):
+    """A trace of a long session after its first one (layout `segmented`)."""
+
+    start_ns: int
+    unit_id: str
+    """The scope that opened it: segments are ordered by (start_ns, unit_id)."""
+    parent_id: str | None
+    """That scope's parent."""
+    number: int
+    """1 for the first trace after the session's own."""
+    trace_id: bytes
+    previous_trace_id: bytes
+
+
+class Opened(NamedTuple):
+    """A segment whose opening a batch says itself."""
+
+    segment: Segment
+    parent_trace_id: bytes
+    """Where the opener's parent stands; the segment's own trace where nothing is known of it."""
+
+
+class Running(NamedTuple):
+    """A scope that is still open and that backends shall see before it ends."""
+
+    id: str
+    name: str
+    number: int | None
+    """Its `index`."""
+    start_ns: int
+    parent_id: str | None
+    trace_id: bytes
+
+
+class Told(NamedTuple):
+    """What a batch says itself of its session (docs/otlp-mapping.md, "Batches that name …")."""
+
+    trace_id: bytes
+    """Where its records stand that say no other trace."""
+    opened: tuple[Opened, ...] = ()
+    running: tuple[Running, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What lies outside a batch."""
+
+    default: str
+    """The session of records for which nothing better is known."""
+    external: Mapping[str, Place] = field(default_factory=dict)
+    """By id: scopes that the batch refers to and does not hold, and, under their own id, the
+    batch's scopes that have no parent."""
+    segments: Mapping[str, Sequence[Segment]] = field(default_factory=dict)
+    """By session: its later traces, in order; a session without any is one trace."""
+    traces: Mapping[str, bytes] = field(default_factory=dict)
+    """By session: the trace id of one that joined another trace."""
+    told: Told | None = None
+    """What the batch says itself, if it names its session."""
+
+    def session_trace(self, session: str) -> bytes:
+        """The trace id of a session's first (or only) trace."""
+        return self.traces.get(session) or trace_id_for(session)
+
+    def segment_of(self, session: str, start_ns: int, unit_id: str) -> Segment | None:
+        """The segment in which a child or grandchild of the session stands; None for the first."""
+        segments = self.segments.get(session)
+        if not segments:
+            return None
+        # behind every segment up to this one: no text stands between an id and the id with a NUL
+        number = bisect_right(segments, (start_ns, unit_id + "\0"))
+        return segments[number - 1] if number else None
+
+    def below(self, parent: Place, start_ns: int, own_id: str) -> Place:
+        """The place of a scope whose parent stands at `parent`."""
+        depth = parent.depth + 1
+        if depth in UNIT_DEPTHS:
+            segment = self.segment_of(parent.session, start_ns, own_id)
+            trace_id = segment.trace_id if segment else self.session_trace(parent.session)
+            return Place(parent.session, trace_id, depth)
+        return Place(parent.session, parent.trace_id, depth)
+
+    def place(
+        self,
+        parent: Place | None,
+        own_id: str,
+        parent_id: str | None,
+        start_ns: int,
+        *,
+        is_session: bool,
+    ) -> Place:
+        """Place a span: the one rule for the session, the depth and the trace of a record.
+
+        `tests/storage/placement_cases.py` is its case table, which all stores run.
+
+        1. A span whose parent is in the batch is below it (`parent` is the parent's place).
+        2. A span whose parent is elsewhere is below the parent's place in `external`, or below the
+           default session if the plan does not contain the parent.
+        3. A span without a parent has its place in `external`, if it has one there.
+        4. Else the root of a session is that session, in its first trace.
+        5. Any other span without a parent is a child of the default session.
+        """
+        if parent is not None:
+            return self.below(parent, start_ns, own_id)
+        if parent_id is not None:
+            return self.below(self.outside(parent_id), start_ns, own_id)
+        if own_id in self.external:
+            return self.external[own_id]
+        if is_session and own_id:
+            return Place(own_id, self.session_trace(own_id), 0)
+        return self.below(self.outside(None), start_ns, own_id)
+
+    def outside(self, some_id: object) -> Place:
+        """The place of something that the batch does not hold."""
+        if isinstance(some_id, str):
+            place = self.external.get(some_id)
+            if place is not None:
+                return place
+        if self.told is not None:
+            return Place(self.default, self.told.trace_id, _TOLD_DEPTH)
+        return Place(self.default, self.session_trace(self.default), 0)
+
+
+def stated_trace(value: object) -> bytes:
+    """The trace id that an `otel` object gives as 32 hex digits; empty where it is none."""
+    return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
+
+
+def told_place(session: str, trace_id: bytes) -> Place:
+    """The place of a scope outside a batch that says the scope's trace itself."""
+    return Place(session, trace_id, _TOLD_DEPTH)
+
+
+def is_session(span: Record) -> bool:
+    """Whether a span record is the root of a session."""
+    return span.get("name") == sc.SESSION and span.get("parent_id") is None
+
+
+def first_index(records: Sequence[Record]) -> dict[str, int]:
+    """By id: the first record that has it."""
+    index: dict[str, int] = {}
+    for number, record in enumerate(records):
+        record_id = record.get("id")
+        if isinstance(record_id, str):
+            index.setdefault(record_id, number)
+    return index
+
+
+def place_spans(spans: Sequence[Record], index: Mapping[str, int], plan: Plan) -> list[Place]:
+    """The place of every span of a batch."""
+    places: list[Place | None] = [None] * len(spans)
+    for number in range(len(spans)):
+        chain: list[int] = []
+        seen: set[int] = set()
+        current: int | None = number
+        while current is not None and places[current] is None and current not in seen:
+            chain.append(current)
+            seen.add(current)
+            parent = spans[current].get("parent_id")
+            current = index.get(parent) if isinstance(parent, str) else None
+        above = places[current] if current is not None else None
+        for step in reversed(chain):
+            above = places[step] = _place(spans[step], above, plan)
+    return [place for place in places if place is not None]
+
+
+def _place(span: Record, above: Place | None, plan: Plan) -> Place:
+    start, own = span.get("start_ns"), span.get("id")
+    start_ns = start if isinstance(start, int) else 0
+    own_id = own if isinstance(own, str) else ""
+    parent = span.get("parent_id")
+    parent_id = parent if isinstance(parent, str) else None
+    return plan.place(above, own_id, parent_id, start_ns, is_session=is_session(span))

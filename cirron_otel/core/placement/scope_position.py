@@ -1,0 +1,49 @@
+"""Where a scope stands: its session, its depth, and the scope that decides about its segment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..translator.typed import TypedBatch
+from .batch_outline import LightBatch
+
+
+class Standing(NamedTuple):
+    """Where a scope stands: its session, depth, and the child or grandchild it is in."""
+
+    session: str
+    depth: int
+    unit: tuple[int, str] | None
+    """(start_ns, id) of the scope that decides about its segment; None in the first one."""
+
+
+Seen = LightBatch | TypedBatch
+"""A batch in either of the forms that say where its records stand."""
+
+
+class Ancestor(NamedTuple):
+    """A scope on the way from a record up to its session."""
+
+    name: str
+    number: int | None
+
+
+Row = tuple[str, ...]
+"""A scope's row in the index (see `sessions`)."""
+
+
+def standing_of(row: Row, above: Standing | None) -> Standing:
+    """Where a recorded scope stands.
+
+    `row` tells the way from it to the topmost scope of its batch; `above` is where the parent of
+    that one stands, or what is above it if it has no parent; None for a session.
+    """
+    rel, top = int(row[2]), (int(row[4]), row[3])
+    second = (int(row[6]), row[5]) if row[5] is not None else top
+    if above is None or above.session == row[3]:  # the topmost scope is the session
+        return Standing(row[3], rel - 1, second if rel > 1 else None)
+    if above.depth == 0:
+        return Standing(above.session, rel, second)
+    if above.depth == 1:
+        return Standing(above.session, rel + 1, top)
+    return Standing(above.session, above.depth + rel, above.unit)

@@ -1,0 +1,130 @@
+"""Counts the records of a session into segments: the traces that a long session is made of.
+
+For batches that do not name their session: in those that do, each record says its trace. Files are
+counted in the order of their names (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from ...ids import segment_trace_id, trace_id_for
+from .batch_outline import LightBatch, LightSpan, is_users
+from .batch_placement import Segment
+from .scope_position import Standing
+
+SEGMENT_RECORDS = 4000
+"""Records in one trace before the next child or grandchild of the session opens another."""
+
+SEGMENT_SCHEMA = """
+CREATE TABLE IF NOT EXISTS segment (
+  session TEXT, number INTEGER, start TEXT, unit TEXT, parent TEXT, trace BLOB, previous BLOB,
+  PRIMARY KEY (session, number)
+);
+CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
+"""
+
+
+class Segmenter:
+    """The segments of the sessions in an index, and how many records the last of each holds."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        """Go on where `db` stands, which has the tables of SEGMENT_SCHEMA."""
+        self._db = db
+        self.by_session: dict[str, list[Segment]] = {}
+        """In the order in which they opened; without the first one, which every session has."""
+        rows = db.execute(
+            "SELECT session, start, unit, parent, number, trace, previous FROM segment"
+            " ORDER BY session, number"
+        ).fetchall()
+        for session, start, *others in rows:
+            self.by_session.setdefault(session, []).append(Segment(int(start), *others))
+        self._weights: dict[str, int] = dict(db.execute("SELECT session, records FROM weight"))
+        """Records in the last segment, by session."""
+        self._counted: dict[str, None] = {}
+        """The sessions that were counted since the last `save`, in order."""
+
+    def save(self) -> None:
+        """Write the counts to the index, before a commit."""
+        rows = [(session, self._weights[session]) for session in self._counted]
+        self._db.executemany("REPLACE INTO weight VALUES (?, ?)", rows)
+        self._counted = {}
+
+    def keep_latest(self, most: int) -> None:
+        """If there are more than `most` sessions, drop those that were counted least recently.
+
+        Half of `most` are kept. Later records of a dropped session are counted from zero, and are
+        in the first trace of their session.
+        """
+        if len(self._weights) <= most:
+            return
+        self.save()
+        gone = list(self._weights)[: len(self._weights) - most // 2]
+        for session in gone:
+            del self._weights[session]
+            self.by_session.pop(session, None)
+        rows = [(session,) for session in gone]
+        self._db.executemany("DELETE FROM weight WHERE session = ?", rows)
+        self._db.executemany("DELETE FROM segment WHERE session = ?", rows)
+
+    def _touch(self, session: str) -> None:
+        """Move a session that is counted to the end, and mark it for `save`."""
+        self._weights[session] = self._weights.pop(session, 0)
+        self._counted[session] = None
+
+    def count(
+        self, batch: LightBatch, standings: list[Standing], resolve: Callable[[str], Standing]
+    ) -> None:
+        """Count a batch's records, in the order of its file's name.
+
+        `standings` says where each span stands, `resolve` where a scope of another batch does.
+        Within a batch records count in the order of their start. A segment opens at the first
+        child or grandchild of the session that starts when the one before holds enough.
+        """
+        riders: dict[str, int] = {}
+        for ref in filter(is_users, (*batch.marks, *batch.snapshots)):
+            riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
+        last: str | None = None
+        for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
+            span, standing = batch.spans[number], standings[number]
+            session = standing.session
+            if session != last:
+                self._touch(session)
+                last = session
+            weight = self._weights.get(session, 0)
+            if weight >= SEGMENT_RECORDS and standing.depth in (1, 2):
+                weight = self._open(span, standing, weight)
+            self._weights[session] = weight + 1 + riders.pop(span.id, 0)
+        for some_id, number in riders.items():
+            session = resolve(some_id).session if some_id not in ("", "root") else ""
+            self._touch(session)
+            self._weights[session] += number
+
+    def count_at_once(self, session: str, records: int) -> bool:
+        """Count the records of a whole batch; False, uncounted, where a segment may open in it."""
+        weight = self._weights.get(session, 0) + records
+        if weight > SEGMENT_RECORDS:
+            return False
+        self._touch(session)
+        self._weights[session] = weight
+        return True
+
+    def _open(self, span: LightSpan, standing: Standing, weight: int) -> int:
+        """Open a segment at a span, if it can; returns the records in the one that is open then."""
+        segments = self.by_session.setdefault(standing.session, [])
+        if segments and (span.start_ns, span.id) <= segments[-1][:2]:
+            return weight  # it started before the open segment did and belongs to an earlier one
+        first = trace_id_for(standing.session)
+        number = len(segments) + 1
+        trace_id = segment_trace_id(standing.session, span.id, number, first)
+        previous = segments[-1].trace_id if segments else first
+        segment = Segment(span.start_ns, span.id, span.parent_id, number, trace_id, previous)
+        segments.append(segment)
+        start, unit, parent, *others = segment
+        self._db.execute(
+            "INSERT OR IGNORE INTO segment (session, start, unit, parent, number, trace, previous)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (standing.session, str(start), unit, parent, *others),
+        )
+        return 0

@@ -1,0 +1,256 @@
+"""The columns of the SQL stores, and the conversion of a record's fields to them and back.
+
+Source: Cirron's schemas page, "Platform wire schemas". The order of a row's fields is the order of
+that page. A column has the name of the field that it stores, apart from `parent_span_id`; columns
+that store no field get their values from the caller.
+
+A converted value never raises in a driver: text without NUL and half surrogates, integers of the
+column's width, finite numbers, JSON of RFC 8259. A conversion is not promised to be exact: callers
+compare the fields that the columns give back with the record, and store the difference in `extra`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from ... import exactjson
+from ...exactjson import Raw
+from .schema import Batch, Constraint, Mark, Shape, Snapshot, Span, shapes_of
+
+INT32 = Constraint("int32")
+"""The column holds 32 bits; other integer columns hold 64."""
+_FIELDS = {"parent_span_id": "parent_id"}
+"""The field of each column that has another name."""
+MAX_STRING_BYTES = 256
+"""The limit of the column `value_string`, in UTF-8."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TraceSpan(Struct, rename="camel", kw_only=True):
+    """One closed scope. Times are wall-clock nanoseconds since the Unix epoch."""
+
+    id: str
+    trace_id: str
+    """The id of the root scope of the process session that the span belongs to."""
+    parent_span_id: str | None
+    """None for the root."""
+    name: str
+    index: Annotated[int | None, INT32]
+    """The epoch's or the step's number."""
+    attrs: Any | None
+    start_ns: int
+    end_ns: int
+    cpu_ns: int | None
+    gpu_ns: int | None
+    """None where CUDA is not available."""
+    memory_peak_bytes: int | None
+    thread_id: int | None
+    rank: Annotated[int, INT32] = 0
+    workspace_id: str
+    pipeline_id: str | None
+    run_id: str
+    deployment_id: str | None
+    """The deployment that served an inference."""
+    model_id: str | None
+    extra: str | None = None
+    """The difference between the record and the fields that the columns give back: JSON text."""
+
+
+class TraceMark(Struct, rename="camel", kw_only=True):
+    """A named value. Of the four value columns, the one that `value_type` names is set."""
+
+    id: str
+    span_id: str
+    name: str
+    value_type: str
+    value_float: float | None
+    value_int: int | None
+    value_string: str | None
+    """At most 256 bytes of UTF-8."""
+    value_bool: bool | None
+    attrs: Any | None
+    ts_ns: int
+    kind: str = "point"
+    extra: str | None = None
+
+
+class TraceSnapshot(Struct, rename="camel", kw_only=True):
+    """Statistics of one tensor, and the location of its stored values, if any."""
+
+    id: str
+    span_id: str
+    tensor_name: str
+    shape: Any
+    dtype: str
+    mode: str
+    stats: Any | None
+    blob_uri: str | None
+    """The uploaded blob (`s3://…`) if the context gives one; `extra` keeps the recorded one."""
+    extra: str | None = None
+
+
+class TraceBatch(Struct, rename="camel", kw_only=True):
+    """The header of the batch that contained the records; the platform has no table for it."""
+
+    schema_version: Annotated[int, INT32]
+    sdk_version: str
+    batch_id: str
+    created_ns: int
+    extra: str | None = None
+
+
+class PlatformRecords(Struct, kw_only=True):
+    """The records of one batch. Decoding relies on each list having the batch's order."""
+
+    batch: TraceBatch
+    spans: list[TraceSpan]
+    marks: list[TraceMark]
+    snapshots: list[TraceSnapshot]
+
+
+def text(value: Any) -> str:
+    """A text column: another value than text stands as its JSON, a missing one as ""."""
+    if value is None:
+        return ""
+    return clean(value if isinstance(value, str) else exactjson.dumps_ascii(value))
+
+
+def nullable_text(value: Any) -> str | None:
+    """A text column that may be null."""
+    return None if value is None else text(value)
+
+
+def clean(value: str) -> str:
+    """`value` with U+FFFD in the place of each character that databases refuse."""
+    if value.isascii():
+        return value.replace("\0", _REPLACEMENT)
+    well_formed = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return well_formed.replace("\0", _REPLACEMENT)
+
+
+def capped(value: Any, max_bytes: int) -> str | None:
+    """A text column of at most `max_bytes` of UTF-8, cut between characters; null for no text."""
+    if not isinstance(value, str):
+        return None
+    return clean(value).encode()[:max_bytes].decode("utf-8", "ignore")
+
+
+def integer(value: Any, bits: int) -> int | None:
+    """An integer column; null for what is none, or does not fit."""
+    limit = 1 << bits - 1
+    return value if type(value) is int and -limit <= value < limit else None
+
+
+def number(value: Any) -> float | None:
+    """A column of doubles; null for what is no finite number."""
+    if type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return value if type(value) is float and math.isfinite(value) else None
+
+
+def json_object(value: Any) -> dict[str, Any] | None:
+    """A JSON column that holds an object, or null."""
+    plain = plain_json(value)
+    return plain if isinstance(plain, dict) else None
+
+
+def plain_json(value: Any) -> Any:
+    """A JSON column: what every parser reads; null for a number that it would not."""
+    if isinstance(value, dict):
+        return {clean(key): plain_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain_json(each) for each in value]
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, Raw):
+        return (
+            plain_json(json.loads(value.text, parse_int=_to_float)) if _is_object(value) else None
+        )
+    if type(value) is int and integer(value, 64) is None:
+        return number(value)
+    return value
+
+
+def _is_object(value: Raw) -> bool:
+    """Whether it is an object with a repeated key: the last counts, as for most parsers."""
+    return value.text.startswith("{")
+
+
+def _to_float(token: str) -> int | float:
+    return int(token) if len(token) < 19 else float(token)
+
+
+class Columns:
+    """The columns of a row type that store the fields of a record type.
+
+    Both functions are compiled: a loop over the columns takes half as long again per record.
+    """
+
+    row: Callable[..., Any]
+    """Return the row of a record, a mapping of any shape; keywords set the other columns."""
+    record: Callable[..., dict[str, Any]]
+    """Return the record of a row, in the order on disk.
+
+    Keywords set the fields that have no column, None by default, and `attrs`. An optional field
+    whose column is null is left out.
+    """
+
+    def __init__(self, row: type[Struct], record: type[Struct]) -> None:
+        """Derive them from both types."""
+        shapes = shapes_of(record)
+        columns = {
+            field: (name, _converter(shape))
+            for name, shape in shapes_of(row).items()
+            if (field := _FIELDS.get(name, name)) in shapes
+        }
+        names: dict[str, Any] = {f"to_{name}": convert for name, convert in columns.values()}
+        values = [f"{name}=to_{name}(get({field!r}))" for field, (name, _) in columns.items()]
+        self.row = _compiled(
+            "get, **others", f"Row({', '.join(values)}, **others)", Row=row, **names
+        )
+        required = [field for field, shape in shapes.items() if not shape.is_optional]
+        given = [field for field in required if field not in columns or field == "attrs"]
+        members = [
+            f"{field!r}: {field if field in given else f'row.{columns[field][0]}'}"
+            for field in required
+        ]
+        members += [
+            f"**({{}} if row.{name} is None else {{{field!r}: row.{name}}})"
+            for field, (name, _) in columns.items()
+            if field not in required
+        ]
+        parameters = ", ".join(["row", *(f"{field}=None" for field in given)])
+        self.record = _compiled(parameters, f"{{{', '.join(members)}}}")
+
+
+def _compiled(parameters: str, body: str, **names: Any) -> Callable[..., Any]:
+    # The source consists of the names of fields only.
+    function: Callable[..., Any] = eval(f"lambda {parameters}: {body}", names)  # noqa: S307
+    return function
+
+
+def _converter(shape: Shape) -> Callable[[Any], Any]:
+    (type_,) = shape.types
+    if type_ is str:
+        return nullable_text if shape.is_nullable else text
+    if type_ is int:
+        limit = 1 << (31 if INT32 in shape.constraints else 63)
+        default = None if shape.is_nullable else 0
+        return lambda value: value if type(value) is int and -limit <= value < limit else default
+    return json_object
+
+
+SPAN = Columns(TraceSpan, Span)
+MARK = Columns(TraceMark, Mark)
+SNAPSHOT = Columns(TraceSnapshot, Snapshot)
+BATCH = Columns(TraceBatch, Batch)

@@ -1,0 +1,156 @@
+"""The rows of an index: the fields of a batch that reports use, whether well-formed or not."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from ... import exactjson
+from ...errors import InputError
+from .schema import FROM_USER, Mark, Shape, Snapshot, Span, shapes_of
+
+_ERROR = 2
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+MAX_TEXT = 500
+"""Longer names and values are truncated: rows are for display, never for conversion."""
+
+
+class IndexedSpan(Struct):
+    """The fields of a span that the index stores."""
+
+    id: str | None = None
+    parent_id: str | None = None
+    name: str | None = None
+    index: Any = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+    pid: int | None = None
+    rank: int | None = None
+    thread_id: int | None = None
+    gpu_ns: int | None = None
+    mark_ids: list[str] = []
+    otel: Any = None
+
+    @property
+    def error(self) -> str | None:
+        """The message of the span's status if it is an error, `error` if that has no message."""
+        status = self.otel.get("status") if isinstance(self.otel, dict) else None
+        if not isinstance(status, dict) or status.get("code") != _ERROR:
+            return None
+        message = status.get("message")
+        return message if isinstance(message, str) and message else "error"
+
+
+class IndexedMark(Struct):
+    """The fields of a mark that the index stores."""
+
+    id: str | None = None
+    span_id: str | None = None
+    name: str | None = None
+    value: Any = None
+    value_nonfinite: str | None = None
+    kind: str | None = None
+    ts_ns: int | None = None
+
+
+class IndexedSnapshot(Struct):
+    """The fields of a snapshot that the index stores."""
+
+    id: str | None = None
+    span_id: str | None = None
+    tensor_name: str | None = None
+    blob_uri: str | None = None
+
+
+class IndexedBatch(Struct):
+    """The rows of one batch."""
+
+    sdk_version: str | None = None
+    batch_id: str | None = None
+    spans: list[IndexedSpan] = []
+    marks: list[IndexedMark] = []
+    snapshots: list[IndexedSnapshot] = []
+
+
+_decoder = msgspec.json.Decoder(IndexedBatch)
+
+
+def rows_of(data: bytes) -> IndexedBatch:
+    """Return the rows of a batch. A value of an unexpected type is None, or its JSON as text."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        batch = exactjson.loads(data)
+    except InputError:
+        return IndexedBatch()
+    if not isinstance(batch, dict):
+        return IndexedBatch()
+    return IndexedBatch(
+        sdk_version=_text(batch.get("sdk_version")),
+        batch_id=_text(batch.get("batch_id")),
+        spans=[IndexedSpan(**_values(_SPAN, span)) for span in _objects(batch, "spans")],
+        marks=[IndexedMark(**_values(_MARK, mark)) for mark in _objects(batch, "marks")],
+        snapshots=[
+            IndexedSnapshot(**_values(_SNAPSHOT, each)) for each in _objects(batch, "snapshots")
+        ],
+    )
+
+
+def _values(converters: dict[str, Callable[[Any], Any]], record: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row for a record of any shape."""
+    return {name: convert(record.get(name)) for name, convert in converters.items()}
+
+
+def shown(value: Any) -> str | None:
+    """Return a value as text for display: at most 500 characters, always valid UTF-8."""
+    if value is None or (isinstance(value, str) and value.isascii() and len(value) <= MAX_TEXT):
+        return value
+    text = value if isinstance(value, str) else exactjson.dumps_ascii(value)
+    return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def number_of(value: str | None) -> float | None:
+    """Return the finite number that `value` represents in JSON's notation, or None."""
+    if value is None or not _NUMBER.fullmatch(value):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _objects(batch: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the records in a list of a batch; one that is not an object counts as empty."""
+    records = batch.get(key)
+    if not isinstance(records, list):
+        return []
+    return [record if isinstance(record, dict) else {} for record in records]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _converter(shape: Shape) -> Callable[[Any], Any]:
+    if shape.types == (str,):
+        return shown if FROM_USER in shape.constraints else _text
+    if shape.types == (int,) and FROM_USER not in shape.constraints:
+        return lambda value: value if type(value) is int else None
+    if get_origin(shape.types[0]) is list:
+        return lambda value: [e for e in value if isinstance(e, str)] if type(value) is list else []
+    return lambda value: value
+
+
+def _converters(row: type[Struct], record: type[Struct]) -> dict[str, Callable[[Any], Any]]:
+    shapes = shapes_of(record)
+    return {name: _converter(shapes[name]) for name in row.__struct_fields__}
+
+
+_SPAN = _converters(IndexedSpan, Span)
+_MARK = _converters(IndexedMark, Mark)
+_SNAPSHOT = _converters(IndexedSnapshot, Snapshot)

@@ -1,0 +1,80 @@
+"""Leases for operations on a spool that only one process at a time may perform.
+
+A lease is held until it is released or its process ends, in whatever way. The rule for deliveries:
+**the holder of the lease of (target, owner) may send that owner's unacknowledged batches to the
+target**, and reads the cursor again once it has the lease. A recording process that exports holds
+the lease of its own batches for its lifetime; it claims it before it seals the first one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...ids import digest
+from .paths import SpoolPaths
+from .state import has_name, lock_named, make_state
+
+
+class Lease:
+    """A held lease; a context manager that releases it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Take over a locked descriptor; callers obtain a lease from `claim`."""
+        self.path = path
+        self._pid = os.getpid()
+        self._descriptor: int | None = descriptor
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process still holds it: not released, and its file not removed by others."""
+        return (
+            self._descriptor is not None
+            and os.getpid() == self._pid
+            and has_name(self._descriptor, self.path)
+        )
+
+    def release(self) -> None:
+        """Release it and remove its file. In a forked child this is the same as `abandon`."""
+        if self._descriptor is not None and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                if has_name(self._descriptor, self.path):
+                    self.path.unlink()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Drop it without releasing it: for a forked child whose parent still holds it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def claim(paths: SpoolPaths, what: str) -> Lease | None:
+    """Return the lease named `what`, an arbitrary text; None if it is taken.
+
+    On a file system without locks, every claim succeeds. Raises TargetError if `state/` cannot be
+    written.
+    """
+    make_state(paths.state)
+    path = paths.state / f"lease-{digest('lease', what)[:8].hex()}"
+    descriptor = lock_named(path)
+    return None if descriptor is None else Lease(path, descriptor)
+
+
+def claim_delivery(paths: SpoolPaths, target: str, owner: str) -> Lease | None:
+    """Return the lease for sending an owner's batches (prefix, or `owner.NONE`) to a target."""
+    return claim(paths, f"delivery {target} {owner}")

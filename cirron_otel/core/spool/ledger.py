@@ -1,0 +1,108 @@
+"""The ledger of one target: which batches of a spool the target has, whoever owns them.
+
+It consists of one cursor per owner. The batches of an owner are sealed nearly in order, so a
+`Cursor` is a low-water mark with exceptions; batches without an owner come in no order, so
+`Delivered` lists them by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from ...errors import InputError, TargetError
+from .cursor import Cursor, cursor_path
+from .delivered import Delivered
+from .owner import NONE, group_of, known_owners
+from .paths import SpoolPaths, batch_names
+
+
+def open_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
+    """Open the cursor of a target, by its key, and an owner (a prefix, or `owner.NONE`).
+
+    Raises InputError if it is damaged; see `reset_cursor`.
+    """
+    if owner == NONE:
+        return Delivered(paths, target)
+    return Cursor(paths.state, target, owner)
+
+
+def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
+    """Set a damaged cursor aside and return a new one. Raises TargetError."""
+    if owner == NONE:
+        return Delivered.reset(paths, target)
+    return Cursor.reset(paths.state, target, owner)
+
+
+class Ledger:
+    """Reads which batches one target has; for one thread.
+
+    It may be read while another process sends. A cursor that cannot be read counts as empty.
+    """
+
+    def __init__(self, paths: SpoolPaths, target: str) -> None:
+        """`target` is the target's key. Nothing is opened yet."""
+        self._paths, self._target = paths, target
+        self._unowned: Delivered | None = None
+        """The cursor of the batches without an owner, which stays open."""
+
+    def has(self, owner: str, name: str) -> bool:
+        """Return whether the target has, or refused, a batch of an owner."""
+        cursor = self._cursor(owner)
+        return cursor is not None and name in cursor
+
+    def lacking_of(self, owner: str, names: Iterable[str]) -> list[str]:
+        """Return those `names` of an owner's batches that the target lacks, in their order."""
+        cursor = self._cursor(owner)
+        return list(names) if cursor is None else cursor.undone(names)
+
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        """Return those `names` of batches that the target lacks, in no order."""
+        return [
+            name
+            for owner, owned in by_owner(names, known_owners(self._paths)).items()
+            for name in self.lacking_of(owner, owned)
+        ]
+
+    def close(self) -> None:
+        """Close the cursor that stays open."""
+        if self._unowned is not None:
+            self._unowned.close()
+            self._unowned = None
+
+    def _cursor(self, owner: str) -> Cursor | Delivered | None:
+        with contextlib.suppress(InputError, TargetError):
+            if owner != NONE:
+                return Cursor(self._paths.state, self._target, owner)
+            if self._unowned is not None and self._unowned.is_stale:
+                self.close()
+            if self._unowned is None:
+                self._unowned = Delivered(self._paths, self._target)
+            return self._unowned
+        return None
+
+
+def by_owner(names: Iterable[str], known: set[str]) -> dict[str, list[str]]:
+    """Group batches by owner, in their order; `known` is the result of `known_owners`."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(group_of(name, known), []).append(name)
+    return groups
+
+
+def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:
+    """Return the names of the batches of each of the `owners`, which may include NONE, unsorted."""
+    known = owners | (known_owners(paths) if NONE in owners else set())
+    groups: dict[str, list[str]] = {}
+    with contextlib.suppress(FileNotFoundError):
+        groups = by_owner(batch_names(paths.spool), known)
+    return {owner: groups.get(owner, []) for owner in owners}
+
+
+def owners_with_cursor(paths: SpoolPaths, target: str) -> Iterator[str]:
+    """Yield the owners that had batches for a target, dead or alive, by the cursors they left."""
+    start, end = cursor_path(paths.state, target, "").name.split(".")
+    with contextlib.suppress(OSError):
+        for path in paths.state.iterdir():
+            if path.name.startswith(start) and path.suffix == f".{end}":
+                yield path.stem.removeprefix(start)

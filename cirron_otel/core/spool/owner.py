@@ -1,0 +1,157 @@
+"""The owners of a spool's batches: their prefixes, their batches, and whether they are alive.
+
+An owner is one recording process. The ids of all batches that it seals start with its prefix, so
+that a batch's file name identifies its owner. It holds a lock as long as it is alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...ids import uuid4_shaped
+from .paths import SpoolPaths, parse_name
+from .state import has_name, is_locked, lock_named, make_state
+
+NONE = "none"
+"""The owner of batches whose writer left nothing in `state/`, usually cirron-sdk."""
+
+_PREFIX_BYTES = 6
+_PREFIX = re.compile(r"[0-9a-f]{12}")
+_LOCK = re.compile(r"owner-([0-9a-f]{12})\.lock")
+_JOURNAL = re.compile(r"journal-([0-9a-f]{12})\.json")
+_DELIVERY = re.compile(r"[a-z]+-[0-9a-f]{16}-([0-9a-f]{12})\.json")
+
+
+class Owner:
+    """An owner of batches in a spool, until it is released; see `acquire`."""
+
+    def __init__(self, paths: SpoolPaths, prefix: str) -> None:
+        """Create an owner without a lock; callers use `acquire`."""
+        self.paths = paths
+        self.prefix = prefix
+        """12 random hex digits with which the ids of its batches start."""
+        self._pid = os.getpid()
+        self._descriptor: int | None = None
+
+    @classmethod
+    def acquire(cls, paths: SpoolPaths) -> Owner:
+        """Create an owner with a new prefix and its lock. Raises TargetError if that fails."""
+        owner = cls(paths, os.urandom(_PREFIX_BYTES).hex())
+        owner.ensure()
+        return owner
+
+    def ensure(self) -> None:
+        """Lock the lock file, also if it was removed: without it, this process counts as dead.
+
+        Raises TargetError if it cannot be created. Does nothing in a forked child.
+        """
+        path = lock_path(self.paths, self.prefix)
+        if os.getpid() != self._pid:
+            return
+        if self._descriptor is not None:
+            if has_name(self._descriptor, path):
+                return
+            os.close(self._descriptor)
+            self._descriptor = None
+        make_state(self.paths.state)
+        self._descriptor = lock_named(path, wait=True)
+
+    def new_batch_id(self) -> str:
+        """Return a random id in the form of a UUID4 that starts with the prefix."""
+        return batch_id_of(self.prefix, os.urandom(10))
+
+    def release(self) -> None:
+        """Release the lock, and remove its file unless a journal needs it for recovery.
+
+        In a forked child this is the same as `abandon`.
+        """
+        if self._descriptor is not None and os.getpid() == self._pid:
+            path = lock_path(self.paths, self.prefix)
+            with contextlib.suppress(OSError):
+                if has_name(self._descriptor, path) and not _journal(self.paths, self).exists():
+                    path.unlink()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Drop the lock without releasing it: for a forked child whose parent still holds it.
+
+        Parent and child share the lock. If the child kept it open, its parent would count as alive
+        after its death; if the child unlocked it, the parent would lose it.
+        """
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def batch_id_of(prefix: str, rest: bytes) -> str:
+    """Return the id, in the form of a UUID4, of an owner's batch with 10 distinguishing bytes."""
+    return uuid4_shaped(bytes.fromhex(prefix) + rest[:10])
+
+
+def lock_path(paths: SpoolPaths, prefix: str) -> Path:
+    """Return the path of the file that an owner keeps locked while it is alive."""
+    return paths.state / f"owner-{prefix}.lock"
+
+
+def _journal(paths: SpoolPaths, owner: Owner) -> Path:
+    return paths.state / f"journal-{owner.prefix}.json"
+
+
+def owner_of(name: str) -> str | None:
+    """Return the prefix in a batch's file name; None if it is not the name of a batch.
+
+    A cirron-sdk batch has 12 random digits there; `group_of` checks whether they are an owner's.
+    """
+    parsed = parse_name(name)
+    if parsed is None:
+        return None
+    prefix = parsed[1][: 2 * _PREFIX_BYTES]
+    return prefix if _PREFIX.fullmatch(prefix) else None
+
+
+def group_of(name: str, known: set[str]) -> str:
+    """Return the owner under which a batch is sent: one of `known_owners`, or NONE."""
+    prefix = owner_of(name) if known else None
+    return prefix if prefix in known and prefix is not None else NONE
+
+
+def is_alive(paths: SpoolPaths, prefix: str) -> bool:
+    """Whether the owner's process is alive, which means that its lock is held.
+
+    Also True if locks are not available (some network file systems): no owner is declared dead
+    there, and none is recovered.
+    """
+    return is_locked(lock_path(paths, prefix))
+
+
+def owners(paths: SpoolPaths) -> list[str]:
+    """Return the prefixes of all owners with a lock file or a journal, in order."""
+    return sorted({*_found(paths, _LOCK), *_found(paths, _JOURNAL)})
+
+
+def known_owners(paths: SpoolPaths) -> set[str]:
+    """Return the prefixes of all owners with any file in `state/`, including delivery cursors.
+
+    Their batches are sent under their own leases and cursors; all others under those of NONE.
+    """
+    return {prefix for pattern in (_LOCK, _JOURNAL, _DELIVERY) for prefix in _found(paths, pattern)}
+
+
+def dead_owners(paths: SpoolPaths) -> list[str]:
+    """Return those of `owners` whose process has ended."""
+    return [prefix for prefix in owners(paths) if not is_alive(paths, prefix)]
+
+
+def _found(paths: SpoolPaths, pattern: re.Pattern[str]) -> Iterator[str]:
+    try:
+        entries = list(paths.state.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        match = pattern.fullmatch(entry.name)
+        if match is not None:
+            yield match[1]

@@ -1,0 +1,228 @@
+"""Recovery of the unfinished work of processes that died.
+
+Their open scopes are closed as incomplete, so that every child has its parent; their partly written
+files are removed. Live processes are never touched. The same journal and batches always result in
+the same batch, byte for byte, and once it is written, a second recovery finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import InputError
+from ...ids import digest
+from ..records.canonical import batch_bytes
+from ..records.schema import SCHEMA_VERSION
+from .journal import JournalState, ReadJournal, journal_path, read_journal
+from .lease import claim
+from .owner import batch_id_of, dead_owners, known_owners, lock_path, owner_of, owners
+from .paths import TMP_SUFFIX, SpoolPaths, batch_names, file_name, find_spool
+from .sealed import Sealed, sealed_of
+from .state import remove_unlocked, set_aside, unwritable
+from .writer import SpoolWriter
+
+INCOMPLETE = "incomplete"
+"""The attribute of a scope that recovery closed, unless the user set one of that name."""
+MESSAGE = "incomplete: the process ended without closing this scope"
+_STATUS_ERROR = 2
+
+
+class Recovered(NamedTuple):
+    """The result of recovering a dead owner."""
+
+    owner: str
+    """The owner's prefix."""
+    session: str | None = None
+    """The session in its journal; None if the journal was missing or damaged."""
+    name: str | None = None
+    """The batch that was written; None if nothing was left to write."""
+    incomplete: int = 0
+    """The number of scopes that were closed as incomplete."""
+    closed: int = 0
+    """The number of scopes that had ended and were in no sealed batch."""
+    torn: tuple[str, ...] = ()
+    """Its `.json.tmp` files that were removed."""
+    problem: str = ""
+    """The defect of its journal, which was set aside; "" if it had none."""
+
+
+def recover(paths: SpoolPaths) -> list[Recovered]:
+    """Recover every dead owner that no other process is recovering, in order.
+
+    Raises TargetError if the spool cannot be written; the remaining owners are left unchanged.
+    """
+    found = []
+    dead = dead_owners(paths)
+    torn = _torn(paths) if dead else {}
+    for prefix in dead:
+        lease = claim(paths, f"recovery {prefix}")
+        if lease is None:
+            continue
+        with lease:
+            # Since it was listed, it may have become alive or been recovered by another process.
+            if prefix in dead_owners(paths):
+                found.append(_recover(paths, prefix, torn.get(prefix, [])))
+    if dead:
+        _forget_deliveries(paths)
+    return found
+
+
+def find_recoverable(path: str | os.PathLike[str]) -> SpoolPaths:
+    """Return the spool at `path`, even if a process died before its first batch.
+
+    Raises InputError if there is neither a spool nor its `state/`.
+    """
+    try:
+        return find_spool(path)
+    except InputError:
+        for root in (Path(path), Path(path) / ".cirron"):
+            if owners(SpoolPaths.under(root)):
+                return SpoolPaths.under(root)
+        raise
+
+
+def _recover(paths: SpoolPaths, prefix: str, torn: Iterable[str]) -> Recovered:
+    removed = tuple(name for name in torn if remove_unlocked(paths.spool / name))
+    done = Recovered(prefix, torn=removed)
+    try:
+        journal = read_journal(paths, prefix)
+    except InputError as error:
+        set_aside(journal_path(paths, prefix))
+        done = done._replace(problem=str(error))
+    else:
+        if journal is not None:
+            done = _close(paths, prefix, journal, done)
+    _remove_traces(paths, prefix)
+    return done
+
+
+def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, done: Recovered) -> Recovered:
+    state = journal.state
+    done = done._replace(session=state.session)
+    wanted = {span.id for span in (*state.open, *state.closed)}
+    sealed = sealed_of(paths, prefix, wanted)
+    # Marks created since the previous batch were in the batch that was not sealed, and are lost.
+    closed = [
+        {**span, "mark_ids": sealed.marks_of(span["id"])}
+        for span in _exact(journal, "closed")
+        if span["id"] not in sealed.ids
+    ]
+    left = [span for span in _exact(journal, "open") if span["id"] not in sealed.ids]
+    if not closed and not left:
+        return done
+    ends = _ends(left, closed, sealed, state.written_ns)
+    spans = closed + [
+        _incomplete(span, ends[span["id"]], sealed.marks_of(span["id"])) for span in left
+    ]
+    spans.sort(key=lambda span: (span["end_ns"], span["id"]))
+    batch = _batch(prefix, state, journal.exact["otel"], spans)
+    writer = SpoolWriter(paths.root, max_bytes=None)
+    writer.paths = paths  # the spool that was found, even if it is empty now
+    name = writer.write(batch_bytes(batch), file_name(state.written_ns, batch["batch_id"])).name
+    return done._replace(name=name, incomplete=len(left), closed=len(closed))
+
+
+def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
+    """Return the spans of one of the journal's lists, each once."""
+    spans: dict[str, dict[str, Any]] = {}
+    for span in journal.exact[key]:
+        spans.setdefault(span["id"], span)
+    return list(spans.values())
+
+
+def _ends(
+    left: list[dict[str, Any]], closed: list[dict[str, Any]], sealed: Sealed, written_ns: int
+) -> dict[str, int]:
+    """Return an end for each open scope, not before it was seen open or before any scope inside."""
+    ends = {
+        span["id"]: max(written_ns, span["start_ns"], sealed.child_ends.get(span["id"], 0))
+        for span in left
+    }
+    above = {span["id"]: span["parent_id"] for span in left}
+    for span in closed:
+        if span["parent_id"] in ends:
+            ends[span["parent_id"]] = max(ends[span["parent_id"]], span["end_ns"])
+    for some_id in list(ends):
+        _push_up(some_id, above, ends)
+    return ends
+
+
+def _push_up(some_id: str, above: dict[str, str | None], ends: dict[str, int]) -> None:
+    parent = above.get(some_id)
+    while parent is not None and parent in ends and ends[parent] < ends[some_id]:
+        ends[parent] = ends[some_id]
+        some_id, parent = parent, above.get(parent)
+
+
+def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str]) -> dict[str, Any]:
+    """Return an open scope as an incomplete span; the status of an error is preserved."""
+    span = {**span, "end_ns": end_ns, "mark_ids": marks}
+    attrs, otel = span.get("attrs"), span.get("otel", {})
+    if isinstance(attrs, dict):
+        span["attrs"] = {**attrs, INCOMPLETE: attrs.get(INCOMPLETE, True)}
+    if isinstance(otel, dict):
+        status = otel.get("status")
+        if not isinstance(status, dict) or status.get("code") != _STATUS_ERROR:
+            status = {"code": _STATUS_ERROR, "message": MESSAGE}
+        span["otel"] = {**otel, "status": status}
+    return span
+
+
+def _batch(
+    prefix: str, state: JournalState, otel: Any, spans: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "sdk_version": state.sdk_version,
+        "batch_id": batch_id_of(prefix, digest("recovery", prefix, state.session)),
+        "created_ns": state.written_ns,
+        "spans": spans,
+        "marks": [],
+        "snapshots": [],
+        "otel": otel,
+    }
+
+
+def _remove_traces(paths: SpoolPaths, prefix: str) -> None:
+    """Remove the journal, and then the lock file: an owner without either needs no recovery."""
+    journal = journal_path(paths, prefix)
+    for path in (journal, journal.with_name(journal.name + ".tmp")):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from None
+    remove_unlocked(lock_path(paths, prefix))
+
+
+def _torn(paths: SpoolPaths) -> dict[str, list[str]]:
+    """Return the names of temporary files, in use or left behind, by owner."""
+    found: dict[str, list[str]] = {}
+    for name in _entries(paths):
+        if name.endswith(TMP_SUFFIX):
+            prefix = owner_of(name.removesuffix(".tmp"))
+            if prefix is not None:
+                found.setdefault(prefix, []).append(name)
+    return found
+
+
+def _entries(paths: SpoolPaths) -> Iterator[str]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(paths.spool) as entries:
+        for entry in entries:
+            yield entry.name
+
+
+def _forget_deliveries(paths: SpoolPaths) -> None:
+    """Remove the cursors and file lists of dead owners that have no batches left."""
+    try:
+        present = {owner_of(name) for name in batch_names(paths.spool)}
+    except OSError:
+        return
+    for prefix in known_owners(paths) - present - {None}:
+        if not lock_path(paths, prefix).exists() and not journal_path(paths, prefix).exists():
+            with contextlib.suppress(OSError):  # the next recovery tries again
+                for path in paths.state.glob(f"*-*-{prefix}.json"):
+                    path.unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""Operations on the files in a spool's `state/`: locking, replacing, setting aside.
+
+A lock is an flock on an open file; it ends with its process, in whatever way that ends. After
+locking a file, a process checks that the file still has its name, because the previous holder may
+have removed it. This allows the holder of a lock to remove the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from ...errors import TargetError
+from .. import atomic_files
+from .directories import make_private
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+
+
+def make_state(state: Path) -> None:
+    """Create the private directory. Raises TargetError if that fails."""
+    try:
+        make_private(state)
+    except OSError as error:
+        raise unwritable(state, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> TargetError:
+    """Return the error for a file of `state/` that cannot be written."""
+    return TargetError(
+        f"{path} cannot be written: {error.strerror or error}; free some space, or choose a"
+        " directory that can be written"
+    )
+
+
+def lock_named(path: Path, *, wait: bool = False) -> int | None:
+    """Lock the file at `path`, created if missing; return its descriptor, None if it is locked.
+
+    `wait=True` is for a file that no other process keeps locked for long. On a file system without
+    locks, the file counts as locked, as it does for the writer of batches. Raises TargetError if
+    the file cannot be created.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unwritable(path, error) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(descriptor)
+                raise unwritable(path, error) from None
+        if has_name(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def has_name(descriptor: int, path: Path) -> bool:
+    """Whether the open file is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has locked the file; False if it is missing, True if that is unknown.
+
+    The check takes a shared lock for a moment, so that concurrent checks do not affect each other.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove_unlocked(path: Path) -> bool:
+    """Remove a file that no process has locked; return False if one has, or if it is missing.
+
+    It is removed under its lock: a process that locks it afterwards finds that it has no name.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if has_name(descriptor, path):
+            path.unlink()
+            return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace the file at `path` atomically; only one process at a time may do so.
+
+    There is no fsync: this guards against the death of a process, not of the machine. Raises
+    TargetError if it cannot be written.
+    """
+    try:
+        try:
+            atomic_files.replace_file(path, data, is_durable=False)
+        except FileNotFoundError:
+            make_state(path.parent)
+            atomic_files.replace_file(path, data, is_durable=False)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file to `<name>.bad`, and return the new path. Raises TargetError."""
+    bad = path.with_name(path.name + ".bad")
+    try:
+        path.replace(bad)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unwritable(bad, error) from None
+    return bad

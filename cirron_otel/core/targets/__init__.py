@@ -1,0 +1,1 @@
+"""Targets: everything that a batch can be delivered to."""

@@ -1,0 +1,1 @@
+"""The Cirron platform as a target, over HTTP (docs/cirron-http.md)."""

@@ -1,0 +1,124 @@
+"""Sealed batches as lines on standard output, which the platform's kernel and runtime read.
+
+In a run of the platform (`CIRRON_RUN_ID` is set) what wraps the process forwards the lines that are
+a JSON object with the key `__cirron_event__`. As cirron-sdk 0.3.0 writes them, seen from outside:
+`{"__cirron_event__":"trace_batch","schema_version":1,"sdk_version":"...","payload":<the batch>}`,
+in ASCII, the stream flushed behind each; and `trace_blob` with a snapshot file's place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from ... import exactjson
+from ...errors import InputError
+from ..delivery.batch_target import Receipt, SealedBatch
+from ..delivery.blobs import named_blobs, open_blob
+from ..delivery.errors import RefusedError, StoppedError, UnreachableError
+from ..spool.blobs import BlobKey
+
+_LINE_BREAK = re.compile(r"[\r\n]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+class _Header(msgspec.Struct):
+    schema_version: int = 1
+    sdk_version: str = ""
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+
+
+class EventStreamTarget:
+    """Writes a line a batch to `stream`, standard output as it is now where None is given.
+
+    Whoever reads the stream has a batch once its line is written: nothing is acknowledged, and
+    what a reader loses is lost to it, though not to the spool.
+    """
+
+    awaits_files = False
+    key = "event-stream"
+    """The same for all runs: what one run's stream was given is not written into the next's."""
+    request_bytes = 0
+
+    def __init__(self, sdk_version: str, stream: TextIO | None = None) -> None:
+        """`sdk_version` stands in the lines that announce snapshot files."""
+        self._stream = sys.stdout if stream is None else stream
+        self._sdk_version = sdk_version
+        self._is_interrupted = False
+        self.shown = "event stream"
+        self.blobs = self
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """Write a batch's line; see BatchTarget."""
+        (batch,) = batches
+        try:
+            header = _header(batch.data)
+            payload = _LINE_BREAK.sub(" ", batch.data.decode())
+        except (InputError, UnicodeDecodeError, RecursionError) as error:
+            raise RefusedError(f"{batch.name} is no batch: {error}") from None
+        self._write("trace_batch", header, payload)
+        return Receipt()
+
+    keys_of = staticmethod(named_blobs)
+
+    def upload(self, snapshots: Path, key: BlobKey) -> bool:
+        """Say where a snapshot file lies; see BlobSink."""
+        with open_blob(snapshots, key):
+            path = snapshots / key.directory / key.file
+        told = {"remote_key": f"snapshots/{key.directory}/{key.file}", "local_path": str(path)}
+        self._write("trace_blob", _Header(1, self._sdk_version), json.dumps(told))
+        return True
+
+    def _write(self, kind: str, header: _Header, payload: str) -> None:
+        if self._is_interrupted:
+            raise StoppedError("stopped before everything was written to the event stream")
+        line = (
+            f'{{"__cirron_event__":"{kind}","schema_version":{header.schema_version},'
+            f'"sdk_version":{json.dumps(header.sdk_version)},"payload":{_in_ascii(payload)}}}\n'
+        )
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError, AttributeError) as error:  # closed, or there is none
+            raise UnreachableError(f"the event stream cannot be written: {error}") from None
+
+    def interrupt(self) -> None:
+        """Write no other line."""
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        """Leave the stream open: it is the program's."""
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is held."""
+
+
+def _header(data: bytes) -> _Header:
+    """Raises InputError for what is no batch."""
+    try:
+        return _header_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        batch = exactjson.loads(data)  # it takes more: lone surrogates, for example
+        if not isinstance(batch, dict):
+            raise InputError("no object") from None
+        try:
+            return msgspec.convert(
+                {k: batch[k] for k in _Header.__struct_fields__ if k in batch}, _Header
+            )
+        except msgspec.ValidationError as error:
+            raise InputError(str(error)) from None
+
+
+def _in_ascii(text: str) -> str:
+    """JSON that says the same in ASCII: other letters stand in its strings only."""
+    return (
+        text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    )

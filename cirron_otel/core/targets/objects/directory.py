@@ -1,0 +1,130 @@
+"""A blob store in a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ....errors import TargetError
+from ...atomic_files import publish, sync_file, write_all
+from ...delivery.errors import MisconfiguredError, StoppedError, UnreachableError
+from ...spool.directories import make_private
+from ...spool.state import has_name, lock_named
+from .content import PIECE_BYTES, BlobContent, file_content
+from .keys import checked_key
+from .place import BlobPlace
+from .store import DifferentError, StoredObject
+
+_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+
+
+class DirectoryStore:
+    """Objects as files of mode 0600, in directories of mode 0700; see BlobStore."""
+
+    def __init__(self, place: BlobPlace) -> None:
+        """The directory is made when the first object comes."""
+        assert place.path is not None  # noqa: S101 - whoever opens it looks
+        self.place, self._root = place, place.path
+        self._is_interrupted = False
+
+    def put(self, key: str, content: BlobContent) -> bool:
+        """Write, sync, rename; see BlobStore."""
+        path = self._path(key)
+        _ = content.sha256  # what cannot be read is not the store's fault
+        with self._told(path):
+            if self._is_there(path, content):
+                return False
+            make_private(path.parent)
+        tmp = path.with_name(f".{path.name}.tmp")
+        # Whoever puts the same key at the same time waits here, and finds it then.
+        descriptor = self._locked(tmp)
+        try:
+            with self._told(path):
+                if self._is_there(path, content):
+                    tmp.unlink(missing_ok=True)
+                    return False
+                os.ftruncate(descriptor, 0)
+            self._write(descriptor, content, path)
+            with self._told(path):
+                sync_file(descriptor)
+                publish(tmp, path)
+            return True
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if has_name(descriptor, tmp):
+                    tmp.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _write(self, descriptor: int, content: BlobContent, path: Path) -> None:
+        for piece in content.checked_pieces():
+            if self._is_interrupted:
+                raise StoppedError(f"stopped before {self.place.shown} had everything")
+            with self._told(path):
+                write_all(descriptor, piece)
+
+    def _locked(self, tmp: Path) -> int:
+        try:
+            descriptor = lock_named(tmp, wait=True)
+        except TargetError as error:
+            raise UnreachableError(str(error)) from None
+        assert descriptor is not None  # noqa: S101 - it waits
+        return descriptor
+
+    def _is_there(self, path: Path, content: BlobContent) -> bool:
+        try:
+            with path.open("rb") as file:
+                found = file_content(file)
+                if found.size == content.size and found.sha256 == content.sha256:
+                    return True
+        except FileNotFoundError:
+            return False
+        raise DifferentError(f"{path} is there already, with other content: remove it first")
+
+    def head(self, key: str) -> StoredObject | None:
+        """See BlobStore."""
+        path = self._path(key)
+        with self._told(path):
+            try:
+                with path.open("rb") as file:
+                    found = file_content(file)
+                    return StoredObject(found.size, found.sha256)
+            except FileNotFoundError:
+                return None
+
+    def get(self, key: str) -> Iterator[bytes]:
+        """See BlobStore."""
+        path = self._path(key)
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+    def delete(self, key: str) -> None:
+        """See BlobStore."""
+        path = self._path(key)
+        with self._told(path):
+            path.unlink(missing_ok=True)
+
+    def interrupt(self) -> None:
+        """See BlobStore."""
+        self._is_interrupted = True
+
+    def _path(self, key: str) -> Path:
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before {self.place.shown} had everything")
+        return self._root / checked_key(key)
+
+    @contextlib.contextmanager
+    def _told(self, path: Path) -> Iterator[None]:
+        """What goes wrong with the store's own files, in its words."""
+        try:
+            yield
+        except OSError as error:
+            kind = MisconfiguredError if error.errno in _WRONG else UnreachableError
+            what = error.strerror or str(error)
+            raise kind(f"{path} cannot be written: {what}; see that there is room, and who may"
+                       " write there") from None  # fmt: skip

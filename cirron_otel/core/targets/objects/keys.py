@@ -1,0 +1,62 @@
+"""Names of objects: which are taken, and the layout of the schemas page.
+
+`traces/<workspace_id>/<run_id>/<span_id>/<snapshot_id>.<ext>` (schemas page, "Snapshot
+object-storage layout").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from ....errors import UsageError
+
+MAX_PART_BYTES = 200
+"""File systems allow 255, and a file that is being written has a longer name."""
+MAX_KEY_BYTES = 900
+"""S3 allows 1,024, the store's prefix included."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9_.=@+-]{0,119}")
+_OTHER = re.compile(r"[^A-Za-z0-9_.=@+-]")
+_KEPT = 40
+
+
+def checked_key(key: str) -> str:
+    """`key`, if an object may have it: parts between slashes, each a plain name.
+
+    Raises UsageError for an empty part, `.`, `..`, one that begins with a dot (files that are
+    being written do), control characters, what is no UTF-8, and what is too long.
+    """
+    try:
+        size = len(key.encode())
+        parts = [(part, len(part.encode())) for part in key.split("/")]
+    except UnicodeEncodeError:
+        raise UsageError(f"the key {key[:80]!a} is no UTF-8: choose another") from None
+    if size > MAX_KEY_BYTES:
+        raise UsageError(f"a key of {size} bytes: expected at most {MAX_KEY_BYTES}")
+    for part, length in parts:
+        if not part or part.startswith(".") or any(ord(c) < 32 or ord(c) == 127 for c in part):
+            raise UsageError(
+                f"the key {key[:80]!a} has a part {part[:80]!a}: expected names without control"
+                " characters that do not begin with a dot, with single slashes between them"
+            )
+        if length > MAX_PART_BYTES:
+            raise UsageError(f"a part of a key of {length} bytes: at most {MAX_PART_BYTES}")
+    return key
+
+
+def plain_part(text: str) -> str:
+    """`text` as a part of a key: itself where it is plain, else what is plain of it and a digest.
+
+    Ids come from input, and may be anything: equal ones give equal parts.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    told = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{_OTHER.sub('_', text)[:_KEPT].lstrip('.')}-{told}".lstrip("-")
+
+
+def tensor_key(workspace: str, run: str, span_id: str, snapshot_id: str, mark: str = "") -> str:
+    """The key of a snapshot record's tensor; `mark` tells it from another of the same ids."""
+    parts = (plain_part(part) for part in ("traces", workspace, run, span_id, snapshot_id))
+    return checked_key("/".join(parts) + (f".{mark}" if mark else "") + ".safetensors")

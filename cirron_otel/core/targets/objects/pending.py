@@ -1,0 +1,186 @@
+"""The snapshot files that are still to be uploaded, on disk: one row for each batch and file.
+
+A row is written before its batch counts as delivered, and removed when the file is uploaded and the
+rows that name it are changed. So neither the end of a process nor a power cut loses an upload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ....errors import TargetError
+from ...spool.blobs import BlobKey
+from ...spool.state import set_aside
+from ...state_database import (
+    DATABASE_SUFFIXES,
+    FULL_SYNC,
+    WAL,
+    create_private_file,
+    open_database,
+    transaction,
+)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS pending (
+    batch TEXT NOT NULL, directory TEXT NOT NULL, file TEXT NOT NULL, uris TEXT,
+    PRIMARY KEY (batch, directory, file)
+) WITHOUT ROWID;
+CREATE TEMP TABLE turns (
+    batch TEXT NOT NULL, directory TEXT NOT NULL, file TEXT NOT NULL,
+    is_sent INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, wait REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (batch, directory, file)
+) WITHOUT ROWID;
+CREATE INDEX temp.due ON turns (due, batch);
+INSERT INTO turns SELECT batch, directory, file, uris IS NOT NULL, 0, 0 FROM pending;
+"""
+# Turns are not kept on disk: a file that never comes would cost a sync for each attempt.
+_HERE = "WHERE batch = ? AND directory = ? AND file = ?"
+
+
+class Upload(NamedTuple):
+    """A file that a batch names."""
+
+    batch: str
+    """The batch's file name."""
+    key: BlobKey
+    uris: dict[int, str] | None
+    """Where its tensors are, by the number of the record; None before they are uploaded."""
+
+
+class PendingUploads:
+    """The uploads of one store; from any thread. Raises TargetError where it cannot be written."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        """Open the file, or make it. `clock` gives seconds, and never goes back.
+
+        A damaged file is set aside as `.bad`; `was_damaged` is True then.
+        """
+        self._path, self._clock, self._lock = path, clock, threading.Lock()
+        self.was_damaged = False
+        try:
+            self._db = self._open()
+        except sqlite3.OperationalError as error:
+            raise self._error(error) from None
+        except sqlite3.DatabaseError:
+            set_aside(path)
+            for suffix in DATABASE_SUFFIXES[1:]:
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self.was_damaged = True
+            try:
+                self._db = self._open()
+            except sqlite3.Error as error:
+                raise self._error(error) from None
+
+    def _open(self) -> sqlite3.Connection:
+        create_private_file(self._path)
+        db = open_database(
+            self._path, WAL, FULL_SYNC, "temp_store=MEMORY", busy_s=30, is_shared=True
+        )
+        db.executescript(_TABLES)
+        return db
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise self._error(error) from None
+
+    def _error(self, error: sqlite3.Error) -> TargetError:
+        return TargetError(f"{self._path} cannot be used: {error}; see that there is room")
+
+    def __len__(self) -> int:
+        with self._told() as db:
+            return int(db.execute("SELECT count(*) FROM turns").fetchone()[0])
+
+    def uploads(self) -> list[tuple[str, BlobKey, bool]]:
+        """Return (batch, file, is uploaded) of each turn.
+
+        For a file that is uploaded, only the rows that name it are still to be changed.
+        Raises TargetError if the database cannot be read.
+        """
+        with self._told() as db:
+            rows = db.execute("SELECT batch, directory, file, is_sent FROM turns").fetchall()
+        return [
+            (batch, BlobKey(directory, file), bool(sent)) for batch, directory, file, sent in rows
+        ]
+
+    def add(self, batches: Iterable[tuple[str, Iterable[BlobKey]]]) -> None:
+        """Add the files of batches; those that wait already are left unchanged."""
+        rows = [(batch, key.directory, key.file) for batch, keys in batches for key in keys]
+        if not rows:
+            return
+        with self._changing() as db:
+            for table in ("pending", "turns"):
+                db.executemany(
+                    f"INSERT OR IGNORE INTO {table} (batch, directory, file) VALUES (?, ?, ?)",  # noqa: S608
+                    rows,
+                )
+
+    def next(self, *, files: bool, rows: bool) -> Upload | None:
+        """What is due now, the longest first: a file to be uploaded, or rows to be changed."""
+        with self._told() as db:
+            found = db.execute(
+                "SELECT batch, directory, file FROM turns WHERE due <= ?"
+                " AND CASE is_sent WHEN 0 THEN ? ELSE ? END ORDER BY due, batch LIMIT 1",
+                (self._clock(), files, rows),
+            ).fetchone()
+            if found is None:
+                return None
+            [uris] = db.execute(f"SELECT uris FROM pending {_HERE}", found).fetchone()  # noqa: S608
+        batch, directory, file = found
+        numbered = None if uris is None else {int(n): uri for n, uri in json.loads(uris).items()}
+        return Upload(batch, BlobKey(directory, file), numbered)
+
+    def later(self, upload: Upload) -> None:
+        """Try it again, after a longer wait each time."""
+        with self._told() as db:
+            [wait] = db.execute(f"SELECT wait FROM turns {_HERE}", _place(upload)).fetchone()  # noqa: S608
+            wait = min(max(2 * wait, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+            due = self._clock() + wait
+            db.execute(f"UPDATE turns SET wait = ?, due = ? {_HERE}", (wait, due, *_place(upload)))  # noqa: S608
+
+    def defer(self, upload: Upload, until: float) -> None:
+        """Leave it alone until a time by the clock."""
+        with self._told() as db:
+            db.execute(f"UPDATE turns SET due = ? {_HERE}", (until, *_place(upload)))  # noqa: S608
+
+    def uploaded(self, upload: Upload, uris: dict[int, str]) -> None:
+        """Note where its tensors are."""
+        with self._changing() as db:
+            db.execute(f"UPDATE pending SET uris = ? {_HERE}", (json.dumps(uris), *_place(upload)))  # noqa: S608
+            db.execute(f"UPDATE turns SET is_sent = 1, due = 0, wait = 0 {_HERE}", _place(upload))  # noqa: S608
+
+    def remove(self, upload: Upload) -> None:
+        """Nothing is left to be done."""
+        with self._changing() as db:
+            for table in ("pending", "turns"):
+                db.execute(f"DELETE FROM {table} {_HERE}", _place(upload))  # noqa: S608
+
+    def shorten_waits(self) -> None:
+        """Everything is due now."""
+        with self._told() as db:
+            db.execute("UPDATE turns SET due = 0")
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """All that is done inside is on disk when it ends, or nothing of it."""
+        with self._told() as db, transaction(db):
+            yield db
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+
+def _place(upload: Upload) -> tuple[str, str, str]:
+    return (upload.batch, *upload.key)

@@ -1,0 +1,262 @@
+"""A blob store in S3, or in any server that speaks its protocol, through obstore."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from ....errors import MissingExtraError
+from ...delivery.errors import MisconfiguredError, StoppedError, UnreachableError
+from .content import PIECE_BYTES, BlobContent
+from .keys import checked_key
+from .place import BlobPlace
+from .store import DifferentError, StoredObject
+
+PART_BYTES = 8 << 20
+"""What is larger goes in parts of at least this size."""
+_MOST_PARTS = 9_000
+"""S3 takes 10,000."""
+_PARTS_AT_ONCE = 3
+"""So many are in memory, each in full."""
+_CHECKSUM = "cirron-sha256"
+"""The metadata of an object that says what it holds."""
+_REQUEST_S, _CONNECT_S, _RETRY_S = 120, 5, 10
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_ABOUT_US = {
+    "SignatureDoesNotMatch": "the secret key is wrong: check AWS_SECRET_ACCESS_KEY",
+    "InvalidAccessKeyId": "the access key is not known: check AWS_ACCESS_KEY_ID",
+    "ExpiredToken": "the session token has expired: renew AWS_SESSION_TOKEN",
+    "InvalidToken": "the session token is wrong: check AWS_SESSION_TOKEN",
+    "AccessDenied": "the credentials do not allow it: they need to put, get and list objects there",
+    "NoSuchBucket": "there is no such bucket: make it, or check blobs.url and AWS_ENDPOINT_URL",
+    "InvalidBucketName": "the server takes no bucket of that name: check blobs.url",
+    "AuthorizationHeaderMalformed": "the region is another: check AWS_REGION",
+    "PermanentRedirect": "the bucket is in another region: check AWS_REGION",
+    "RequestTimeTooSkewed": "the clocks differ by too much: set this machine's right",
+}
+_OF_METADATA = ("/latest/api/token", "/latest/meta-data")
+"""Where a cloud's machines ask for credentials when the environment has none."""
+_WITHOUT_WORDS = frozenset({"301", "400", "403"})
+"""Answers to a HEAD that is not allowed, or not as the server wants it: it has no body."""
+
+
+class S3BlobStore:
+    """Objects in a bucket; see BlobStore."""
+
+    def __init__(self, place: BlobPlace) -> None:
+        """Nothing is asked yet. Raises MissingExtraError, and UsageError for AWS_… that is odd."""
+        try:
+            import obstore  # noqa: PLC0415 - an extra
+            from obstore import exceptions  # noqa: PLC0415
+            from obstore.store import S3Store  # noqa: PLC0415
+        except ImportError:
+            raise MissingExtraError("s3", "a store in S3") from None
+        self.place = place
+        self._obstore, self._errors = obstore, exceptions
+        self._is_interrupted = False
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+        try:
+            self._store = S3Store(
+                place.bucket,
+                prefix=place.prefix or None,
+                client_options={
+                    # Whoever names an http:// server in so many words means it.
+                    "allow_http": endpoint.startswith("http://"),
+                    "timeout": timedelta(seconds=_REQUEST_S),
+                    "connect_timeout": timedelta(seconds=_CONNECT_S),
+                },
+                retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_RETRY_S)},
+            )
+        except (exceptions.BaseError, ValueError):
+            raise MisconfiguredError(
+                f"{place.shown} cannot be used with the AWS_… variables that are set: check them"
+            ) from None
+
+    def put(self, key: str, content: BlobContent) -> bool:
+        """One request, or parts where it is large; see BlobStore."""
+        checked_key(key)
+        attributes = {_CHECKSUM: content.sha256, "Content-Type": "application/octet-stream"}
+        if self._is_same(key, content, self._held(key)):
+            return False
+        is_new = True
+        try:
+            if content.size <= PART_BYTES:
+                self._put_whole(key, content, attributes)
+                return True
+            self._put_parts(key, content, attributes)
+        except FileNotFoundError:  # an upload that another client has ended, for example
+            raise UnreachableError(
+                f"{self.place.shown}: the server no longer has the upload"
+            ) from None
+        except self._errors.AlreadyExistsError:
+            is_new = False
+        # A server also answers 409 or 412 to an upload that merely collides with another one, and
+        # that other one may fail. Parts overwrite an object that another client put at the same
+        # time. So only the object itself shows that it is stored.
+        if not self._is_same(key, content, self._held(key)):
+            raise UnreachableError(
+                f"{self.place.uri(key)} does not exist yet, although the server reported that it"
+                " does: the upload is tried again; if this does not end, allow s3:GetObject and"
+                " s3:ListBucket"
+            )
+        return is_new
+
+    def _put_parts(self, key: str, content: BlobContent, attributes: dict[str, str]) -> None:
+        part = max(PART_BYTES, -(-content.size // _MOST_PARTS))
+        with self._told():
+            self._obstore.put(
+                self._store,
+                key,
+                self._until_interrupted(content.checked_pieces(part)),
+                attributes=attributes,
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def _put_whole(self, key: str, content: BlobContent, attributes: dict[str, str]) -> None:
+        data = b"".join(content.checked_pieces())
+        with self._told():
+            self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
+
+    def _is_same(self, key: str, content: BlobContent, held: StoredObject | None) -> bool:
+        """Whether the object exists. Raises DifferentError if its content is different."""
+        if held is None:
+            return False
+        if held.sha256 is not None:
+            is_same = held == (content.size, content.sha256)
+        else:
+            is_same = held.size == content.size and self._reads_as(key, content)
+        if is_same:
+            return True
+        raise DifferentError(
+            f"{self.place.uri(key)} is there already, with other content: remove it first"
+        )
+
+    def _reads_as(self, key: str, content: BlobContent) -> bool:
+        theirs = iter(self.get(key))
+        rest = b""
+        for piece in content.pieces():
+            while len(rest) < len(piece) and (more := next(theirs, b"")):
+                rest += more
+            if rest[: len(piece)] != piece:
+                return False
+            rest = rest[len(piece) :]
+        return True
+
+    def _held(self, key: str) -> StoredObject | None:
+        try:
+            return self.head(key)
+        except _ForbiddenError:
+            return None  # S3 says so of what is not there, to those who may not list
+
+    def head(self, key: str) -> StoredObject | None:
+        """See BlobStore."""
+        checked_key(key)
+        try:
+            with self._told():
+                found = self._obstore.get(self._store, key, options={"head": True})
+        except FileNotFoundError:
+            return None
+        return StoredObject(found.meta["size"], found.attributes.get(_CHECKSUM))
+
+    def get(self, key: str) -> Iterator[bytes]:
+        """See BlobStore."""
+        checked_key(key)
+        try:
+            with self._told():
+                stream = self._obstore.get(self._store, key).stream(min_chunk_size=PIECE_BYTES)
+                for piece in self._until_interrupted(iter(stream)):
+                    yield bytes(piece)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.place.uri(key)} is not there") from None
+
+    def delete(self, key: str) -> None:
+        """See BlobStore."""
+        checked_key(key)
+        try:
+            with self._told():
+                self._obstore.delete(self._store, key)
+        except FileNotFoundError:
+            pass
+
+    def interrupt(self) -> None:
+        """See BlobStore; a request that is under way is not broken off."""
+        self._is_interrupted = True
+
+    def _until_interrupted(self, pieces: Iterator[Any]) -> Iterator[Any]:
+        for piece in pieces:
+            self._go_on()
+            yield piece
+
+    def _go_on(self) -> None:
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before {self.place.shown} had everything")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong, in our words: the library's hold requests and their signatures."""
+        self._go_on()
+        errors = self._errors
+        try:
+            yield
+        except errors.AlreadyExistsError:
+            raise
+        except FileNotFoundError as error:
+            if _code(error) == "NoSuchBucket":
+                raise self._misconfigured("NoSuchBucket") from None
+            raise FileNotFoundError("no such object") from None
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+            raise self._misconfigured(_code(error) or "AccessDenied") from None
+        except errors.BaseError as error:
+            raise self._failed(error) from None
+
+    def _misconfigured(self, code: str) -> MisconfiguredError:
+        kind = _ForbiddenError if code == "AccessDenied" else MisconfiguredError
+        return kind(f"{self.place.shown} cannot be used: {_ABOUT_US[code]}" if code in _ABOUT_US
+                    else f"{self.place.shown} cannot be used: the server says {code}")  # fmt: skip
+
+    def _failed(self, error: Exception) -> UnreachableError:
+        text, code = str(error), _code(error)
+        if code in _ABOUT_US:
+            return self._misconfigured(code)
+        if any(path in text for path in _OF_METADATA):
+            return MisconfiguredError(
+                f"{self.place.shown} cannot be used without credentials: set AWS_ACCESS_KEY_ID and"
+                " AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
+            )
+        found = _STATUS.search(text)
+        status = found[1] if found else ""
+        if status in _WITHOUT_WORDS and not code:
+            return self._misconfigured("AccessDenied")
+        said = f"{status} {code}".strip()
+        what = f"the server says {said}" if said else _transport(text)
+        return UnreachableError(f"{self.place.shown} cannot be reached: {what}")
+
+
+class _ForbiddenError(MisconfiguredError):
+    """The server refuses without saying why, as it does of a HEAD."""
+
+
+def _code(error: BaseException) -> str:
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
+
+
+def _transport(text: str) -> str:
+    for sign, what in (
+        ("ConnectionRefused", "nobody listens there"),
+        ("dns error", "its name is not known"),
+        ("kind: Timeout", "it did not answer in time"),
+        ("certificate", "its certificate is not trusted"),
+        ("https", "no TLS connection"),
+    ):
+        if sign in text:
+            return f"{what}; check AWS_ENDPOINT_URL and AWS_REGION"
+    return "no answer"

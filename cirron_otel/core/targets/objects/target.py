@@ -1,0 +1,52 @@
+"""What deliveries bring batches to, so that the snapshot files they name are noted as pending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ....errors import TargetError
+from ...delivery.batch_target import Receipt, SealedBatch
+from ...delivery.blobs import local_blobs
+from ...delivery.errors import StoppedError, UnreachableError
+from .pending import PendingUploads
+from .place import BlobPlace
+
+_REQUEST_BYTES = 4_000_000
+
+
+class BlobTarget:
+    """Notes the files of sealed batches; see BatchTarget. The uploader does the rest."""
+
+    request_bytes = _REQUEST_BYTES
+    blobs = None
+
+    def __init__(
+        self, pending: PendingUploads, place: BlobPlace, key: str, wake: Callable[[], object]
+    ) -> None:
+        """`key` tells this target from others; `wake` is called when there are new files."""
+        self._pending, self._wake = pending, wake
+        self.key, self.shown = key, place.shown
+        self._is_interrupted = False
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """Note their files; see BatchTarget."""
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before the files for {self.shown} were noted")
+        named = [(batch.name, local_blobs(batch.data)) for batch in batches]
+        try:
+            self._pending.add(named)
+        except TargetError as error:
+            raise UnreachableError(str(error)) from None
+        if any(keys for _, keys in named):
+            self._wake()
+        return Receipt()
+
+    def interrupt(self) -> None:
+        """Allow nothing more."""
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        """Nothing is open here."""
+
+    def abandon(self) -> None:
+        """Nothing is open here."""

@@ -1,0 +1,121 @@
+"""Safetensors files: their headers, and one tensor of one as a file of its own.
+
+The format: the README of https://github.com/huggingface/safetensors. Bytes are cut, never
+understood: so bfloat16 and the eight-bit floats are exact, and no torch is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from math import prod
+from typing import Any, BinaryIO, NamedTuple
+
+from ....errors import InputError
+from ...spool.snapshot_files import RESERVED
+from .content import BlobContent
+
+MAX_HEADER_BYTES = 32_000_000
+"""Of some 200,000 tensors. The format's own limit is 100 MB, a gigabyte once it is parsed."""
+_MOST_DIMENSIONS = 64
+_LARGEST = 2**63 - 1
+
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+_GRADIENT = ".grad"
+
+
+class Tensor(NamedTuple):
+    """What a header says of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Where its bytes begin in the file."""
+    size: int
+    """How many they are."""
+
+
+class TensorFile:
+    """A safetensors file that is open for reading."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Read the header. Raises InputError where it is none, OSError where it cannot be read."""
+        self._file = file
+        self.tensors = _header(file)
+        """By their names."""
+
+    def find(self, name: str) -> str | None:
+        """The name in the file of the tensor that a record calls `name`; None where it is missing.
+
+        cirron-sdk 0.3.0 stores the gradient `w.grad` as `w` (docs/spool-format.md, "Blobs").
+        """
+        for known in (name, name.removesuffix(_GRADIENT)):
+            if known in self.tensors:
+                return known
+        return None
+
+    def content(self, found: str, name: str) -> BlobContent:
+        """The tensor `found` as a file that holds it alone, under `name`."""
+        tensor = self.tensors[found]
+        said = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [0, tensor.size],
+        }
+        text = json.dumps({name: said}, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)  # so that the values are aligned
+        return BlobContent(
+            self._file, tensor.start, tensor.size, len(text).to_bytes(8, "little") + text
+        )
+
+
+def _header(file: BinaryIO) -> dict[str, Tensor]:
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
+    if size < 10 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+        raise InputError("a snapshot file is no safetensors file: its header has no length")
+    data = os.pread(file.fileno(), length, 8)
+    try:
+        said = json.loads(data.decode(), object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise InputError("a snapshot file's header is no JSON object with every key once") from None
+    if not isinstance(said, dict):
+        raise InputError("a snapshot file's header is no JSON object")
+    begin, room = 8 + length, size - 8 - length
+    return {
+        name: _tensor(name, entry, begin, room) for name, entry in said.items() if name != RESERVED
+    }
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError
+    return found
+
+
+def _tensor(name: str, entry: Any, begin: int, room: int) -> Tensor:
+    try:
+        name.encode()
+        dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        is_right = (
+            isinstance(dtype, str)
+            and len(shape) <= _MOST_DIMENSIONS
+            and all(type(n) is int and 0 <= n <= _LARGEST for n in (*shape, first, last))
+            and first <= last <= room
+        )
+    except (KeyError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise InputError(f"a snapshot file says nothing usable of its tensor {name[:80]!a}")
+    bits = _BITS.get(dtype)
+    if bits is not None and prod(shape) * bits != (last - first) * 8:
+        raise InputError(
+            f"a snapshot file's tensor {name[:80]!a} has {last - first} bytes, which are not those"
+            f" of its shape and {dtype}"
+        )
+    return Tensor(dtype, tuple(shape), begin + first, last - first)

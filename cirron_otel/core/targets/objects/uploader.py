@@ -1,0 +1,317 @@
+"""The thread that uploads the tensors of snapshots, and says in the rows where they are.
+
+A file comes when it comes: our SDK uploads it behind its batch, and one that never comes is waited
+for as long as its batch is in the spool. So a row names an object only once it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from .... import exactjson
+from ....errors import InputError, TargetError
+from ...delivery.blobs import open_blob
+from ...delivery.delivery_stats import DeliveryStats
+from ...delivery.errors import RefusedError, StoppedError, UnreachableError
+from ...delivery.retry_policy import RetryGate, RetryPolicy
+from ...spool.blobs import BlobKey, blob_key, tenant_of_directory
+from ...spool.paths import SpoolPaths
+from .content import BlobContent
+from .keys import tensor_key
+from .pending import PendingUploads, Upload
+from .store import BlobStore, DifferentError
+from .tensors import TensorFile
+
+_IDLE_S = 0.5
+_GRACE_S = 1.0
+_MARK_DIGITS = 8
+
+
+class SnapshotOwnership(Protocol):
+    """Whose snapshots are."""
+
+    def __call__(
+        self, name: str, batch: Mapping[str, Any]
+    ) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
+        """For a batch, by its file's name: what gives (workspace id, run id) of a snapshot record.
+
+        Raises UnreachableError where that cannot be found out now.
+        """
+
+
+FileOf = Callable[[str, BlobKey], BlobKey]
+"""Maps (batch, file that the batch names) to the file as it is stored for the batch's tenant."""
+
+
+class SnapshotRowStore(Protocol):
+    """Where snapshots are rows. Raises UnreachableError, and RefusedError for good."""
+
+    def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
+        """Say where tensors are, by the number of the record; False where the batch is no row yet.
+
+        `data` is None where the batch is not in the spool any more.
+        """
+
+    def close(self) -> None:
+        """Give up the connection."""
+
+
+class Uploader:
+    """Uploads what is pending to one store; `start`, `wake`, `finish`.
+
+    Nothing that it does raises out of its thread: what goes wrong is logged at WARNING, once a
+    cause, counted, and tried again.
+    """
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        pending: PendingUploads,
+        store: BlobStore,
+        whose: SnapshotOwnership,
+        rows: SnapshotRowStore | None,
+        file_of: FileOf = lambda _, key: key,
+    ) -> None:
+        """Keep the arguments; `start` begins to upload. `rows` is None if no rows are written."""
+        self._file_of = file_of
+        self._paths, self._pending, self._store = paths, pending, store
+        self._whose, self._rows = whose, rows
+        self._changed = threading.Condition()
+        self._is_stopped = self._is_woken = False
+        self._deadline: float | None = None
+        self._pace = RetryPolicy()
+        self._rows_gate = RetryGate(self._pace, time.monotonic)
+        self._tenant_gates: dict[str, RetryGate] = {}
+        """Those that are closed after a failed upload, so that a tenant delays no other."""
+        self._stats = DeliveryStats(store.place.shown)
+        self._objects = self._known = self._waiting = 0
+        self._thread = threading.Thread(target=self._run, name="cirron-otel-blobs", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There may be something new; from any thread."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def finish(self, timeout: float) -> None:
+        """Upload what is there, for `timeout` seconds at most, and end the thread."""
+        with self._changed:
+            self._deadline = time.monotonic() + timeout
+            self._changed.notify_all()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._is_stopped = True
+            self._store.interrupt()
+            self._thread.join(_GRACE_S)
+
+    def stats(self) -> dict[str, Any]:
+        """Where it stands: as a delivery's, and how many objects were sent, or were there."""
+        counts = self._stats.counts()
+        with contextlib.suppress(TargetError):  # it may be closed, or its disk be full
+            self._waiting = len(self._pending)
+        return {
+            "target": f"blobs {self._store.place.shown}",
+            **counts,
+            "sent_objects": self._objects,
+            "known_objects": self._known,
+            "waiting": self._waiting,
+            "is_running": self._thread.is_alive(),
+        }
+
+    def undelivered(self) -> int:
+        """Count the received files that are not uploaded, and uploads that no row names yet.
+
+        A file that the client never sent is not counted: there is nothing to deliver.
+        """
+        try:
+            uploads = self._pending.uploads()
+        except TargetError:
+            return self._waiting
+        return sum(is_sent or self._is_here(batch, key) for batch, key, is_sent in uploads)
+
+    def _is_here(self, batch: str, key: BlobKey) -> bool:
+        try:
+            file = self._file_of(batch, key)
+        except Exception:  # the owner cannot be determined now, so the file may be here
+            return True
+        return (self._paths.snapshots / file.directory / file.file).exists()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_hurried = False
+        while not self._is_stopped:
+            if self._deadline is not None and not is_hurried:
+                is_hurried = True
+                self._attempt(self._pending.shorten_waits)
+                for gate in self._tenant_gates.values():
+                    gate.shorten_waits()
+                self._rows_gate.shorten_waits()
+            if self._attempt(self._turn):
+                continue
+            if self._deadline is not None and self._is_over(self._deadline):
+                break
+            self._pause()
+        if self._rows is not None:
+            self._attempt(self._rows.close)
+
+    def _is_over(self, deadline: float) -> bool:
+        """Whether nothing more can be done before the end."""
+        gates = (self._rows_gate, *self._tenant_gates.values())
+        now = time.monotonic()
+        return now > deadline or not any(now < gate.opens <= deadline for gate in gates)
+
+    def _pause(self) -> None:
+        with self._changed:
+            if not self._is_woken:
+                self._changed.wait(_IDLE_S)
+            self._is_woken = False
+
+    def _attempt(self, what: Callable[[], bool | None]) -> bool:
+        try:
+            return bool(what())
+        except StoppedError:
+            return False
+        except Exception as error:  # the thread must go on, and nobody else would hear of it
+            self._stats.failed(error)
+            return False
+
+    def _turn(self) -> bool:
+        """Do the next thing; False where there is nothing to be done now."""
+        rows_open = self._rows is not None and self._rows_gate.is_open
+        upload = self._pending.next(files=True, rows=rows_open)
+        if upload is None:
+            return False
+        try:
+            if upload.uris is None:
+                self._upload(upload)
+            else:
+                self._readdress(upload, upload.uris)
+        except StoppedError:
+            raise
+        except UnreachableError as error:
+            self._pending.later(upload)
+            if upload.uris is not None:
+                self._rows_gate.failed(error)
+                raise
+            self._stats.failed(error)  # the next one has its turn at once
+        except Exception:  # of this one alone
+            self._pending.later(upload)
+            raise
+        return True
+
+    # --- one file of one batch ------------------------------------------------------------------
+
+    def _upload(self, upload: Upload) -> None:
+        try:
+            key = self._file_of(upload.batch, upload.key)
+            tenant = tenant_of_directory(key.directory)
+            gate = self._tenant_gates.get(tenant)
+            if gate is not None and not gate.is_open:
+                self._pending.defer(upload, gate.opens)
+                return
+            with open_blob(self._paths.snapshots, key) as file, self._gated(tenant):
+                data = self._data(upload)
+                if data is None:
+                    raise InputError("its batch has left the spool")
+                uris = dict(self._put_all(upload, data, TensorFile(file)))
+        except FileNotFoundError:
+            if (self._paths.spool / upload.batch).exists():
+                self._pending.later(upload)
+            else:
+                self._lose(upload, "it did not come before its batch left the spool")
+            return
+        except (RefusedError, InputError, RecursionError) as error:
+            self._lose(upload, str(error))
+            return
+        self._tenant_gates.pop(tenant, None)
+        self._stats.succeeded()
+        self._stats.sent_blobs += 1
+        if self._rows is None or not uris:
+            self._pending.remove(upload)
+        else:
+            self._pending.uploaded(upload, uris)
+
+    @contextlib.contextmanager
+    def _gated(self, tenant: str) -> Iterator[None]:
+        """After a failure inside, delay the other uploads of the tenant, too."""
+        try:
+            yield
+        except UnreachableError as error:
+            gate = self._tenant_gates.setdefault(tenant, RetryGate(self._pace, time.monotonic))
+            gate.failed(error)
+            raise
+
+    def _put_all(
+        self, upload: Upload, data: bytes, tensors: TensorFile
+    ) -> Iterator[tuple[int, str]]:
+        """Put the tensors that the batch's records name; (number of the record, where it is)."""
+        batch = exactjson.loads(data)
+        of = self._whose(upload.batch, batch)
+        for number, record in enumerate(batch["snapshots"]):
+            uri = record.get("blob_uri") if isinstance(record, dict) else None
+            if not isinstance(uri, str) or blob_key(uri, "", "") != upload.key:
+                continue
+            name = record.get("tensor_name")
+            found = tensors.find(name) if isinstance(name, str) else None
+            if found is None:
+                self._miss(f"{upload.key.file} has no tensor {str(name)[:80]!a}")
+                continue
+            yield number, self._put(record, number, of(record), tensors.content(found, name))
+
+    def _put(
+        self, record: Mapping[str, Any], number: int, whose: tuple[str, str], content: BlobContent
+    ) -> str:
+        span_id, some_id = (_text(record.get(name)) for name in ("span_id", "id"))
+        names = (*whose, span_id or "none", some_id or f"record-{number}")
+        for mark in ("", content.sha256[:_MARK_DIGITS]):  # ids may be there twice: of forks
+            key = tensor_key(*names, mark)
+            try:
+                is_new = self._store.put(key, content)
+            except DifferentError:
+                continue
+            self._objects += is_new
+            self._known += not is_new
+            self._stats.sent_bytes += content.size if is_new else 0
+            return self._store.place.uri(key)
+        raise RefusedError(f"{self._store.place.uri(key)} is there already, with other content")
+
+    def _readdress(self, upload: Upload, uris: Mapping[int, str]) -> None:
+        assert self._rows is not None  # noqa: S101 - see _turn
+        data = self._data(upload)
+        try:
+            is_done = self._rows.readdress(upload.batch, data, uris)
+        except RefusedError as error:
+            self._lose(upload, str(error))
+            return
+        self._rows_gate.passed()
+        if is_done or data is None:
+            self._pending.remove(upload)
+        else:
+            self._pending.later(upload)
+
+    def _data(self, upload: Upload) -> bytes | None:
+        try:
+            return (self._paths.spool / upload.batch).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _lose(self, upload: Upload, told: str) -> None:
+        self._miss(f"{upload.key.directory}/{upload.key.file} of {upload.batch}: {told}")
+        self._pending.remove(upload)
+
+    def _miss(self, told: str) -> None:
+        self._stats.lost_blobs += 1
+        self._stats.failed(InputError(told))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,1 @@
+"""OTLP endpoints as targets, over gRPC and HTTP."""

@@ -1,0 +1,285 @@
+"""Where and how spans are pushed: the `OTEL_EXPORTER_OTLP_*` variables, as OTel Python reads them.
+
+Source: opentelemetry-exporter-otlp 1.45.2; tests compare. Each variable has a `_TRACES_` form that
+goes first, and for metrics a `_METRICS_` form; an empty one counts as unset (specification,
+"Environment variables"). OTel Python reads times as seconds where the specification says
+milliseconds. Where its gRPC exporter does
+less than its HTTP exporter and the specification, we do what these do: `none` is a compression, a
+client certificate is used without a CA certificate too, and each certificate variable falls back
+by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import ParseResult, unquote, urlparse
+
+from ....errors import UsageError
+from ....ids import digest
+from ....semconv import DEFAULT_SERVICE_NAME
+
+ENVIRONMENT_PREFIX = "OTEL_EXPORTER_OTLP_"
+_GRPC_ENDPOINT = "http://localhost:4317"
+_HTTP_ENDPOINT = "http://localhost:4318"
+DEFAULT_TIMEOUT_S = 10.0
+TENANT_HEADER = "x-scope-orgid"
+"""What Tempo, Mimir and Loki tell tenants by."""
+
+
+def default_service_name(environ: Mapping[str, str] | None = None) -> str:
+    """Return the `service.name` of records that have none: OTEL_SERVICE_NAME, or `cirron`."""
+    environ = os.environ if environ is None else environ
+    return environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
+
+
+class Protocol(StrEnum):
+    """What `OTEL_EXPORTER_OTLP_PROTOCOL` may say."""
+
+    GRPC = "grpc"
+    HTTP_PROTOBUF = "http/protobuf"
+    HTTP_JSON = "http/json"
+
+
+class Signal(StrEnum):
+    """What is sent: it has variables and a path of its own."""
+
+    TRACES = "traces"
+    METRICS = "metrics"
+
+
+class Compression(StrEnum):
+    """What `OTEL_EXPORTER_OTLP_COMPRESSION` may say."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    DEFLATE = "deflate"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the settings are called where they come from: messages say which to look at."""
+
+    prefix: str = ENVIRONMENT_PREFIX
+    again: str = "_"
+    """In the place of `prefix`, of further ones behind the first."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """By the variable's name without its prefix, where it is called otherwise."""
+
+    def said(self, *names: str) -> str:
+        """Settings, by the names of their variables without prefix, as a list in a sentence."""
+        words = [self.words.get(name, name) for name in names]
+        listed = [self.prefix + words[0], *(self.again + word for word in words[1:])]
+        *others, last = listed
+        return f"{', '.join(others)} and {last}" if others else last
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpConfig:
+    """An OTLP endpoint and how it is talked to."""
+
+    protocol: Protocol = Protocol.GRPC
+    endpoint: str = "localhost:4317"
+    """The whole URL for HTTP; the target, mostly host:port, for gRPC."""
+    insecure: bool = True
+    """For gRPC: no TLS. For HTTP the URL's scheme decides."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with each request; names in lower case. Their values are secrets."""
+    timeout: float = DEFAULT_TIMEOUT_S
+    """The most that one attempt may take, seconds."""
+    compression: Compression = Compression.NONE
+    certificate: str | None = None
+    """File with the CA certificates that the endpoint's must come from; None: the usual ones."""
+    client_key: str | None = None
+    client_certificate: str | None = None
+    warnings: tuple[str, ...] = ()
+    """What was found in the environment and ignored, as OTel Python ignores it."""
+    settings: Settings = field(default_factory=Settings)
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, signal: Signal = Signal.TRACES
+    ) -> OtlpConfig:
+        """Read `environ`, which is the process's own if it is None.
+
+        Raises UsageError where a value is wrong and OTel Python would not go on either.
+        """
+        return _Reader(os.environ if environ is None else environ, signal).config()
+
+    @property
+    def shown_endpoint(self) -> str:
+        """The endpoint as messages may name it: without user, password and query."""
+        if self.protocol is Protocol.GRPC:
+            return self.endpoint.rpartition("@")[2]
+        url = urlparse(self.endpoint)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+
+
+def target_key(config: OtlpConfig) -> str:
+    """What tells one target of deliveries from another: 16 hex digits that hold no secret.
+
+    The endpoint without user and password, the protocol and the tenant count: credentials may
+    change, and an endpoint has what it has.
+    """
+    scheme, separator, rest = config.endpoint.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    endpoint = f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+    tenant = config.headers.get(TENANT_HEADER, "")
+    return digest("otlp target", endpoint, config.protocol, tenant)[:8].hex()
+
+
+def _url(variable: str, value: str) -> ParseResult:
+    try:
+        return urlparse(value)
+    except ValueError as error:
+        raise UsageError(f"{variable} is no URL: {error}") from None
+
+
+class _Reader:
+    """Reads the variables of one environment."""
+
+    def __init__(self, environ: Mapping[str, str], signal: Signal) -> None:
+        self._environ = environ
+        self._path = f"/v1/{signal}"
+        self._own = f"{ENVIRONMENT_PREFIX}{signal.upper()}_"
+        self._warnings: list[str] = []
+
+    def config(self) -> OtlpConfig:
+        protocol = self._protocol()
+        http = protocol is not Protocol.GRPC
+        endpoint, insecure = self._http_endpoint() if http else self._grpc_endpoint()
+        return OtlpConfig(
+            protocol=protocol,
+            endpoint=endpoint,
+            insecure=insecure,
+            headers=self._headers(),
+            timeout=self._http_timeout() if http else self._grpc_timeout(),
+            compression=self._http_compression() if http else self._grpc_compression(),
+            certificate=self._first("CERTIFICATE")[1],
+            client_key=self._first("CLIENT_KEY")[1],
+            client_certificate=self._first("CLIENT_CERTIFICATE")[1],
+            warnings=tuple(self._warnings),
+        )
+
+    def _first(self, name: str) -> tuple[str, str | None]:
+        """The variable that counts, the signal's own form first, and its value."""
+        for variable in (self._own + name, ENVIRONMENT_PREFIX + name):
+            if value := self._environ.get(variable):
+                return variable, value
+        return f"{ENVIRONMENT_PREFIX}{name}", None
+
+    def _protocol(self) -> Protocol:
+        variable, value = self._first("PROTOCOL")
+        try:
+            return Protocol((value or Protocol.GRPC).strip())
+        except ValueError:
+            raise UsageError(f"{variable} is {value!a}: expected {', '.join(Protocol)}") from None
+
+    def _grpc_endpoint(self) -> tuple[str, bool]:
+        variable, value = self._first("ENDPOINT")
+        endpoint = value or _GRPC_ENDPOINT
+        url = _url(variable, endpoint)
+        insecure = self._first("INSECURE")[1]
+        if url.scheme == "https":
+            plain = False
+        elif insecure is not None:
+            plain = insecure.lower() == "true"
+        else:
+            plain = url.scheme == "http"
+        return url.netloc or endpoint, plain
+
+    def _http_endpoint(self) -> tuple[str, bool]:
+        variable, value = self._first("ENDPOINT")
+        if value is None:
+            variable, value = "its default", _HTTP_ENDPOINT
+        if not variable.startswith(self._own):
+            value = value.removesuffix("/") + self._path
+        url = _url(variable, value)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise UsageError(
+                f"{variable} is no http:// or https:// URL, which the protocol needs: say"
+                f" http://host:4318, or set {ENVIRONMENT_PREFIX}PROTOCOL=grpc"
+            )
+        return value, url.scheme == "http"
+
+    def _http_timeout(self) -> float:
+        variable, value = self._first("TIMEOUT")
+        try:
+            return self._positive(variable, float(value or DEFAULT_TIMEOUT_S))
+        except ValueError:
+            self._warnings.append(f"{variable} is {value!a}, no number of seconds: 10 is used")
+            return DEFAULT_TIMEOUT_S
+
+    def _grpc_timeout(self) -> float:
+        for variable in (f"{self._own}TIMEOUT", f"{ENVIRONMENT_PREFIX}TIMEOUT"):
+            value = self._environ.get(variable)
+            try:
+                seconds = float(value) if value else None
+            except ValueError:
+                raise UsageError(f"{variable} is {value!a}: expected a number of seconds") from None
+            # A zero in the first counts as unset for OTel Python; in the second it is a zero.
+            if seconds is not None and (seconds != 0 or not variable.startswith(self._own)):
+                return self._positive(variable, seconds)
+        return DEFAULT_TIMEOUT_S
+
+    def _positive(self, variable: str, seconds: float) -> float:
+        if seconds <= 0 or math.isnan(seconds):
+            raise UsageError(f"{variable} is {seconds:g}: expected more than 0 seconds")
+        return seconds
+
+    def _http_compression(self) -> Compression:
+        variable, value = self._first("COMPRESSION")
+        try:
+            return Compression((value or "none").lower().strip())
+        except ValueError:
+            self._warnings.append(
+                f"{variable} is {value!a}, not one of {', '.join(Compression)}: none is used"
+            )
+            return Compression.NONE
+
+    def _grpc_compression(self) -> Compression:
+        variable, value = self._first("COMPRESSION")
+        name = (value or "none").lower().strip()
+        if name not in (Compression.NONE, Compression.GZIP):
+            raise UsageError(f"{variable} is {value!a}: expected gzip or none for gRPC")
+        return Compression(name)
+
+    def _headers(self) -> dict[str, str]:
+        variable, value = self._first("HEADERS")
+        headers, bad = parse_headers(value or "")
+        if bad:
+            self._warnings.append(
+                f"{variable}: {bad} of its entries ignored, expected name=value,name=value with"
+                " the values URL-encoded"
+            )
+        return headers
+
+
+# Source: OTel Python 1.45.2, opentelemetry/util/re.py, whose parse_env_headers writes what it
+# cannot read, secrets included, into the log: hence not called but written again.
+_NAME = r"[ \t]*[\x21\x23-\x27\x2a\x2b\x2d\x2e\x30-\x39\x41-\x5a\x5e-\x7a\x7c\x7e]+[ \t]*"
+_ENCODED = re.compile(_NAME + r"=[ \t]*[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*[ \t]*")
+_LIBERAL = re.compile(_NAME + r"=[ \t]*[\x20\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*[ \t]*")
+_COMMA = re.compile(r"[ \t]*,[ \t]*")
+
+
+def parse_headers(text: str) -> tuple[dict[str, str], int]:
+    """The headers that `name=value,name=value` gives, and how many entries were no such thing.
+
+    Values are URL-decoded; a value with spaces, which is not URL-encoded, is taken as it stands.
+    """
+    headers: dict[str, str] = {}
+    bad = 0
+    for entry in filter(None, _COMMA.split(text)):
+        name, _, value = entry.strip().partition("=")
+        if _ENCODED.fullmatch(entry.strip()):
+            headers[unquote(name).strip().lower()] = unquote(value).strip()
+        elif _LIBERAL.fullmatch(entry.strip()):
+            headers[name.strip().lower()] = value.strip()
+        else:
+            bad += 1
+    return headers, bad

@@ -1,0 +1,213 @@
+"""OTLP/HTTP: requests as they are, one POST an attempt (OTLP specification, "OTLP/HTTP").
+
+Needs the extra `otlp`; whoever wants it imports this module when it is wanted.
+"""
+
+from __future__ import annotations
+
+import encodings.idna
+import gzip
+import json
+import netrc
+import time
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import requests
+from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from requests import exceptions
+
+from ....errors import InputError, UsageError
+from ...otlp.json_codec import json_losses, traces_to_json
+from .config import Compression, OtlpConfig, Protocol
+from .transport import (
+    USER_AGENT,
+    Outcome,
+    Response,
+    accepted,
+    cause_of,
+    is_about_size,
+    one_line,
+    parse_response,
+    read_file,
+    retry_after_seconds,
+)
+
+_PRELOADED = (encodings.idna, netrc)
+"""What requests imports with the first request: to fork just then would leave the child with half
+of it for good."""
+
+_RETRYABLE = frozenset((429, 502, 503, 504))
+"""OTLP specification, "Retryable Response Codes"."""
+
+_LONGEST_ANSWER = 1024 * 1024
+"""Bytes of an answer that are read; what is more is not looked at."""
+
+_FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
+
+_WRONG_CONFIGURATION = (
+    exceptions.InvalidHeader,
+    exceptions.InvalidURL,
+    exceptions.MissingSchema,
+    exceptions.InvalidSchema,
+    UnicodeError,  # a header's value that is not Latin-1
+)
+
+
+class HttpTransport:
+    """POSTs to one URL, over connections that are kept."""
+
+    def __init__(self, config: OtlpConfig) -> None:
+        """Raise UsageError where a certificate or key cannot be read."""
+        read_file(config.certificate, "CERTIFICATE", config)
+        read_file(config.client_certificate, "CLIENT_CERTIFICATE", config)
+        read_file(config.client_key, "CLIENT_KEY", config)
+        self._config = config
+        self._json = config.protocol is Protocol.HTTP_JSON
+        self._headers = {
+            "content-type": "application/json" if self._json else "application/x-protobuf",
+            "user-agent": USER_AGENT,
+            **config.headers,
+        }
+        if config.compression is not Compression.NONE:
+            self._headers.setdefault("content-encoding", config.compression)
+        self._session = requests.Session()
+        if "authorization" in config.headers:
+            # Else requests replaces it by what ~/.netrc has for the host.
+            self._session.auth = lambda request: request
+
+    def send(self, request: bytes, timeout: float) -> Response:
+        """One POST; see OtlpTransport."""
+        body, warnings = self._encoded(request)
+        deadline = time.monotonic() + timeout
+        try:
+            with self._post(body, timeout) as answer:
+                response = self._judged(answer, _content(answer, deadline))
+        except _WRONG_CONFIGURATION as error:
+            raise UsageError(
+                f"no HTTP request can be made for {self._config.shown_endpoint}"
+                f" ({type(error).__name__}): check"
+                f" {self._config.settings.said('ENDPOINT', 'HEADERS')}, and the proxy variables"
+            ) from None
+        except exceptions.SSLError as error:
+            return self._failed(Outcome.REFUSED, "no TLS connection", cause_of(error))
+        except exceptions.RequestException as error:
+            return self._failed(Outcome.RETRY, "no answer", cause_of(error))
+        except OSError as error:  # a certificate that can be read, but is none
+            raise UsageError(
+                f"one of {self._config.settings.said(*_FILES)} holds"
+                f" nothing that TLS can use: {one_line(cause_of(error), self._config)}"
+            ) from None
+        return replace(response, warnings=response.warnings + warnings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def _encoded(self, request: bytes) -> tuple[bytes, tuple[str, ...]]:
+        body, warnings = request, list[str]()
+        if self._json:
+            try:
+                message = TracesData.FromString(request)
+            except DecodeError:
+                raise InputError(f"{len(request)} bytes are no TracesData in protobuf") from None
+            body = traces_to_json(message)
+            warnings = json_losses(message, body)
+        if self._config.compression is Compression.GZIP:
+            body = gzip.compress(body, 6, mtime=0)
+        elif self._config.compression is Compression.DEFLATE:
+            body = zlib.compress(body)
+        return body, tuple(warnings)
+
+    def _post(self, body: bytes, timeout: float) -> requests.Response:
+        config = self._config
+        certificate = config.client_certificate
+        both = (certificate, config.client_key) if certificate and config.client_key else None
+        return self._session.post(
+            config.endpoint,
+            data=body,
+            headers=self._headers,
+            timeout=timeout,
+            verify=config.certificate or True,
+            cert=both or certificate,
+            allow_redirects=False,
+            stream=True,
+        )
+
+    def _failed(self, outcome: Outcome, status: str, message: str) -> Response:
+        return Response(outcome, status, one_line(message, self._config))
+
+    def _judged(self, answer: requests.Response, content: bytes | None) -> Response:
+        code = answer.status_code
+        status = one_line(f"{code} {answer.reason or ''}", self._config)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if 200 <= code < 300:
+            return self._taken(status, kind, content)
+        message = one_line(_error_message(kind, content or b""), self._config)
+        if code == 413 or (code in (400, 429) and is_about_size(message)):
+            return Response(Outcome.TOO_LARGE, status, message)
+        if code in _RETRYABLE:
+            after = retry_after_seconds(answer.headers.get("retry-after", ""))
+            return Response(Outcome.RETRY, status, message, retry_after=after)
+        return Response(Outcome.REFUSED, status, message)
+
+    def _taken(self, status: str, kind: str, content: bytes | None) -> Response:
+        if kind == "text/html":
+            return Response(
+                Outcome.REFUSED, status, "the answer is a web page: this is no OTLP endpoint"
+            )
+        body = None
+        if content is not None:
+            body = _parse_json(content) if kind.endswith("json") else parse_response(content)
+        if body is None:
+            warning = f"the answer to accepted spans cannot be read ({kind or 'no content type'})"
+            return Response(Outcome.ACCEPTED, status, warnings=(one_line(warning, self._config),))
+        response = accepted(status, body)
+        return replace(response, message=one_line(response.message, self._config))
+
+
+def _content(answer: requests.Response, deadline: float) -> bytes | None:
+    """The answer's body; None where it breaks off, is too long, or comes after the deadline."""
+    content = bytearray()
+    try:
+        for piece in answer.iter_content(65536):
+            content += piece
+            if len(content) > _LONGEST_ANSWER or time.monotonic() > deadline:
+                return None
+    except exceptions.RequestException:
+        return None
+    return bytes(content)
+
+
+def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
+    try:
+        partial = json.loads(content).get("partialSuccess") or {}
+        body = ExportTraceServiceResponse()
+        body.partial_success.rejected_spans = int(partial.get("rejectedSpans") or 0)
+        body.partial_success.error_message = str(partial.get("errorMessage") or "")
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return body
+
+
+def _error_message(kind: str, content: bytes) -> str:
+    """The message of an error's body: a google.rpc.Status by the specification, or a text."""
+    if kind in ("application/x-protobuf", "application/protobuf"):
+        try:
+            return str(Status.FromString(content).message)
+        except DecodeError:
+            return ""
+    if kind.endswith("json"):
+        try:
+            found: Any = json.loads(content)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict) and isinstance(found.get("message"), str):
+            return str(found["message"])
+    if kind == "text/html":
+        return "the answer is a web page"
+    return content[:4096].decode("utf-8", "replace")

@@ -1,0 +1,107 @@
+"""The snapshots of a batch, put together for backends that show spans: one a span and kind.
+
+A model of some hundred tensors gives some hundred snapshots an epoch, 1 to 2 kB each, which few
+backends show and some refuse. The spool holds them all; docs/snapshots.md, "Over OTLP".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from .... import exactjson
+from ....errors import InputError
+from ....ids import digest
+
+WEIGHTS, GRADIENTS = "*", "*.grad"
+"""What stands for the name of a tensor: no parameter is called so."""
+_HINT = b'"tensor_name":'
+
+
+def summarised(data: bytes) -> bytes:
+    """The batch with its snapshots summarised; `data` is one as the SDK writes it.
+
+    Raises InputError where it has to be parsed and is no JSON.
+    """
+    if _HINT not in data:
+        return data
+    batch = exactjson.loads(data)
+    snapshots = batch.get("snapshots") if isinstance(batch, dict) else None
+    if not isinstance(snapshots, list) or not snapshots:
+        return data
+    if not all(isinstance(each, dict) for each in snapshots):
+        raise InputError("a snapshot of the batch is no object")
+    groups: dict[tuple[Any, bool], list[dict[str, Any]]] = {}
+    for snapshot in snapshots:
+        is_gradient = str(snapshot.get("tensor_name")).endswith(".grad")
+        groups.setdefault((snapshot.get("span_id"), is_gradient), []).append(snapshot)
+    made = [
+        _summary(str(batch.get("batch_id")), is_gradient, some)
+        for (_, is_gradient), some in groups.items()
+    ]
+    batch["snapshots"] = sorted(made, key=lambda each: (each["ts_ns"], each["id"]))
+    return exactjson.dumps(batch)
+
+
+def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> dict[str, Any]:
+    first = some[0]
+    span_id = str(first.get("span_id"))
+    name = GRADIENTS if is_gradient else WEIGHTS
+    own = digest("snapshots", batch_id, span_id, name)[:8].hex()
+    dtypes = {str(each.get("dtype")) for each in some}
+    stored = [each for each in some if each.get("blob_uri") is not None]
+    measured = [found for each in some if (found := _moments(each)) is not None]
+    attrs: dict[str, Any] = {"summary": True, "tensors": len(some)}
+    others = sum(count for _, count, _ in measured)
+    if others:
+        attrs["nonfinite_count"] = others
+    if len(measured) < len(some):
+        attrs["without_statistics"] = len(some) - len(measured)
+    return {
+        "id": own + span_id[16:],
+        "span_id": first.get("span_id"),
+        "tensor_name": name,
+        "shape": [sum(math.prod(each.get("shape", ())) for each in some)],
+        "dtype": dtypes.pop() if len(dtypes) == 1 else "mixed",
+        "mode": (stored or some)[0].get("mode"),
+        "stats": _together([(count, stats) for count, _, stats in measured if count]),
+        "blob_uri": stored[0]["blob_uri"] if stored else None,
+        "ts_ns": max(each.get("ts_ns", 0) for each in some),
+        "attrs": attrs,
+    }
+
+
+def _moments(snapshot: dict[str, Any]) -> tuple[int, int, dict[str, Any]] | None:
+    """How many elements are finite, how many are not, and the statistics of those that are."""
+    stats = snapshot.get("stats")
+    if not isinstance(stats, dict):
+        return None
+    finite = stats.get("finite")
+    if isinstance(finite, dict):
+        return finite.get("count", 0), stats.get("nonfinite_count", 0), finite
+    return sum(stats.get("histogram", {}).get("counts", ())), 0, stats
+
+
+def _together(some: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any] | None:
+    """mean, std, min, max and norm of all elements, out of those of their groups.
+
+    None where there are no elements, or where a group has a statistic that is no double.
+    """
+    count = 0
+    mean = squares = norm = 0.0
+    low, high = math.inf, -math.inf
+    for number, stats in some:
+        if any(stats.get(key) is None for key in ("mean", "std", "min", "max", "norm")):
+            return None
+        total = count + number
+        delta = stats["mean"] - mean
+        mean += delta * number / total
+        squares += stats["std"] * stats["std"] * number + delta * delta * (count * number / total)
+        norm = math.hypot(norm, stats["norm"])
+        low, high = min(low, stats["min"]), max(high, stats["max"])
+        count = total
+    told = (mean, math.sqrt(squares / count) if count else math.nan, low, high, norm)
+    if not all(map(math.isfinite, told)):
+        return None
+    return dict(zip(("mean", "std", "min", "max", "norm"), told, strict=True))

@@ -1,0 +1,160 @@
+"""Sealed batches as OTLP, to any endpoint that speaks it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from ....errors import InputError, UsageError
+from ...delivery.batch_target import Receipt, SealedBatch
+from ...delivery.errors import (
+    MisconfiguredError,
+    PushError,
+    PushResult,
+    RefusedError,
+    UnreachableError,
+)
+from ...spool.paths import parse_name
+from ...translator.own.encode import Options
+from ...translator.translate import encode_own
+from .config import OtlpConfig, target_key
+from .pusher import Pusher
+from .sampled import sampled_part
+from .summary import summarised
+
+_GROUP_BYTES = 2_000_000
+_MOST_PARTIAL = 4
+"""Batches accepted in part whose other parts are kept in memory."""
+
+_REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
+"""Answers that are about the request. Any other refusal (a 401, a web page) is about whom it is
+sent to, or how; the empty one is what a push says of spans that are too large even alone."""
+
+_SERVER_FAULT = re.compile(r"5\d\d\b|408\b|425\b|INTERNAL|UNKNOWN|RESOURCE_EXHAUSTED")
+"""The specification retries none of these at once; later they may go well."""
+
+_left_by_parents: Final[list[Pusher]] = []
+"""Pushers of a forked child's parent: to run their destructors could hang, or end its calls."""
+
+
+class OtlpTarget:
+    """Sends batches as `config` says, several in one request where they are small.
+
+    A batch whose request was cut and accepted in part is completed: what was accepted is not sent
+    again as long as this object lives.
+    """
+
+    blobs = None
+
+    def __init__(
+        self, config: OtlpConfig, options: Options, *, whole_snapshots: bool = True
+    ) -> None:
+        """Raise MissingExtraError, and UsageError where a certificate or header is unusable.
+
+        `whole_snapshots=False` sends a summary of each span's snapshots in their place.
+        """
+        self.key = target_key(config)
+        self.shown = config.shown_endpoint
+        self._options = options
+        self._whole_snapshots = whole_snapshots
+        self._stop = threading.Event()
+        self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
+        self._rest: dict[str, tuple[bytes, ...]] = {}
+        """The requests still to be sent of batches that were accepted in part, by name."""
+        self._last: tuple[int, str] | None = None
+
+    @property
+    def request_bytes(self) -> int:
+        """Small enough for a request not to be cut: spans need less in OTLP than in JSON."""
+        return min(_GROUP_BYTES, self._pusher.max_request_bytes)
+
+    def skip_after(self, created_ns: int, owner: str) -> None:
+        """Send none of the batches that `owner` makes later: another exporter sends their spans."""
+        self._last = created_ns, owner
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """See BatchTarget. Raises RefusedError, too, for a batch that cannot be said in OTLP."""
+        if len(batches) > 1:
+            return self._pushed(b"".join(self._encoded(batch) for batch in batches))
+        (batch,) = batches
+        kept = self._rest.pop(batch.name, None)
+        requests = kept or (self._encoded(batch),)
+        is_partial = kept is not None
+        refused, receipt = "", Receipt()
+        while requests:
+            try:
+                receipt = _joined(receipt, self._pushed(requests[0]))
+                requests = requests[1:]
+                is_partial = True
+            except RefusedError as error:
+                # The other parts of a large batch may be taken all the same.
+                refused = str(error)
+                requests = (*error.unsent[1:], *requests[1:])
+                is_partial = True
+            except PushError as error:
+                if is_partial or error.result.requests:
+                    self._keep(batch.name, (*(error.unsent or requests[:1]), *requests[1:]))
+                raise
+        if refused:
+            raise RefusedError(refused)
+        return receipt
+
+    def _encoded(self, batch: SealedBatch) -> bytes:
+        if self._last is not None and self._is_skipped(batch.name, *self._last):
+            return b""
+        try:
+            data = sampled_part(batch.data)
+            if data is not None and not self._whole_snapshots:
+                data = summarised(data)
+            return b"" if data is None else encode_own(data, batch.name, self._options)
+        except InputError as error:
+            raise RefusedError(f"{batch.name} cannot be said in OTLP: {error}") from None
+
+    def _is_skipped(self, name: str, created_ns: int, owner: str) -> bool:
+        parsed = parse_name(name)
+        return parsed is not None and parsed[0] > created_ns and parsed[1].startswith(owner)
+
+    def _pushed(self, request: bytes) -> Receipt:
+        if not request:
+            return Receipt()  # nothing of it was sampled
+        try:
+            return _receipt(self._pusher.push(request))
+        except RefusedError as error:
+            if _REFUSES_THIS.fullmatch(error.status[:3]) or _REFUSES_THIS.fullmatch(error.status):
+                raise
+            kind = UnreachableError if _SERVER_FAULT.match(error.status) else MisconfiguredError
+            later = kind(str(error), error.result, status=error.status)
+            later.unsent = error.unsent
+            raise later from None
+        except UsageError as error:
+            raise MisconfiguredError(str(error)) from None
+        except InputError as error:  # bytes of ours that could not be cut
+            raise RefusedError(str(error)) from None
+
+    def _keep(self, name: str, requests: tuple[bytes, ...]) -> None:
+        self._rest[name] = requests
+        if len(self._rest) > _MOST_PARTIAL:
+            del self._rest[next(iter(self._rest))]
+
+    def interrupt(self) -> None:
+        """End the waits of a push, and those to come before their attempt."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pusher.close()
+
+    def abandon(self) -> None:
+        """In a forked child: keep what is the parent's as it is."""
+        _left_by_parents.append(self._pusher)
+
+
+def _receipt(result: PushResult) -> Receipt:
+    return Receipt(result.rejected_spans, result.error_message)
+
+
+def _joined(one: Receipt, other: Receipt) -> Receipt:
+    rejected = one.rejected_spans + other.rejected_spans
+    return Receipt(rejected, other.message or one.message)

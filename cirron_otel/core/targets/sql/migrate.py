@@ -1,0 +1,96 @@
+"""Bringing a database to the version that this package writes.
+
+The steps are the files of `migrations/`: `<number>_<what>.sql` for both databases, or one with
+`.sqlite` or `.postgresql` before `.sql` for each. A step is never changed once it was released.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import lru_cache
+from importlib import resources
+
+from ....errors import InputError
+from ...delivery.errors import MisconfiguredError, RefusedError, UnreachableError
+from .database import Database
+
+_VERSIONS = "TraceStorage"
+_FILE = re.compile(r"(\d{4})_[a-z_]+(?:\.(sqlite|postgresql))?\.sql")
+
+
+@lru_cache
+def steps(dialect: str) -> dict[int, str]:
+    """The statements of each version, in order."""
+    found = {}
+    for file in resources.files(__package__).joinpath("migrations").iterdir():
+        match = _FILE.fullmatch(file.name)
+        if match is not None and match[2] in (None, dialect):
+            found[int(match[1])] = file.read_text(encoding="utf-8")
+    return dict(sorted(found.items()))
+
+
+def current(dialect: str) -> int:
+    """The version that this package writes."""
+    return max(steps(dialect))
+
+
+def version_of(database: Database) -> int:
+    """The version of a database; 0 where it holds no storage."""
+    if not database.has_table(_VERSIONS):
+        return 0
+    return int(database.rows(f'SELECT MAX("version") FROM "{_VERSIONS}"')[0][0] or 0)  # noqa: S608
+
+
+def migrate(database: Database, to: int | None = None) -> int:
+    """Bring a database to the version `to`, by default the current one; what version it had.
+
+    All steps are one transaction. If several processes migrate at once, one of them does it and
+    the others wait for it. Raises MisconfiguredError if a newer release wrote the database, and
+    UnreachableError, never RefusedError, if a step fails: no batch is at fault then.
+    """
+    wanted = current(database.dialect) if to is None else to
+    if version_of(database) == wanted:
+        return wanted
+    try:
+        return _migrate(database, wanted)
+    except RefusedError as error:
+        raise UnreachableError(f"the tables cannot be created now: {error}") from None
+
+
+def _migrate(database: Database, wanted: int) -> int:
+    with database.transaction():
+        database.serialize()
+        before = version_of(database)
+        _check(before, database.dialect)
+        if before == 0:
+            database.run(
+                f'CREATE TABLE "{_VERSIONS}" ("version" INTEGER PRIMARY KEY, "appliedNs" BIGINT)'
+            )
+        for version, statements in steps(database.dialect).items():
+            if before < version <= wanted:
+                database.script(statements)
+                now = time.time_ns()
+                database.run(f'INSERT INTO "{_VERSIONS}" VALUES (?, ?)', version, now)  # noqa: S608
+    return before
+
+
+def check_readable(database: Database, shown: str) -> None:
+    """Raise InputError where a database holds no storage, or one that cannot be read."""
+    version = version_of(database)
+    if version == 0:
+        raise InputError(f"{shown} holds no storage: expected a database that cirron-otel wrote")
+    if version > current(database.dialect):
+        raise InputError(f"{shown}: {_newer(version, database.dialect)}")
+
+
+def _check(version: int, dialect: str) -> None:
+    if version > current(dialect):
+        raise MisconfiguredError(_newer(version, dialect))
+
+
+def _newer(version: int, dialect: str) -> str:
+    return (
+        f"the tables have version {version}, and this release knows {current(dialect)}:"
+        " use a release that is at least as new as the one that wrote them"
+    )

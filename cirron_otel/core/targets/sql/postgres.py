@@ -1,0 +1,208 @@
+"""PostgreSQL, through psycopg 3."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ....errors import MissingExtraError, UsageError
+from ...delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from ..otlp.transport import without_secrets
+from .database import Row, quoted
+from .url import Location
+
+try:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+except ImportError as _error:  # the driver, or the library that it needs
+    raise MissingExtraError("postgres", "storage in PostgreSQL") from _error
+
+_DEFAULTS: dict[str, Any] = {
+    "application_name": "cirron-otel",
+    "connect_timeout": "10",
+    # A server that has vanished without a word is found out in about a minute, not in hours.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""What holds unless the URL says otherwise."""
+_LOCK = 0x6369_7272_6F6E
+"""Of this package's transactions, among the advisory locks of a database."""
+
+_abandoned: list[Any] = []
+
+_NO_ENTRY = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
+"""Parts of the messages of a refused connection; the driver gives no SQLSTATE for those."""
+# SQLSTATEs and their classes: Appendix A of PostgreSQL's documentation.
+_NOT_ALLOWED = ("28", "3D", "3F", "42501")
+"""Authorization, unknown database, unknown schema, insufficient privilege."""
+_EXISTS = ("42P07", "42710", "42723", "42P06")
+"""A table, another object, a function or a schema of that name exists already."""
+_OTHER_TABLES = ("42",)
+"""Any other mismatch of statement and schema, such as an unknown table or column."""
+_REFUSED = ("22", "23", "54")
+"""Data, constraints, limits."""
+
+
+class PostgresDatabase:
+    """A connection to the database at a location."""
+
+    dialect = "postgresql"
+
+    def __init__(self, location: Location) -> None:
+        """Connect; see `connect`."""
+        self._location = location
+        self._is_interrupted = False
+        with self._guarded():
+            self._connection = psycopg.connect(
+                make_conninfo(**(_DEFAULTS | conninfo_to_dict(location.url))),
+                autocommit=True,
+                client_encoding="UTF8",
+                # Behind a pool that changes connections at each transaction none outlives it.
+                prepare_threshold=None,
+            )
+            # `serialize` relies on seeing what others have done meanwhile.
+            self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            if self._is_interrupted:
+                raise StoppedError(f"stopped before {self._location.shown} had everything")
+            yield
+        except psycopg.Error as error:
+            raise self._error(error) from None
+
+    def _error(self, error: psycopg.Error) -> Exception:
+        shown, state = self._location.shown, error.sqlstate or ""
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        text = without_secrets(lines[0], list(self._location.secrets))
+        if self._is_interrupted:
+            return StoppedError(f"stopped while {shown} was written")
+        if state.startswith(_REFUSED):
+            return RefusedError(f"{shown} does not take that: {text}", status=state)
+        if isinstance(error, psycopg.ProgrammingError) and not state:
+            return UsageError(f"{shown} is no URL that can be used: {text}")
+        if state.startswith(_NOT_ALLOWED) or (
+            not state and any(words in str(error) for words in _NO_ENTRY)
+        ):
+            what = f"{text}: check the user, the password, the database and its permissions"
+            return MisconfiguredError(f"{shown} cannot be used: {what}", status=state)
+        if state.startswith(_OTHER_TABLES) and state not in _EXISTS:
+            what = f"{text}: check the search path, and that no other program changed the tables"
+            return MisconfiguredError(f"{shown} cannot be used: {what}", status=state)
+        return UnreachableError(f"{shown} cannot be used now: {text}", status=state or "no answer")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See Database."""
+        with self._guarded(), self._connection.transaction():
+            yield
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See Database."""
+        with self._guarded(), self._connection.transaction():
+            self.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+
+    def serialize(self) -> None:
+        """See Database."""
+        self.run("SELECT pg_advisory_xact_lock(?)", _LOCK)
+
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """See Database."""
+        with self._guarded():
+            return self._connection.execute(_marked(statement), parameters).fetchall()
+
+    def run(self, statement: str, *parameters: Any) -> int:
+        """See Database."""
+        with self._guarded():
+            return self._connection.execute(_marked(statement), parameters).rowcount
+
+    def among(self, column: str) -> str:
+        """See Database."""
+        return f"{column} = ANY(?)"
+
+    def many(self, values: Iterable[str] | Iterable[int]) -> Any:
+        """See Database."""
+        return list(values)
+
+    def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
+        """See Database."""
+        marks = ", ".join(["%s"] * len(columns))
+        statement = (
+            f'INSERT INTO "{table}" ({quoted(columns)}) VALUES ({marks})'  # noqa: S608
+            ' ON CONFLICT DO NOTHING RETURNING "batchKey"'
+        )
+        keys: list[int | None] = []
+        with self._guarded(), self._connection.cursor() as cursor:
+            cursor.executemany(statement.encode(), rows, returning=True)
+            for _ in rows:
+                found = cursor.fetchone()
+                keys.append(found[0] if found else None)
+                cursor.nextset()
+        return keys
+
+    def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
+        """Insert rows of new digests, and return those digests; as Database describes it."""
+        statement = (
+            f'INSERT INTO "{table}" ({quoted((column, "batchKey"))})'  # noqa: S608
+            " SELECT * FROM unnest(?::bytea[], ?::bigint[])"
+            f' ON CONFLICT DO NOTHING RETURNING "{column}"'
+        )
+        digests, keys = [row[0] for row in rows], [row[1] for row in rows]
+        return {bytes(found) for (found,) in self.rows(statement, digests, keys)}
+
+    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """See Database."""
+        statement = f'COPY "{table}" ({quoted(columns)}) FROM STDIN'
+        with (
+            self._guarded(),
+            self._connection.cursor() as cursor,
+            cursor.copy(statement.encode()) as copy,
+        ):
+            for row in rows:
+                copy.write_row(row)
+
+    def script(self, text: str) -> None:
+        """See Database."""
+        with self._guarded():
+            self._connection.execute(text.encode())
+
+    def has_table(self, name: str) -> bool:
+        """See Database."""
+        # Not to_regclass: it reads the catalog cache, which may still lack a table after
+        # `serialize` has waited for the writer that created it.
+        found = (
+            "SELECT 1 FROM pg_catalog.pg_class WHERE relname = ? AND relkind IN ('r', 'p')"
+            " AND pg_catalog.pg_table_is_visible(oid)"
+        )
+        return bool(self.rows(found, name))
+
+    def shrink(self) -> None:
+        """Nothing is to be done: the server's autovacuum does it."""
+
+    def interrupt(self) -> None:
+        """See Database."""
+        self._is_interrupted = True
+        with contextlib.suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=2.0)
+
+    def close(self) -> None:
+        """See Database."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """See Database."""
+        _abandoned.append(self._connection)
+
+
+@lru_cache
+def _marked(statement: str) -> bytes:
+    """A statement with the driver's place marks."""
+    return statement.replace("?", "%s").encode()

@@ -1,0 +1,130 @@
+"""The parts of a collector's batch that are recognised when another collector stores them too.
+
+A collector groups the requests that it receives into batches by their arrival, so two collectors
+put the same request into different batches. A part is a ResourceSpans of a request with its spans,
+or a mark that was a log record. Both are stored unchanged, so equal parts have equal bytes. The
+batch of a recording program has no parts: it is recognised by its name and content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...delivery.batch_target import SealedBatch
+from ...translator.foreign.messages import RECEIVED, RESOURCE_SPANS
+from ...translator.logs.log_marks import LOG, LOGS
+from .ownership import Context
+
+_DIGEST_BYTES = 16
+_RECEIVED = b'"%b":' % RECEIVED.encode()
+_SCOPE = "scope"
+
+_encode = msgspec.json.Encoder().encode
+_objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_lists = msgspec.json.Decoder(list[msgspec.Raw])
+_any = msgspec.json.Decoder()
+
+
+class _Scope(msgspec.Struct):
+    spans: int = 0
+
+
+class _Resource(msgspec.Struct):
+    scope_spans: list[_Scope] = []
+
+
+_resource = msgspec.json.Decoder(_Resource)
+
+
+class Part(NamedTuple):
+    """A part of a batch."""
+
+    digest: bytes
+    """The digest of its content, its owner, and the number of equal earlier parts of its batch."""
+    spans: range
+    """The indexes of its spans in the batch's list."""
+    resource: int | None = None
+    """The index of its ResourceSpans."""
+    mark: int | None = None
+    """The index of its mark."""
+
+
+def parts_of(batch: SealedBatch, context: Context) -> list[Part]:
+    """Return the parts of a batch; none unless a collector made the batch from requests."""
+    if _RECEIVED not in batch.data:
+        return []
+    try:
+        top = _objects.decode(batch.data)
+        otel = _objects.decode(top["otel"])
+        if RECEIVED not in otel:
+            return []
+        if RESOURCE_SPANS in otel:
+            found = list(_resources(_lists.decode(otel[RESOURCE_SPANS]), top))
+        else:
+            found = list(_marks(_objects.decode(otel[LOGS]), top))
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError):
+        return []  # written or changed by another program: recognised by its name and content only
+    return _digested(found, context)
+
+
+_Found = tuple[Part, Collection[bytes]]
+"""A part without a digest, and its content."""
+
+
+def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
+    spans = _lists.decode(top["spans"])
+    counts = [sum(s.spans for s in _resource.decode(each).scope_spans) for each in resources]
+    if any(count < 0 for count in counts) or sum(counts) != len(spans):
+        raise ValueError
+    for number, (end, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
+        places = range(end - count, end)
+        content = [bytes(resources[number]), *(bytes(spans[place]) for place in places)]
+        yield Part(b"", places, resource=number), content
+
+
+def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
+    """Yield the marks. The index of a mark's scope differs between batches: its content counts."""
+    scopes = [bytes(each) for each in _lists.decode(logs.pop("scopes"))]
+    resource = b"".join(bytes(each) for each in logs.values())
+    for number, raw in enumerate(_lists.decode(top["marks"])):
+        mark = _any.decode(raw)
+        scope = mark["otel"][LOG].pop(_SCOPE, 0)
+        yield Part(b"", range(0), mark=number), [resource, scopes[scope], _encode(mark)]
+
+
+def _digested(found: list[_Found], context: Context) -> list[Part]:
+    owner = repr((sorted(context.defaults.items()), sorted(context.overrides.items())))
+    begun = hashlib.blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
+    copies: Counter[bytes] = Counter()
+    parts = []
+    for part, content in found:
+        hashed = begun.copy()
+        for each in content:
+            hashed.update(len(each).to_bytes(8, "little") + each)
+        equal = hashed.digest()
+        hashed.update(copies[equal].to_bytes(8, "little"))
+        copies[equal] += 1
+        parts.append(part._replace(digest=hashed.digest()))
+    return parts
+
+
+def without(data: bytes, known: Collection[Part]) -> bytes:
+    """Return the batch without the parts `known`."""
+    top: dict[str, Any] = dict(_objects.decode(data))
+    otel: dict[str, Any] = dict(_objects.decode(top["otel"]))
+    _leave_out(top, "spans", {place for part in known for place in part.spans})
+    _leave_out(top, "marks", {part.mark for part in known})
+    if RESOURCE_SPANS in otel:
+        _leave_out(otel, RESOURCE_SPANS, {part.resource for part in known})
+    return _encode(top | {"otel": otel})
+
+
+def _leave_out(record: dict[str, Any], key: str, places: set[int | None]) -> None:
+    values = _lists.decode(record[key])
+    record[key] = [each for place, each in enumerate(values) if place not in places]

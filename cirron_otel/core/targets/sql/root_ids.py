@@ -1,0 +1,42 @@
+"""The topmost scope above each span, as far as its own batch tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....semconv import SESSION
+from ...records.columns import TraceSpan
+
+
+def local_tops(
+    spans: Sequence[TraceSpan], session: str | None, *, is_one_process: bool
+) -> dict[str, str]:
+    """By id of a span: the scope that it is to be sought under; each row's trace id is set to it.
+
+    A scope that stands under itself is a root. Where the batch names its session, that is it. Of
+    a program's batch that names none, and that is `is_one_process`, spans without a parent beside
+    the session (a thread that was started without a scope around it) go where all others are.
+    """
+    tops: dict[str, str] = {}
+    for span in spans:
+        if session is not None:
+            span.trace_id = session
+        tops.setdefault(span.id, span.trace_id)
+    if session is not None:
+        tops.setdefault(session, session)
+    elif is_one_process:
+        loose = {s.id for s in spans if s.parent_span_id is None and s.name != SESSION}
+        others = {top for some_id, top in tops.items() if top not in loose}
+        if len(others) == 1:
+            [other] = others
+            tops.update(dict.fromkeys(loose, other))
+    return tops
+
+
+def followed(some_id: str, tops: dict[str, str]) -> str:
+    """The topmost scope that `tops` leads to; of a circle, the last before it closes."""
+    seen = {some_id}
+    while (above := tops.get(some_id)) is not None and above not in seen:
+        seen.add(above)
+        some_id = above
+    return some_id

@@ -1,0 +1,238 @@
+"""Batches as rows of the tables, and back: nothing is lost (see `translator.platform`)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from .... import exactjson
+from ....errors import InputError
+from ....ids import is_id
+from ...delivery.batch_target import SealedBatch
+from ...delivery.errors import RefusedError
+from ...records.canonical import batch_bytes
+from ...records.check import check_batch
+from ...records.columns import (
+    PlatformRecords,
+    TraceBatch,
+    TraceMark,
+    TraceSnapshot,
+    TraceSpan,
+    clean,
+)
+from ...translator.own.platform import from_platform, to_platform
+from ...translator.typed import NotCanonicalError
+from .fast_rows import fast_rows
+from .keys import bounded
+from .ownership import Context, Owner, Owners
+from .root_ids import local_tops
+
+Value = Any
+Row = Sequence[Value]
+
+SPAN, MARK, SNAPSHOT = "TraceSpan", "TraceMark", "TraceSnapshot"
+_KINDS: dict[str, type[Any]] = {SPAN: TraceSpan, MARK: TraceMark, SNAPSHOT: TraceSnapshot}
+_FIELDS: dict[str, tuple[str, ...]] = {k: t.__struct_encode_fields__ for k, t in _KINDS.items()}
+COLUMNS = {kind: ("batchKey", "ordinal", *fields) for kind, fields in _FIELDS.items()}
+"""Of each table with records, in the order of the rows here."""
+BATCH_COLUMNS = (
+    "name", "hash", "schemaVersion", "sdkVersion", "batchId", "createdNs", "storedNs",
+    "workspaceId", "runId", "extra", "body",
+)  # fmt: skip
+_JSON = {SPAN: ("attrs",), MARK: ("attrs",), SNAPSHOT: ("shape", "stats")}
+_PLACES = {kind: [_FIELDS[kind].index(name) for name in _JSON[kind]] for kind in _KINDS}
+_BOOL = _FIELDS[MARK].index("valueBool")
+_FRAMES = 150
+_MARKED_NAME = "json:"
+
+_to_json = msgspec.json.Encoder().encode
+_of_json = msgspec.json.Decoder().decode
+
+
+@dataclass(slots=True)
+class Made:
+    """A batch, ready to be stored."""
+
+    name: str
+    hash: bytes
+    header: TraceBatch
+    owner: Owner
+    """Of the batch as a whole."""
+    records: PlatformRecords | None
+    """None where the batch is stored as its bytes."""
+    body: bytes | None
+    tops: dict[str, str] = field(default_factory=dict)
+    """By a span's id: the topmost scope above it that is known of, or itself."""
+    is_one_process: bool = False
+    """Whether it is of a program that does not name its session."""
+    spans: list[Any] = field(default_factory=list)
+    snapshots: list[Any] = field(default_factory=list)
+    """Those of `records` as they were recorded, as far as that is asked for."""
+
+    def row(self, stored_ns: int) -> Row:
+        """For the table of batches."""
+        header = self.header
+        return (
+            self.name, self.hash, header.schema_version, header.sdk_version, header.batch_id,
+            header.created_ns, stored_ns, self.owner.workspace_id, self.owner.run_id, header.extra,
+            self.body,
+        )  # fmt: skip
+
+    def records_of(self, kind: str) -> list[Any]:
+        """Its spans, marks or snapshots."""
+        records = self.records
+        if records is None:
+            return []
+        lists: dict[str, list[Any]] = {SPAN: records.spans, MARK: records.marks}
+        return lists.get(kind, records.snapshots)
+
+
+def made_of(batch: SealedBatch, hash_: bytes, context: Context) -> Made:
+    """The rows of a batch. Raises RefusedError where it is none."""
+    problem = check_batch(batch.data)
+    if problem is not None:
+        raise RefusedError(f"{batch.name!a} is no batch: {problem.message}")
+    name = stored_name(batch.name)
+    try:
+        value, records = _records_of(batch.data, context)
+        owners = Owners(value, context)
+        session = _session_of(value)
+        tops = local_tops(records.spans, session, is_one_process="otel" not in value)
+    except (InputError, RecursionError):
+        # Nested deeper than can be taken apart: as a whole, then.
+        header = TraceBatch(schema_version=1, sdk_version="", batch_id="", created_ns=0)
+        return Made(name, hash_, header, Owners(None, context).whole, None, batch.data)
+    for row, owner in zip(records.spans, owners.of_spans(len(records.spans)), strict=True):
+        row.workspace_id, run_id, row.pipeline_id, row.deployment_id, row.model_id = owner
+        row.run_id = run_id or ""  # "" until its trace id is settled
+    made = Made(name, hash_, records.batch, owners.whole, records, None, tops)
+    made.is_one_process = "otel" not in value
+    made.spans = value["spans"] if records.spans else []
+    if context.blob_uri is not None and records.snapshots:
+        made.snapshots = value["snapshots"]
+    return made
+
+
+def _records_of(data: bytes, context: Context) -> tuple[dict[str, Any], PlatformRecords]:
+    """The batch as far as it matters here, and its rows."""
+    with contextlib.suppress(NotCanonicalError):
+        records, value = fast_rows(data)
+        if context.blob_uri is None or not records.snapshots:
+            return value, records
+    value = exactjson.loads(data)
+    records = _below(_FRAMES, value)
+    _make_storable(records, value)
+    return value, records
+
+
+def _below(frames: int, batch: Any) -> PlatformRecords:
+    """The batch's records, made deeper in the stack than whoever reads them back will be.
+
+    So what could be taken apart can be put together again.
+    """
+    return _below(frames - 1, batch) if frames else to_platform(batch)
+
+
+def _session_of(batch: dict[str, Any]) -> str | None:
+    """The session of all the batch's records, where it names it."""
+    otel = batch.get("otel")
+    named = otel.get("session") if isinstance(otel, dict) else None
+    return named if is_id(named) else None
+
+
+def _make_storable(records: PlatformRecords, batch: dict[str, Any]) -> None:
+    """Change what the databases' columns cannot hold, and keep the record as a whole then."""
+    for number, span in enumerate(records.spans):
+        kept = (span.id, span.parent_span_id)
+        span.id, span.trace_id = bounded(span.id), bounded(span.trace_id)
+        if span.parent_span_id is not None:
+            span.parent_span_id = bounded(span.parent_span_id)
+        if kept != (span.id, span.parent_span_id):
+            span.extra = _whole(batch["spans"][number])
+    for number, mark in enumerate(records.marks):
+        is_changed = _bound(mark)
+        if mark.value_float == 0 and math.copysign(1.0, mark.value_float) < 0:
+            mark.value_float, is_changed = 0.0, True  # SQLite has no -0.0
+        if is_changed:
+            mark.extra = _whole(batch["marks"][number])
+    for number, snapshot in enumerate(records.snapshots):
+        if _bound(snapshot):
+            snapshot.extra = _whole(batch["snapshots"][number])
+
+
+def _bound(row: TraceMark | TraceSnapshot) -> bool:
+    kept = (row.id, row.span_id)
+    row.id, row.span_id = bounded(row.id), bounded(row.span_id)
+    return kept != (row.id, row.span_id)
+
+
+def _whole(record: Any) -> str:
+    return exactjson.dumps_ascii({"is": record})
+
+
+def readdressed(row: TraceSnapshot, record: Any, uri: str | None) -> None:
+    """Give a snapshot's row another `blob_uri`, if there is one; `extra` has the recorded one."""
+    if uri is None or uri == row.blob_uri:
+        return
+    row.blob_uri = clean(uri)
+    rest = exactjson.loads(row.extra) if row.extra else {}
+    if "is" not in rest:
+        rest.setdefault("set", {})["blob_uri"] = record["blob_uri"]
+        row.extra = exactjson.dumps_ascii(rest)
+
+
+def hash_of(data: bytes) -> bytes:
+    """What tells the contents of two batches of one name apart."""
+    return hashlib.sha256(data).digest()
+
+
+def stored_name(name: str) -> str:
+    """A file's name as a column holds it: one with odd letters as JSON, behind a mark."""
+    if clean(name) == name and not name.startswith(_MARKED_NAME):
+        return name
+    return _MARKED_NAME + exactjson.dumps_ascii(name)
+
+
+def name_of_stored(column: str) -> str:
+    """The file's name that a column says."""
+    if not column.startswith(_MARKED_NAME):
+        return column
+    return str(exactjson.loads(column.removeprefix(_MARKED_NAME)))
+
+
+def rows_of(kind: str, key: int, records: Iterable[Any]) -> Iterator[Row]:
+    """The rows of a batch's records of one kind, in the order of COLUMNS."""
+    places = _PLACES[kind]
+    for number, record in enumerate(records):
+        row = [key, number, *msgspec.structs.astuple(record)]
+        for place in places:
+            if row[place + 2] is not None:
+                row[place + 2] = _to_json(row[place + 2]).decode()
+        yield row
+
+
+def record_of(kind: str, row: Row) -> Any:
+    """The record of a row, as the database gives it."""
+    values = list(row[2:])
+    for place in _PLACES[kind]:
+        if isinstance(values[place], str):
+            values[place] = _of_json(values[place])
+    if kind == MARK and values[_BOOL] is not None:
+        values[_BOOL] = bool(values[_BOOL])
+    return _KINDS[kind](**dict(zip(_KINDS[kind].__struct_fields__, values, strict=True)))
+
+
+def data_of(header: TraceBatch, body: bytes | None, records: dict[str, list[Any]]) -> bytes:
+    """A batch's file, of what the tables hold of it. Raises InputError where they are damaged."""
+    if body is not None:
+        return bytes(body)
+    spans, marks, snapshots = (records.get(kind, []) for kind in (SPAN, MARK, SNAPSHOT))
+    return batch_bytes(
+        from_platform(PlatformRecords(batch=header, spans=spans, marks=marks, snapshots=snapshots))
+    )

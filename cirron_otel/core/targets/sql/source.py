@@ -1,0 +1,53 @@
+"""A storage as the source of a conversion: its batches as a spool."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from ....errors import RefusedNameError
+from ...spool.directories import make_private
+from ...spool.paths import BATCH_SUFFIX
+from ...spool.writer import SpoolWriter
+from .rows import hash_of
+from .storage import Storage
+from .stored import Select
+
+_SHOWN_DIGITS = 8
+
+
+@dataclass(slots=True)
+class SpoolCopy:
+    """What was copied."""
+
+    batches: int = 0
+    bytes: int = 0
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    """(name, name in the spool) of batches whose name another batch has as well."""
+
+
+def copy_to_spool(
+    url: str, directory: str | os.PathLike[str], select: Select | None = None
+) -> SpoolCopy:
+    """Write the batches of a storage into the spool at `directory`, under their files' names.
+
+    Where two batches share a name, the first that was stored keeps it, and the others get eight
+    digits of their hash into theirs. Raises UsageError for a URL that is none, InputError where
+    there is no storage or a batch is damaged, EndpointError where the database cannot be read,
+    and TargetError where the spool cannot be written.
+    """
+    copy = SpoolCopy()
+    writer = SpoolWriter(directory, max_bytes=None, durable=False)
+    with Storage.open(url, create=False) as storage:
+        for name, data in storage.batches(select or Select()):
+            try:
+                writer.write(data, name)
+            except RefusedNameError:
+                digits = hash_of(data).hex()[:_SHOWN_DIGITS]
+                other = f"{name.removesuffix(BATCH_SUFFIX)}.{digits}{BATCH_SUFFIX}"
+                writer.write(data, other)
+                copy.renamed.append((name, other))
+            copy.batches += 1
+            copy.bytes += len(data)
+    make_private(writer.paths.spool)  # without a batch, too
+    return copy

@@ -1,0 +1,182 @@
+"""SQLite, embedded: one file, in WAL mode."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ....errors import InputError
+from ...delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from ...spool.directories import make_private
+from ...state_database import FULL_SYNC, WAL, create_private_file, open_database
+from .database import Row, quoted
+
+_BUSY_S = 30.0
+"""How long a writer waits for another one, seconds."""
+
+_abandoned: list[sqlite3.Connection] = []
+"""Of a parent process: to close them would touch files that it has open."""
+
+_WRONG = ("unable to open", "readonly", "not a database", "malformed", "no such table", "authoriz")
+
+
+class SqliteDatabase:
+    """A connection to the file at a path."""
+
+    dialect = "sqlite"
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        """Open it; see `connect`. A file that is made has mode 0600, its directory 0700."""
+        self._path = path
+        self._is_interrupted = False
+        with self._guarded():
+            if create:
+                _make_private(path)
+            elif not path.is_file():
+                raise InputError(f"{path} is not there, or no file: name an SQLite file")
+            settings = [FULL_SYNC, "cache_size=-32768", "temp_store=MEMORY"]
+            if create:
+                settings = ["auto_vacuum=INCREMENTAL", WAL, *settings]
+            self._connection = open_database(
+                path, *settings, busy_s=_BUSY_S, is_shared=True, must_exist=True
+            )
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            if self._is_interrupted:
+                raise StoppedError(f"stopped before {self._path} had everything")
+            yield
+        except sqlite3.Error as error:
+            raise self._error(error) from None
+        except OSError as error:
+            what = error.strerror or str(error)
+            raise MisconfiguredError(f"{self._path} cannot be opened: {what}") from None
+
+    def _error(self, error: sqlite3.Error) -> Exception:
+        text = str(error)
+        if self._is_interrupted:
+            return StoppedError(f"stopped while {self._path} was written")
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | sqlite3.InterfaceError):
+            return RefusedError(f"{self._path} does not take that: {text}")
+        if any(words in text for words in _WRONG):
+            what = f"{text}: check the path, who may write there, and that SQLite made it"
+            return MisconfiguredError(f"{self._path} cannot be used: {what}")
+        return UnreachableError(f"{self._path} cannot be used now: {text}")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See Database: writers exclude each other from the beginning on."""
+        with self._block("BEGIN IMMEDIATE"):
+            yield
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See Database."""
+        with self._block("BEGIN"):
+            yield
+
+    @contextlib.contextmanager
+    def _block(self, begin: str) -> Iterator[None]:
+        self.run(begin)
+        try:
+            yield
+            self.run("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+
+    def serialize(self) -> None:
+        """Nothing is to be done: a transaction that writes is alone."""
+
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """See Database."""
+        with self._guarded():
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def run(self, statement: str, *parameters: Any) -> int:
+        """See Database."""
+        with self._guarded():
+            return self._connection.execute(statement, parameters).rowcount
+
+    def among(self, column: str) -> str:
+        """See Database."""
+        return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
+
+    def many(self, values: Iterable[str] | Iterable[int]) -> Any:
+        """See Database."""
+        return json.dumps(list(values))
+
+    def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
+        """See Database."""
+        statement = f"{_insert(table, columns)} ON CONFLICT DO NOTHING"
+        keys: list[int | None] = []
+        with self._guarded():
+            for row in rows:
+                cursor = self._connection.execute(statement, row)
+                keys.append(cursor.lastrowid if cursor.rowcount else None)
+        return keys
+
+    def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
+        """Insert rows of new digests, and return those digests; as Database describes it."""
+        statement = f"{_insert(table, (column, 'batchKey'))} ON CONFLICT DO NOTHING"
+        with self._guarded():
+            execute = self._connection.execute
+            return {row[0] for row in rows if execute(statement, row).rowcount}
+
+    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """See Database."""
+        with self._guarded():
+            self._connection.executemany(_insert(table, columns), rows)
+
+    def script(self, text: str) -> None:
+        """See Database; the driver's own `executescript` commits first."""
+        statement = ""
+        for line in text.splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                self.run(statement)
+                statement = ""
+
+    def has_table(self, name: str) -> bool:
+        """See Database."""
+        found = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(self.rows(found, name))
+
+    def shrink(self) -> None:
+        """See Database."""
+        with self._guarded():
+            # `execute` would end with the first page.
+            self._connection.executescript(
+                "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(PASSIVE);"
+            )
+
+    def interrupt(self) -> None:
+        """See Database."""
+        self._is_interrupted = True
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        """See Database."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """See Database."""
+        _abandoned.append(self._connection)
+
+
+def _insert(table: str, columns: Sequence[str]) -> str:
+    # All of them are this package's own words.
+    marks = ", ".join("?" * len(columns))
+    return f'INSERT INTO "{table}" ({quoted(columns)}) VALUES ({marks})'  # noqa: S608
+
+
+def _make_private(path: Path) -> None:
+    make_private(path.parent)
+    create_private_file(path)

@@ -1,0 +1,72 @@
+"""The storage as a place that deliveries bring sealed batches to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....errors import TargetError, UsageError
+from ...delivery.batch_target import BlobSink, Receipt, SealedBatch
+from ...delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from .ownership import Context
+from .storage import Storage
+from .url import parse_url
+
+_REQUEST_BYTES = 4_000_000
+
+
+class StorageTarget:
+    """Stores sealed batches; see BatchTarget. It connects when the first ones come.
+
+    So a database that is away, or comes later than the collector, costs nothing but time.
+    """
+
+    request_bytes = _REQUEST_BYTES
+
+    def __init__(
+        self, url: str, context: Context | None = None, *, blobs: BlobSink | None = None
+    ) -> None:
+        """`blobs` is where the snapshot files go. Raises UsageError where the URL is none."""
+        location = parse_url(url)
+        self._url, self._context = url, context or Context()
+        self.key, self.shown = location.key, location.shown
+        self.blobs = blobs
+        self._storage: Storage | None = None
+        self._is_interrupted = False
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """Store batches; see BatchTarget."""
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before {self.shown} had everything")
+        try:
+            if self._storage is None:
+                self._storage = Storage.open(self._url)
+            self._storage.write(batches, self._context)
+        except UsageError as error:  # found out by the driver, or no driver
+            raise MisconfiguredError(str(error)) from None
+        except TargetError as error:
+            raise RefusedError(str(error)) from None
+        except UnreachableError:
+            self.close()
+            raise
+        return Receipt()
+
+    def interrupt(self) -> None:
+        """Break off what `send` is about, and allow no other."""
+        self._is_interrupted = True
+        if (storage := self._storage) is not None:
+            storage.interrupt()
+
+    def close(self) -> None:
+        """Close the connection; `send` opens another."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connection without a word to the server."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.abandon()
+
+    def __repr__(self) -> str:
+        return f"StorageTarget({self.shown!r})"

@@ -1,0 +1,111 @@
+"""Trace ids across batches: the root scope's id of each span, although parents come late.
+
+A scope is written when it ends, so a span's parent, and the session above it, usually come in a
+later batch, or never. Until then a span stands under the topmost scope that is known of, stored or
+not; ids of such scopes that are not stored are noted in the table TraceUnresolved, and when one of
+them comes, what stands under it is moved to where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from .database import Database, parts
+from .ownership import BlobUri
+from .processes import settle_processes
+from .root_ids import followed
+from .rows import SNAPSHOT, Made, readdressed
+
+
+class Placing:
+    """Finds the trace ids of batches that are about to be stored, in one transaction."""
+
+    def __init__(self, database: Database, made: Sequence[Made]) -> None:
+        """Set the trace id, and the run id that follows from it, of all spans of `made`."""
+        self._database = database
+        self._new_ids: list[str] = []
+        self._tops: dict[str, str] = {}
+        for each in made:
+            for some_id, top in each.tops.items():
+                self._tops.setdefault(some_id, top)
+        for each in made:
+            if each.records is not None:
+                self._new_ids += [span.id for span in each.records.spans]
+        self._look_up(self._open(made))
+        for each in made:
+            self._place(each)
+
+    def settle(self, made: Sequence[Made]) -> None:
+        """When the rows are stored: move what waited for them; note what is waited for.
+
+        Of several writers one at a time is here, and stays until its transaction has ended: so a
+        child and its parent that are stored at the same time find each other.
+        """
+        database = self._database
+        database.serialize()
+        is_open = self._open(made)
+        self._look_up(is_open)
+        arrived = self._noted(self._new_ids)
+        for some_id in sorted({*is_open, *arrived}):
+            trace_id = followed(some_id, self._tops)
+            if trace_id != some_id:
+                database.run(
+                    'UPDATE "TraceSpan" SET "traceId" = ?, "runId" ='
+                    ' CASE WHEN "runId" = "traceId" THEN ? ELSE "runId" END WHERE "traceId" = ?',
+                    trace_id,
+                    trace_id,
+                    some_id,
+                )
+        among = database.among('"id"')
+        for ids in parts(sorted(arrived)):
+            database.run(f'DELETE FROM "TraceUnresolved" WHERE {among}', database.many(ids))  # noqa: S608
+        waiting = self._open(made)
+        for ids in parts(sorted(waiting - self._noted(waiting))):
+            database.fill("TraceUnresolved", ["id"], [(some_id,) for some_id in ids])
+        settle_processes(database, made)
+
+    def set_blob_uris(self, made: Made, uri_of: BlobUri) -> None:
+        """Say where the blobs of a batch's snapshots go; `extra` keeps what was recorded."""
+        for row, record in zip(made.records_of(SNAPSHOT), made.snapshots, strict=True):
+            if row.blob_uri is not None:
+                run_id = made.owner.run_id or followed(row.span_id, self._tops)
+                readdressed(row, record, uri_of(record, made.owner.workspace_id, run_id))
+
+    def _place(self, made: Made) -> None:
+        records = made.records
+        if records is None:
+            return
+        for span in records.spans:
+            span.trace_id = followed(span.trace_id, self._tops)
+            span.run_id = span.run_id or span.trace_id
+
+    def _open(self, made: Sequence[Made]) -> set[str]:
+        """The scopes that spans stand under and that nothing is known of."""
+        ends = {
+            followed(span.trace_id, self._tops)
+            for each in made
+            if each.records is not None
+            for span in each.records.spans
+        }
+        return {some_id for some_id in ends if some_id not in self._tops}
+
+    def _look_up(self, ids: Iterable[str]) -> None:
+        """Learn where stored scopes stand; of several with one id, the first."""
+        database = self._database
+        among = database.among('"id"')
+        for some in parts(sorted(ids)):
+            found = database.rows(
+                f'SELECT "id", "traceId" FROM "TraceSpan" WHERE {among}'  # noqa: S608
+                ' ORDER BY "batchKey" DESC, "ordinal" DESC',
+                database.many(some),
+            )
+            self._tops |= found
+
+    def _noted(self, ids: Collection[str]) -> set[str]:
+        """Of these scopes, the ones that spans wait for."""
+        database = self._database
+        among = database.among('"id"')
+        statement = f'SELECT "id" FROM "TraceUnresolved" WHERE {among}'  # noqa: S608
+        return {
+            row[0] for some in parts(ids) for row in database.rows(statement, database.many(some))
+        }

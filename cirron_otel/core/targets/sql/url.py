@@ -1,0 +1,81 @@
+"""What a storage URL names: an SQLite file, or a database of a PostgreSQL server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from ....errors import UsageError
+from ....ids import digest
+
+_POSTGRES = ("postgresql://", "postgres://")
+_SQLITE = "sqlite:"
+_USE = "use sqlite:///FILE (sqlite:////FILE for an absolute path) or postgresql://HOST/DATABASE"
+_SECRET = ("user", "password", "passfile", "sslpassword", "sslkey", "sslcert")
+"""Parameters of a connection that say how one gets in, and not where to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a storage is."""
+
+    url: str = field(repr=False)
+    """As it was given, password included."""
+    shown: str
+    """As people may see it: without user, password and parameters."""
+    key: str
+    """What tells it from others; it holds no secret."""
+    path: Path | None = None
+    """The file, for SQLite; None for PostgreSQL."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What must be in no message."""
+
+
+def is_storage_url(text: str) -> bool:
+    """Whether `text` is meant as the URL of a storage, rather than as a path."""
+    return text.startswith((_SQLITE, *_POSTGRES))
+
+
+def parse_url(url: str) -> Location:
+    """The location that a URL names. Raises UsageError where it is none; it shows no password."""
+    if url.startswith(_SQLITE):
+        return _sqlite(url)
+    if url.startswith(_POSTGRES):
+        return _postgres(url)
+    scheme = url.partition("://")[0] if "://" in url else "none"
+    raise UsageError(f"a storage URL of the scheme {scheme[:20]!a}: {_USE}")
+
+
+def _sqlite(url: str) -> Location:
+    name = url.removeprefix("sqlite:///")
+    if name == url or not name or name.startswith(":") or "\0" in name or "?" in name:
+        raise UsageError(f"{url!a} names no file: {_USE}")
+    path = Path(name)
+    key = digest("storage", "sqlite", str(path.absolute()))[:8].hex()
+    return Location(url, f"sqlite:///{name}", key, path)
+
+
+def _postgres(url: str) -> Location:
+    try:
+        parts = urlsplit(url)
+        parameters = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        raise UsageError(f"a storage URL that cannot be read: {_USE}") from None
+    address = parts.netloc.rpartition("@")[2]
+    database = unquote(parts.path.lstrip("/"))
+    if "@" in database or "\0" in url:  # a password with / in it, not escaped: it is in the path
+        raise UsageError(f"a storage URL with an odd letter in it: escape it (%2F for /); {_USE}")
+    said = dict(parameters)
+    secrets = [parts.netloc.rpartition("@")[0].partition(":")[2], said.get("password", "")]
+    secrets += [said.get("sslpassword", "")]
+    place = sorted((k, v) for k, v in parameters if k not in _SECRET)
+    named = said.get("dbname", database) or unquote(parts.username or said.get("user", ""))
+    key = digest("storage", "postgresql", address, named, repr(place))[:8].hex()
+    shown_address = address or said.get("host", "localhost")
+    return Location(
+        url,
+        f"postgresql://{quote(shown_address, safe=':,[]./')}/{quote(named)}",
+        key,
+        secrets=tuple({s for each in secrets for s in (each, unquote(each)) if s}),
+    )

@@ -1,0 +1,1 @@
+"""The translation between OTLP and Cirron batches, without I/O."""

@@ -1,0 +1,256 @@
+"""Serialised attributes as members of a JSON object, as light_text tells the rest of a span.
+
+An attribute stands in thousands of spans: its text is made once. Nearly all are short, so that a
+few bytes tell their form; what is not goes through a message.
+"""
+
+from __future__ import annotations
+
+import struct
+from json.encoder import encode_basestring
+from typing import Any
+
+from msgspec import Struct
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from .json_text_cache import MOST_KNOWN, Memo, encoded, length, plain, quoted, read
+from .typed import NotCanonicalError
+
+_INFINITE = float("inf")
+_KEY, _VALUE, _STRING, _BOOL, _INT, _DOUBLE, _ARRAY = 0x0A, 0x12, 0x0A, 0x10, 0x18, 0x21, 0x2A
+_ITEM = 0x0A
+_SIZES = {
+    _STRING: range(2, 128),
+    _BOOL: range(2, 3),
+    _INT: range(2, 11),  # a tag and nine bytes: all that are not negative
+    _DOUBLE: range(9, 10),
+    _ARRAY: range(2, 128),
+}
+"""Of a value, with its tag and its length, bytes."""
+_SHORTEST = 7
+"""Of what has a head: a key of a letter and a number of a byte."""
+_FEW = 64
+"""So many values of a key are kept before they are too many."""
+_LARGEST_KNOWN = 2048
+"""Bytes of an attribute and its text, as a query or where an exception was raised: 4 MiB in all."""
+_LASTING = 16
+"""So many times what is known is forgotten before keys of many values are, too."""
+_VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
+_BOOLS = {b"\0": "false", b"\1": "true"}
+_double = struct.Struct("<d").unpack_from
+
+
+class _Count(Struct, gc=False):
+    """How many values of a key are kept, or were."""
+
+    values: int = 0
+
+
+class Pairs(Memo):
+    """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
+
+    A key whose values are many is not worth keeping. Raises NotCanonicalError; DecodeError,
+    UnicodeDecodeError and IndexError for what is no KeyValue.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heads = _Heads()
+        self._items = _Items()
+        self._cleared = 0
+
+    def clear(self) -> None:
+        """Know nothing any more but, for a while, whose values are many."""
+        super().clear()
+        self._cleared += 1
+        self._heads.forget(at_all=not self._cleared % _LASTING)
+
+    def __missing__(self, data: bytes) -> tuple[str, str]:
+        size = len(data)
+        if size < _SHORTEST:
+            return self._slowly(data)
+        at = data[1] + 5
+        head = self._heads[data[:at]]
+        if head is None:
+            long = _long(data)
+            return self._found(data, *long) if long else self._slowly(data)
+        key, member, whole, kind, inner, count = head
+        if whole != size:
+            return self._slowly(data)
+        if kind == _STRING and data[at] == inner:
+            text = data[at + 1 :].decode()
+            if len(text) != inner:
+                text = data[at + 1 :].decode("latin-1")
+            found = key, member + encode_basestring(text)
+        else:
+            told = _number(data, at) if kind == _INT else self._other(kind, inner, data, at)
+            if told is None:
+                return self._slowly(data)
+            found = key, member + told
+        if count.values < _FEW:
+            count.values += 1
+            self.keep(data, found)
+        return found
+
+    def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
+        """A value that is no text and no integer, as JSON; it begins at `at`, behind its tag.
+
+        None where it is not in canonical form, or of a kind that is not read here.
+        """
+        if kind == _ARRAY:
+            return self._array(data, at + 1) if data[at] == inner else None
+        if kind == _BOOL:
+            return _BOOLS.get(data[at:])
+        if kind == _DOUBLE:
+            number: float = _double(data, at)[0]
+            return encoded(number) if -_INFINITE < number < _INFINITE else None
+        return None
+
+    def _array(self, data: bytes, at: int) -> str | None:
+        """Items of at most 127 bytes each, for the array is no longer."""
+        items, size = [], len(data)
+        while at < size - 1:
+            if data[at] != _ITEM:
+                return None
+            ends = at + 2 + data[at + 1]
+            items.append(self._items[data[at + 2 : ends]])
+            at = ends
+        return f"[{','.join(items)}]" if at == size else None
+
+    def _slowly(self, data: bytes) -> tuple[str, str]:
+        pair = read(KeyValue, data)
+        key = pair.key.encode()
+        return self._found(data, plain(key), f"{quoted(key)}:{encoded(_value(pair.value))}")
+
+    def _found(self, data: bytes, key: str, member: str) -> tuple[str, str]:
+        found = key, member
+        if len(data) + len(member) <= _LARGEST_KNOWN:
+            count = self._heads.count(key)
+            if count.values < _FEW:
+                count.values += 1
+                self.keep(data, found)
+        return found
+
+
+_Head = tuple[str, str, int, int, int, _Count]
+"""What the first bytes of KeyValues say, up to their value's tag.
+
+The key; the same as JSON, and a colon; the bytes of the whole, its value with them; the tag; the
+bytes of the text or the array that the value is; how many values of the key are kept.
+"""
+
+
+class _Heads(Memo):
+    """By the first bytes of KeyValues: their _Head, None where they are no short ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[str, _Count] = {}
+
+    def __missing__(self, data: bytes) -> _Head | None:
+        head: _Head | None = self.keep(data, self._head(data))
+        return head
+
+    def forget(self, *, at_all: bool) -> None:
+        """Nothing is kept any more of keys with few values, or of any."""
+        for count in self._counts.values():
+            count.values = 0 if at_all or count.values < _FEW else count.values
+
+    def count(self, key: str) -> _Count:
+        """Of what is kept of a key."""
+        if key not in self._counts:
+            if len(self._counts) >= MOST_KNOWN:
+                self._counts.clear()
+                self.clear()
+            self._counts[key] = _Count()
+        return self._counts[key]
+
+    def _head(self, data: bytes) -> _Head | None:
+        """None where it is no short one of a text or a number: lengths and tags are a byte each."""
+        at = len(data) - 3
+        if data[0] != _KEY or data[1] > 127 or at != data[1] + 2 or data[at] != _VALUE:
+            return None
+        size, kind = data[at + 1], data[at + 2]
+        if size not in _SIZES.get(kind, ()):
+            return None
+        name = data[2:at]
+        key = plain(name)
+        return key, f"{quoted(name)}:", at + 2 + size, kind, size - 2, self.count(key)
+
+
+class _Items(Memo):
+    """A serialised AnyValue as JSON. Raises as Pairs does."""
+
+    def __missing__(self, data: bytes) -> str:
+        if len(data) > 1 and data[0] == _STRING and data[1] == len(data) - 2:
+            text = quoted(data[2:])
+        else:
+            item = read(AnyValue, data)
+            text = encoded(_scalar(item, item.WhichOneof("value")))
+        self.keep(data, text)
+        return text
+
+
+def _long(data: bytes) -> tuple[str, str] | None:
+    """The key and the member of a text of up to 2 MiB; None where it is none, or not canonical."""
+    at = data[1] + 2
+    if data[0] != _KEY or data[1] > 0x7F or at + 5 > len(data) or data[at] != _VALUE:
+        return None
+    size, begins = length(data, at + 1)
+    if begins + size != len(data) or data[begins] != _STRING:
+        return None
+    size, begins = length(data, begins + 1)
+    if begins + size != len(data):
+        return None
+    key = data[2:at]
+    return plain(key), f"{quoted(key)}:{quoted(data[begins:])}"
+
+
+def _number(data: bytes, at: int) -> str | None:
+    """The number that the rest of `data` is, in the fewest bytes; None where it is none."""
+    last = data[-1]
+    if last > 0x7F or (not last and len(data) > at + 1):
+        return None  # it is cut off, or in more bytes than it needs
+    number = last
+    for byte in data[-2 : at - 1 : -1]:
+        if byte < 0x80:
+            return None  # there is more than a number
+        number = number << 7 | byte & 0x7F
+    return str(number)
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_scalar(item, item.WhichOneof("value")) for item in value.array_value.values]
+    return _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: str | None) -> Any:
+    if kind not in _VALUES:
+        raise NotCanonicalError
+    found = getattr(value, kind)
+    if kind == "double_value" and not -_INFINITE < found < _INFINITE:
+        raise NotCanonicalError
+    return found
+
+
+def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, str], int]:
+    """The members of the attributes that begin at `at`, by key, and where they end.
+
+    Raises NotCanonicalError, IndexError, and as Pairs does.
+    """
+    members: dict[str, str] = {}
+    count, size = 0, len(data)
+    while at < size and data[at] == tag:
+        inner = data[at + 1]
+        if inner < 0x80:
+            begins = at + 2
+        else:
+            inner, begins = length(data, at + 1)
+        at = begins + inner
+        key, members[key] = pairs[data[begins:at]]
+        count += 1
+    if at > size or count != len(members):
+        raise NotCanonicalError  # it is cut off, or there is a key twice
+    return members, at

@@ -1,0 +1,80 @@
+"""Translate a batch file to one OTLP message, on the fast path if that is exact."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ... import exactjson
+from ...ids import digest
+from ..placement.batch_outline import LightBatch, light
+from ..placement.session_index import SessionIndex
+from ..records.check import Problem, check_batch
+from .foreign.batch_header import drop_headers
+from .foreign.messages import regular
+from .own.encode import SEGMENTED, Options
+from .own.fast_encode import fast_encode, typed_batch
+from .own.own import plan_of, plan_of_typed
+from .translate import to_otlp
+from .typed import NotCanonicalError, TypedBatch
+
+
+class NoBatchError(Exception):
+    """The content of a file is not a valid batch."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Store the `problem` that was found."""
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Encoded(NamedTuple):
+    """A batch as OTLP."""
+
+    name: str
+    data: bytes
+    """A serialised TracesData."""
+    spans: int
+    marks: int
+    snapshots: int
+    size: int
+    """Bytes of the batch's file."""
+    messages: int = 1
+    """How many messages `data` consists of."""
+
+
+def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
+    """Translate the content of a batch file. Raises NoBatchError if it is not a valid batch.
+
+    A batch that names its session needs nothing from the index.
+    """
+    segmented = options.layout == SEGMENTED
+    fallback = digest("session", name)[:16].hex()
+    seen: LightBatch | TypedBatch
+    try:
+        seen = typed_batch(data)
+        plan = plan_of_typed(seen) or index.plan(seen, segmented, fallback)
+        message = fast_encode(seen, plan, name, options)
+    except NotCanonicalError:
+        problem = check_batch(data)
+        if problem is not None:
+            raise NoBatchError(problem) from None
+        seen, batch = light(data), exactjson.loads(data)
+        plan = plan_of(batch) or index.plan(seen, segmented, fallback)
+        messages = to_otlp(batch, plan, name, options)
+        message = TracesData(resource_spans=messages).SerializeToString()
+    counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
+    return Encoded(name, message, *counts, len(data))
+
+
+def pushable(message: bytes) -> bytes:
+    """Return a message that backends accept: derived ids replace ids that are zero or too long.
+
+    Headers of batches that were created from OTLP are removed: a collector would take them for
+    content.
+    """
+    traces = TracesData.FromString(message)
+    changed = drop_headers(traces.resource_spans)
+    changed |= regular(traces.resource_spans)
+    return traces.SerializeToString() if changed else message

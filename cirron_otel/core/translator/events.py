@@ -1,0 +1,225 @@
+"""Marks and snapshots ↔ span events, and the foreign events beside them.
+
+Attributes tell events apart, never names: `cirron.snapshot.*` is a snapshot, `cirron.mark.id` or a
+rest is a mark, anything else is an event of OpenTelemetry's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from ... import semconv as sc
+from . import residual as rests
+from .values import (
+    UINT64_MAX,
+    UnsayableError,
+    add,
+    add_escaped,
+    is_int,
+    read_typed,
+    read_value,
+    readable,
+    sayable,
+    split_attributes,
+)
+
+Record = dict[str, Any]
+
+MARK, SNAPSHOT, FOREIGN = "marks", "snapshots", "events"
+
+VALUE_TYPES = {
+    "double_value": "float",
+    "int_value": "int",
+    "string_value": "string",
+    "bool_value": "bool",
+}
+_SNAPSHOT_STRINGS = ("id", "tensor_name", "dtype", "mode", "blob_uri")
+_STATISTICS = ("mean", "std", "min", "max", "norm")
+_HISTOGRAM = ("bins", "counts")
+
+
+def kind_of(event: Span.Event) -> str:
+    """Which list of a batch an event belongs to."""
+    keys = [pair.key for pair in event.attributes]
+    if any(key.startswith(sc.SNAPSHOT_PREFIX) for key in keys):
+        return SNAPSHOT
+    if sc.MARK_ID in keys or sc.REST in keys:
+        return MARK
+    return FOREIGN
+
+
+def write_name_and_time(event: Span.Event, name: object, time_ns: object) -> None:
+    """Set an event's name and time as far as they can be said."""
+    if isinstance(name, str):
+        event.name = name if sayable(name) else readable(name)
+    if is_int(time_ns, 0, UINT64_MAX):
+        event.time_unix_nano = time_ns  # type: ignore[assignment]
+
+
+def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | None) -> None:
+    """Say a mark as an event; `span_id` is what the span or carrier it rides on stands for."""
+    write_name_and_time(event, mark.get("name"), mark.get("ts_ns"))
+    attributes = event.attributes
+    for key, field in ((sc.MARK_ID, "id"), (sc.MARK_KIND, "kind")):
+        value = mark.get(field)
+        if isinstance(value, str) and sayable(value):
+            add(attributes, key, value)
+    value = mark.get("value")
+    if isinstance(value, (str, bool, int, float)):
+        add(attributes, sc.MARK_VALUE, value)
+    if seq is not None:
+        add(attributes, sc.SEQ, seq)
+    _write_attrs(attributes, mark.get("attrs"))
+    rest = rests.difference(mark, _mark_fields(event, span_id))
+    rests.together(rest, mark, ("value", "value_type"))
+    text = rests.text_of(rest)
+    if not text and not any(pair.key == sc.MARK_ID for pair in attributes):
+        text = "{}"  # without an id only a rest says that this is a mark
+    rests.write(attributes, sc.REST, text)
+
+
+def read_mark(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
+    """The mark and its `seq`. Raises UnsayableError where the event is not one of ours."""
+    return _read(event, span_id, sc.REST, _mark_of)
+
+
+def _mark_fields(event: Span.Event, span_id: str | None) -> Record:
+    ours, attrs = split_attributes(event.attributes)
+    return _mark_of(event, ours, attrs, span_id)
+
+
+def _mark_of(
+    event: Span.Event, ours: dict[str, AnyValue], attrs: Record, span_id: str | None
+) -> Record:
+    record: Record = {"id": read_typed(ours, sc.MARK_ID, "string_value"), "span_id": span_id}
+    record["name"] = event.name
+    value = ours.get(sc.MARK_VALUE)
+    kind = value.WhichOneof("value") if value is not None else None
+    if value is not None and kind in VALUE_TYPES:
+        record["value_type"] = VALUE_TYPES[kind]
+        record["value"] = getattr(value, kind)
+    record["attrs"] = attrs
+    record["ts_ns"] = event.time_unix_nano
+    record["kind"] = read_typed(ours, sc.MARK_KIND, "string_value")
+    return record
+
+
+def write_snapshot(
+    event: Span.Event, snapshot: Record, span_id: str | None, seq: int | None
+) -> None:
+    """Say a snapshot as an event, its fields under `cirron.snapshot.*`."""
+    prefix, attributes = sc.SNAPSHOT_PREFIX, event.attributes
+    write_name_and_time(event, "cirron.snapshot", snapshot.get("ts_ns"))
+    for field in _SNAPSHOT_STRINGS:
+        value = snapshot.get(field)
+        if isinstance(value, str) and sayable(value):
+            add(attributes, prefix + field, value)
+    shape = snapshot.get("shape")
+    if _all_of(shape, int):
+        add(attributes, prefix + "shape", shape)
+    stats = snapshot.get("stats")
+    if isinstance(stats, dict):
+        _write_stats(attributes, stats)
+    if seq is not None:
+        add(attributes, sc.SEQ, seq)
+    _write_attrs(attributes, snapshot.get("attrs"))
+    rest = rests.difference(snapshot, _snapshot_fields(event, span_id))
+    text = rests.text_of(rest)
+    if not text and not any(pair.key.startswith(prefix) for pair in attributes):
+        text = "{}"
+    rests.write(attributes, sc.SNAPSHOT_REST, text)
+
+
+def _all_of(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(type(item) is kind for item in value)
+
+
+def _write_stats(attributes: Any, stats: Record) -> None:
+    for field in _STATISTICS:
+        if isinstance(stats.get(field), float):
+            add(attributes, sc.SNAPSHOT_PREFIX + field, stats[field])
+    histogram = stats.get("histogram")
+    if isinstance(histogram, dict):
+        for field, kind in zip(_HISTOGRAM, (float, int), strict=True):
+            if _all_of(histogram.get(field), kind):
+                add(attributes, f"{sc.SNAPSHOT_PREFIX}histogram.{field}", histogram[field])
+
+
+def read_snapshot(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
+    """The snapshot and its `seq`. Raises UnsayableError where the event is not one of ours."""
+    return _read(event, span_id, sc.SNAPSHOT_REST, _snapshot_of)
+
+
+def _snapshot_fields(event: Span.Event, span_id: str | None) -> Record:
+    ours, attrs = split_attributes(event.attributes)
+    return _snapshot_of(event, ours, attrs, span_id)
+
+
+def _snapshot_of(
+    event: Span.Event, ours: dict[str, AnyValue], attrs: Record, span_id: str | None
+) -> Record:
+    def of(field: str, kind: str = "string_value") -> Any:
+        return read_typed(ours, sc.SNAPSHOT_PREFIX + field, kind)
+
+    def listed(field: str) -> Any:
+        value = ours.get(sc.SNAPSHOT_PREFIX + field)
+        return None if value is None else read_value(value)
+
+    histogram = {f: listed(f"histogram.{f}") for f in _HISTOGRAM}
+    stats: Record = {f: of(f, "double_value") for f in _STATISTICS}
+    stats = {field: value for field, value in stats.items() if value is not None}
+    if any(value is not None for value in histogram.values()):
+        stats["histogram"] = histogram
+    return {
+        "id": of("id"),
+        "span_id": span_id,
+        "tensor_name": of("tensor_name"),
+        "shape": listed("shape"),
+        "dtype": of("dtype"),
+        "mode": of("mode"),
+        "stats": stats or None,
+        "blob_uri": of("blob_uri"),
+        "ts_ns": event.time_unix_nano,
+        "attrs": attrs,
+    }
+
+
+def _write_attrs(attributes: Any, attrs: object) -> None:
+    if isinstance(attrs, dict):
+        add_escaped(attributes, attrs)
+
+
+def _read(
+    event: Span.Event, span_id: str | None, rest_key: str, fields: Any
+) -> tuple[Record, int | None]:
+    ours, attrs = split_attributes(event.attributes)
+    rest = rests.parse(rests.joined(ours, rest_key))
+    record = fields(event, ours, attrs, span_id)
+    rests.apply(record, rest)
+    return record, read_typed(ours, sc.SEQ, "int_value")
+
+
+def write_foreign(event: Span.Event, record: Record) -> None:
+    """Say one of `otel.events` as the event it was, its attributes escaped."""
+    write_name_and_time(event, record.get("name"), record.get("time_ns"))
+    attributes = record.get("attributes")
+    _write_attrs(event.attributes, attributes)
+    dropped = record.get("dropped_attributes_count")
+    if is_int(dropped, 0, 2**32 - 1):
+        event.dropped_attributes_count = dropped  # type: ignore[assignment]
+
+
+def read_foreign(event: Span.Event) -> Record:
+    """An event of OpenTelemetry's own, for `otel.events`; what is default is left out."""
+    ours, attributes = split_attributes(event.attributes)
+    if ours:
+        raise UnsayableError("reserved attribute in a foreign event")
+    record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
+    if attributes:
+        record["attributes"] = attributes
+    if event.dropped_attributes_count:
+        record["dropped_attributes_count"] = event.dropped_attributes_count
+    return record

@@ -1,0 +1,1 @@
+"""OTLP of other services as Cirron batches, and back."""

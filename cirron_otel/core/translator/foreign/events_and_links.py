@@ -1,0 +1,91 @@
+"""What most spans have not, as JSON: what was dropped of them, events, links.
+
+It is read by hand: a message of its own takes longer than its text. What is not in the usual form
+is for the slow way.
+"""
+
+from __future__ import annotations
+
+from ..attribute_cache import Pairs, attributes
+from ..json_text_cache import Names, length, quoted
+from ..typed import NotCanonicalError
+
+_EVENT, _LINK = 0x5A, 0x6A
+_DROPPED = {0x50: "attributes", 0x60: "events", 0x70: "links"}
+FIRST, LAST = min(_DROPPED), max(_DROPPED)
+"""The tags that may follow a span's attributes: of what is told here."""
+_EVENT_TIME, _EVENT_NAME, _EVENT_ATTRIBUTE = 0x09, 0x12, 0x1A
+_LINK_TRACE_ID, _LINK_SPAN_ID = b"\x0a\x10", b"\x12\x08"
+_LINK_STATE, _LINK_ATTRIBUTE, _LINK_FLAGS = 0x1A, 0x22, 0x35
+
+
+def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
+    """What a serialised span has from `at` on, up to its status, and where that ends.
+
+    Each member has a comma before it. Raises NotCanonicalError, IndexError, and as Pairs does.
+    """
+    told, events, links = "", [], []
+    size, last = len(data), 0
+    while at < size and last <= (tag := data[at]) <= LAST:
+        inner, at = data[at + 1], at + 2
+        if inner > 0x7F:
+            inner, at = length(data, at - 1)
+        if tag == _EVENT:
+            events.append(_event(data[at : at + inner], pairs, names))
+            at += inner
+        elif tag == _LINK:
+            links.append(_link(data[at : at + inner], pairs))
+            at += inner
+        elif tag in _DROPPED and last < tag and 0 < inner < 0x80:
+            told += f',"dropped_{_DROPPED[tag]}_count":{inner}'
+        else:
+            raise NotCanonicalError
+        last = tag
+    if at > size:
+        raise NotCanonicalError
+    if links:
+        told += f',"links":[{",".join(links)}]'
+    if events:
+        told += f',"events":[{",".join(events)}]'
+    return told, at
+
+
+def _event(data: bytes, pairs: Pairs, names: Names) -> str:
+    """An event with a time, a name and perhaps attributes."""
+    size = len(data)
+    if data[0] != _EVENT_TIME or data[9] != _EVENT_NAME:
+        raise NotCanonicalError
+    inner, begins = length(data, 10)
+    at = begins + inner
+    if at > size:
+        raise NotCanonicalError
+    told = f'{{"name":{names[data[begins:at]]},"time_ns":{int.from_bytes(data[1:9], "little")}'
+    if at == size:
+        return told + "}"
+    members, at = attributes(data, at, _EVENT_ATTRIBUTE, pairs)
+    if at != size:
+        raise NotCanonicalError
+    return f'{told},"attributes":{{{",".join(members.values())}}}}}'
+
+
+def _link(data: bytes, pairs: Pairs) -> str:
+    """A link with both ids, and perhaps trace_state, attributes and flags."""
+    size = len(data)
+    if size < 28 or data[:2] != _LINK_TRACE_ID or data[18:20] != _LINK_SPAN_ID:
+        raise NotCanonicalError
+    told = f'{{"trace_id":"{data[2:18].hex()}","span_id":"{data[20:28].hex()}"'
+    at = 28
+    if at < size and data[at] == _LINK_STATE:
+        inner, begins = length(data, 29)
+        at = begins + inner
+        if not inner or at > size:
+            raise NotCanonicalError
+        told += f',"trace_state":{quoted(data[begins:at])}'
+    members, at = attributes(data, at, _LINK_ATTRIBUTE, pairs)
+    if at == size - 5 and data[at] == _LINK_FLAGS:
+        if flags := int.from_bytes(data[at + 1 :], "little"):
+            told += f',"flags":{flags}'
+        at = size
+    if at != size:
+        raise NotCanonicalError
+    return f'{told},"attributes":{{{",".join(members.values())}}}}}' if members else told + "}"

@@ -1,0 +1,222 @@
+"""OTLP of any service to the text of a batch: the fast way of `foreign.decode_foreign`.
+
+Nothing is lost, for a request is read as light_spans says, and its spans as light_rows does. A span
+that has something else than is usual goes the slow way, and so does a request that is written
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
+
+from .... import exactjson
+from ...._version import SDK_VERSION
+from ....errors import InputError
+from ...records.schema import SCHEMA_VERSION
+from ..events import Record
+from ..lazy_parse import is_canonical, read_light
+from ..pieces import varint
+from .messages import (
+    RECEIVED,
+    RESOURCE_SPANS,
+    Process,
+    process_of,
+    resource_record,
+    resource_spans_record,
+    scope_record,
+    span_record,
+    with_key,
+)
+from .span_json import Texts, add_rows
+
+_MOST_KNOWN = 128
+_LARGEST_KNOWN = 4096
+"""Of resources and scopes, and bytes of each; as objects they may take twenty times as many."""
+_RESOURCE, _SCOPE, _SPAN = b"\x0a\x0a", b"\x0a\x12\x0a", b"\x12\x12\x0a"
+"""The tags of a message in a TracesData, the innermost first."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Known(Texts):
+    """What is known of the last spans, for the next batch, of one thread.
+
+    It is bounded whatever comes: 10 MiB of resources and scopes at most, beside what Texts has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bare: dict[tuple[str, bytes, bytes | None], Any] = {}
+        """Records of resources and scopes, by their bytes: most requests bring the same."""
+
+
+class _OtherwiseError(Exception):
+    """A resource or a scope that is not in canonical form."""
+
+
+class ForeignText:
+    """A batch in the making, of one request after the other."""
+
+    def __init__(self, known: Known | None = None) -> None:
+        self._rows: list[bytes] = []
+        """The rows of a request each, a comma between them."""
+        self._resources: list[Record] = []
+        self._known = known or Known()
+        self.spans = 0
+
+    def add(self, data: bytes) -> int:
+        """Add the spans of a serialised TracesData; returns their number.
+
+        Raises InputError for what is none; then nothing was added.
+        """
+        rows: list[str] = []
+        try:
+            light = read_light(data)
+            resources = (
+                None if light is None else [self._add(each, rows) for each in light.resource_spans]
+            )
+        except (DecodeError, UnicodeDecodeError, _OtherwiseError):
+            resources = None
+        if resources is None:
+            rows.clear()
+            resources = _add_slowly(data, rows)
+        if rows:
+            self._rows.append(",".join(rows).encode("latin-1"))
+        self._resources += resources
+        self.spans += len(rows)
+        return len(rows)
+
+    def text(self, batch_id: str, created_ns: int) -> bytes:
+        """The batch; it is over by that."""
+        otel: Record = {RESOURCE_SPANS: self._resources, RECEIVED: created_ns}
+        head = b'{"schema_version":%d,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":['
+        return b"".join(
+            (
+                head % (SCHEMA_VERSION, SDK_VERSION.encode(), batch_id.encode(), created_ns),
+                b",".join(self._rows),
+                b'],"marks":[],"snapshots":[],"otel":',
+                _text(otel),
+                b"}",
+            )
+        )
+
+    def _add(self, light: Any, rows: list[str]) -> Record:
+        """The record of a ResourceSpans, and the rows of its spans."""
+        resource = self._resource(light)
+        scopes: list[Record] = []
+        for each in light.scope_spans:
+            spans = each.spans[:]
+            add_rows(spans, resource.fixed, self._known, resource.row, rows)
+            scopes.append(with_key(dict(self._scope(each)), "spans", len(spans)))
+        return with_key(dict(resource.record), "scope_spans", scopes)
+
+    def _resource(self, light: Any) -> _Resource:
+        def read(data: bytes) -> Resource:
+            return _within(data, _RESOURCE).resource
+
+        found: _Resource = self._remembered(light, "resource", read, ResourceSpans, _resource_of)
+        return found
+
+    def _scope(self, light: Any) -> Record:
+        def read(data: bytes) -> InstrumentationScope:
+            return _within(data, _SCOPE).scope_spans[0].scope
+
+        found: Record = self._remembered(light, "scope", read, ScopeSpans, scope_record)
+        return found
+
+    def _remembered(
+        self,
+        light: Any,
+        field: str,
+        read: Callable[[bytes], Any],
+        kind: Any,
+        make: Callable[[Any], Any],
+    ) -> Any:
+        """What `make` gives of the `field` of `light` and its schema_url, in a message of a `kind`.
+
+        Raises _OtherwiseError, DecodeError.
+        """
+        data = getattr(light, field) if light.HasField(field) else None
+        key = field, light.schema_url, data
+        bare = self._known.bare
+        if key in bare:
+            return bare[key]
+        message = kind(schema_url=light.schema_url.decode())
+        if data is not None:
+            inner = read(data)
+            if not is_canonical(inner, data):
+                raise _OtherwiseError
+            getattr(message, field).SetInParent()
+            getattr(message, field).MergeFrom(inner)
+        made = make(message)
+        if len(light.schema_url) + len(data or b"") <= _LARGEST_KNOWN:
+            if len(bare) >= _MOST_KNOWN:
+                bare.clear()
+            bare[key] = made
+        return made
+
+
+class _Resource(NamedTuple):
+    """What is made of a resource."""
+
+    record: Record
+    process: Process
+    fixed: str
+    """What the rows of its spans have between `thread_id` and `attrs`."""
+
+    def row(self, data: bytes) -> str:
+        """Of a serialised span, the slow way. Raises DecodeError."""
+        span = _within(data, _SPAN).scope_spans[0].spans[0]
+        return _row(span_record(span, self.process))
+
+
+def _resource_of(bare: ResourceSpans) -> _Resource:
+    process = process_of(bare.resource)
+    pid = "null" if process.pid is None else process.pid
+    fixed = f',"pid":{pid},"rank":{process.rank},"attrs":{{'
+    return _Resource(resource_record(bare), process, fixed)
+
+
+def _within(data: bytes, tags: bytes) -> ResourceSpans:
+    """The ResourceSpans that has `data` in fields of these tags, the innermost first.
+
+    By itself `data` might be deeper than protobuf lets a TracesData be. Raises DecodeError.
+    """
+    for tag in tags:
+        data = bytes((tag,)) + varint(len(data)) + data
+    return TracesData.FromString(data).resource_spans[0]
+
+
+def _row(record: Record) -> str:
+    return _text(record).decode("latin-1")
+
+
+def _text(value: Any) -> bytes:
+    try:
+        return _encode(value)
+    except Exception:
+        return exactjson.dumps(value)
+
+
+# --- the slow way -------------------------------------------------------------------------------
+
+
+def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:
+    try:
+        message = TracesData.FromString(data)
+    except DecodeError:
+        raise InputError("no TracesData in protobuf") from None
+    return [_resource_slowly(each, rows) for each in message.resource_spans]
+
+
+def _resource_slowly(message: ResourceSpans, rows: list[str]) -> Record:
+    records: list[Record] = []
+    record = resource_spans_record(message, records)
+    rows.extend(map(_row, records))
+    return record

@@ -1,0 +1,353 @@
+"""OTLP that was not born in Cirron ↔ a Cirron batch that holds all of it.
+
+A readable view goes where Cirron has fields, what it has none for goes into `otel`; where the view
+does not give a message back exactly, the message itself stands beside it (`raw`, base64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from .... import exactjson
+from .... import semconv as sc
+from ...._version import SDK_VERSION
+from ....ids import derive_id, digest, uuid4_shaped
+from ...records.schema import SCHEMA_VERSION
+from ..events import Record
+from ..typed import NotCanonicalError
+from ..values import INT64_MAX, is_int
+from . import otel_view
+from .exact_view import (
+    RAW,
+    counted_attributes,
+    is_same,
+    of_type,
+    raw_of,
+    text_of,
+    unraw,
+    view_attributes,
+    write_counted_attributes,
+)
+from .otel_view import unhex, write_plain
+
+RESOURCE_SPANS = "resource_spans"
+COPY = "copy"
+RECEIVED = "received_ns"
+"""In the `otel` of a batch that was made where its messages arrived: when that was, Unix ns."""
+_M = TypeVar("_M", bound=Message)
+
+
+def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
+    """The batch that holds `messages`; `copy` numbers equal ones in one input, from 0.
+
+    Its `batch_id` is a hash over its content, `copy` included, its `created_ns` the latest end.
+    """
+    spans: list[Record] = []
+    resources = [resource_spans_record(message, spans) for message in messages]
+    otel: Record = {RESOURCE_SPANS: resources}
+    if copy:
+        otel[COPY] = copy
+    ends = [span["end_ns"] for span in spans]
+    batch: Record = {
+        "schema_version": SCHEMA_VERSION,
+        "sdk_version": SDK_VERSION,
+        "batch_id": "",
+        "created_ns": min(max(ends, default=0), INT64_MAX),
+        "spans": spans,
+        "marks": [],
+        "snapshots": [],
+        "otel": otel,
+    }
+    batch["batch_id"] = _hash({"spans": spans, "otel": otel})
+    return batch
+
+
+def content_id(batch: Record) -> str:
+    """The `batch_id` that decoding derives from a batch's messages, without the copy number."""
+    return _hash({"spans": batch["spans"], "otel": {RESOURCE_SPANS: batch["otel"][RESOURCE_SPANS]}})
+
+
+def _hash(content: Record) -> str:
+    return uuid4_shaped(digest("otlp", exactjson.dumps_sorted(content)))
+
+
+def messages_of(batch: Record) -> list[ResourceSpans] | None:
+    """Return the messages in a batch that looks as if it was created from OTLP, else None.
+
+    Names prove nothing: the caller decodes the messages, and compares.
+    """
+    otel = batch.get("otel")
+    resources = otel.get(RESOURCE_SPANS) if isinstance(otel, dict) else None
+    spans = batch.get("spans")
+    if not isinstance(resources, list) or not resources or not isinstance(spans, list):
+        return None
+    if not all(isinstance(span, dict) for span in spans):
+        return None
+    try:
+        left = iter(spans)
+        messages = [_write_resource_spans(record, left) for record in resources]
+    except (NotCanonicalError, StopIteration, DecodeError):
+        return None
+    return messages if next(left, None) is None else None
+
+
+def regular(messages: Iterable[ResourceSpans]) -> bool:
+    """Give spans and links whose ids no backend takes derived ones, in place.
+
+    An id of a wrong length, or zero, makes a backend refuse the whole request it stands in. Returns
+    whether there was any.
+    """
+    changed = False
+    for span in (s for m in messages for scope in m.scope_spans for s in scope.spans):
+        trace_id, parent = span.trace_id, span.parent_span_id
+        changed |= _regular_ids(span)
+        if parent and (len(parent) != 8 or not any(parent)):
+            span.parent_span_id = digest("span", trace_id, parent)[:8]
+            changed = True
+        for link in span.links:
+            changed |= _regular_ids(link)
+    return changed
+
+
+def _regular_ids(owner: Span | Span.Link) -> bool:
+    trace_id, span_id = owner.trace_id, owner.span_id
+    if _regular(span_id, trace_id) is not None:
+        return False
+    if len(trace_id) != 16 or not any(trace_id):
+        owner.trace_id = digest("trace", trace_id)[:16]
+    if len(span_id) != 8 or not any(span_id):
+        owner.span_id = digest("span", trace_id, span_id)[:8]
+    return True
+
+
+# --- resource and scope -------------------------------------------------------------------------
+
+
+def _bare(message: _M, field: str) -> _M:
+    """A copy of `message` without its repeated `field`."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    copy.ClearField(field)
+    return copy
+
+
+def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record:
+    """What a batch says of ResourceSpans; the records of their spans are appended to `spans`."""
+    process = process_of(message.resource)
+    scopes = [scope_spans_record(item, process, spans) for item in message.scope_spans]
+    return with_key(resource_record(_bare(message, "scope_spans")), "scope_spans", scopes)
+
+
+def with_key(record: Record, key: str, value: Any) -> Record:
+    """The record with one key more, `raw` staying behind it."""
+    raw = record.pop(RAW, None)
+    record[key] = value
+    if raw is not None:
+        record[RAW] = raw
+    return record
+
+
+def resource_record(bare: ResourceSpans) -> Record:
+    """What a batch says of ResourceSpans, their spans left out."""
+    record: Record = {}
+    if bare.HasField("resource"):
+        record["resource"] = counted_attributes(bare.resource)
+    if bare.schema_url:
+        record["schema_url"] = bare.schema_url
+    if not is_same(write_resource(record), bare):
+        record[RAW] = raw_of(bare)
+    return record
+
+
+def write_resource(record: Record) -> ResourceSpans:
+    """The inverse of `resource_record`. Raises NotCanonicalError, DecodeError."""
+    message = ResourceSpans()
+    if RAW in record:
+        return unraw(ResourceSpans, record[RAW])
+    if "resource" in record:
+        message.resource.SetInParent()
+        write_counted_attributes(message.resource, of_type(record["resource"], dict))
+    _write_schema_url(message, record)
+    return message
+
+
+def _write_schema_url(message: Any, record: Record) -> None:
+    if "schema_url" in record:
+        message.schema_url = text_of(record["schema_url"])
+
+
+def scope_spans_record(message: ScopeSpans, process: Process, spans: list[Record]) -> Record:
+    """The record of a ScopeSpans; its spans are added to `spans`."""
+    spans.extend(span_record(span, process) for span in message.spans)
+    return with_key(scope_record(_bare(message, "spans")), "spans", len(message.spans))
+
+
+def scope_record(bare: ScopeSpans) -> Record:
+    """What a batch says of ScopeSpans, their spans left out."""
+    record: Record = {}
+    if bare.HasField("scope"):
+        scope = bare.scope
+        told = {"name": scope.name, "version": scope.version}
+        record["scope"] = {k: v for k, v in told.items() if v} | counted_attributes(scope)
+    if bare.schema_url:
+        record["schema_url"] = bare.schema_url
+    if not is_same(write_scope(record), bare):
+        record[RAW] = raw_of(bare)
+    return record
+
+
+def write_scope(record: Record) -> ScopeSpans:
+    """The inverse of `scope_record`. Raises NotCanonicalError, DecodeError."""
+    message = ScopeSpans()
+    if RAW in record:
+        return unraw(ScopeSpans, record[RAW])
+    if "scope" in record:
+        told = of_type(record["scope"], dict)
+        message.scope.SetInParent()
+        message.scope.name = text_of(told.get("name", ""))
+        message.scope.version = text_of(told.get("version", ""))
+        write_counted_attributes(message.scope, told)
+    _write_schema_url(message, record)
+    return message
+
+
+def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
+    told = of_type(record, dict)
+    message = write_resource(told)
+    for item in of_type(told.get("scope_spans"), list):
+        scope_spans = write_scope(of_type(item, dict))
+        for _ in range(of_type(item.get("spans"), int)):
+            scope_spans.spans.append(_write_span(next(spans)))
+        message.scope_spans.append(scope_spans)
+    return message
+
+
+# --- spans --------------------------------------------------------------------------------------
+
+
+class Process(NamedTuple):
+    """What a resource says of the process that its spans are of."""
+
+    pid: int | None
+    rank: int
+
+
+def process_of(resource: Resource) -> Process:
+    """Read once, and not for each span: a resource may have thousands of attributes."""
+    rank = int_attribute(resource.attributes, sc.RANK)
+    return Process(int_attribute(resource.attributes, sc.PROCESS_PID), rank or 0)
+
+
+def span_record(span: Span, process: Process) -> Record:
+    """The record of a span, exact whatever is in it."""
+    record = _view(span, process)
+    try:
+        exact = is_same(_write_span(record), span)
+    except NotCanonicalError:
+        exact = False
+    if not exact:
+        record["otel"][RAW] = raw_of(span)
+    return record
+
+
+def _view(span: Span, process: Process) -> Record:
+    otel: Record = {"trace_id": span.trace_id.hex()}
+    record_id = _regular(span.span_id, span.trace_id)
+    if record_id is None:
+        otel["span_id"] = span.span_id.hex()
+        record_id = (digest("span", span.trace_id, span.span_id)[:16]).hex()
+    parent_id = None
+    if span.parent_span_id:
+        parent_id = _regular(span.parent_span_id, span.trace_id)
+        if parent_id is None:
+            otel["parent_span_id"] = span.parent_span_id.hex()
+            parent_id = (digest("span", span.trace_id, span.parent_span_id)[:16]).hex()
+    otel |= otel_view.read(span, 0, view_attributes)
+    if span.events:
+        otel["events"] = [_event(event) for event in span.events]
+    thread_id = int_attribute(span.attributes, sc.THREAD_ID)
+    return {
+        "id": record_id,
+        "name": span.name,
+        "parent_id": parent_id,
+        "index": None,
+        "start_ns": span.start_time_unix_nano,
+        "end_ns": span.end_time_unix_nano,
+        **dict.fromkeys(name for _, name in sc.COSTS),
+        "thread_id": thread_id,
+        "pid": process.pid,
+        "rank": process.rank,
+        "attrs": view_attributes(span.attributes),
+        "mark_ids": [],
+        "otel": otel,
+    }
+
+
+def _regular(span_id: bytes, trace_id: bytes) -> str | None:
+    """The id by the rule, None for ids of a wrong length or zero."""
+    if len(span_id) != 8 or len(trace_id) != 16 or not any(span_id) or not any(trace_id):
+        return None
+    return derive_id(span_id, trace_id)
+
+
+def int_attribute(pairs: Iterable[KeyValue], key: str) -> int | None:
+    """The value of an attribute that is an integer, else None."""
+    for pair in pairs:
+        if pair.key == key and pair.value.WhichOneof("value") == "int_value":
+            return pair.value.int_value
+    return None
+
+
+def _event(event: Span.Event) -> Record:
+    record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
+    if event.attributes:
+        record["attributes"] = view_attributes(event.attributes)
+    if event.dropped_attributes_count:
+        record["dropped_attributes_count"] = event.dropped_attributes_count
+    return record
+
+
+def _write_span(record: Record) -> Span:
+    otel = of_type(record.get("otel"), dict)
+    if RAW in otel:
+        return unraw(Span, otel[RAW])
+    span = Span()
+    span.trace_id = _bytes(otel.get("trace_id"))
+    span.span_id = _span_id(otel.get("span_id"), record.get("id"))
+    if record.get("parent_id") is not None:
+        span.parent_span_id = _span_id(otel.get("parent_span_id"), record.get("parent_id"))
+    span.name = text_of(record.get("name"))
+    for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
+        if not is_int(record.get(source), 0, 2**64 - 1):
+            raise NotCanonicalError
+        setattr(span, target, record[source])
+    otel_view.write(span, otel, 0)
+    write_plain(span.attributes, of_type(record.get("attrs"), dict))
+    for told in of_type(otel.get("events", []), list):
+        _write_event(span.events.add(), of_type(told, dict))
+    return span
+
+
+def _bytes(value: object) -> bytes:
+    found = unhex(value)
+    if found is None:
+        raise NotCanonicalError
+    return found
+
+
+def _span_id(told: object, record_id: object) -> bytes:
+    return _bytes(of_type(record_id, str)[:16] if told is None else told)
+
+
+def _write_event(event: Span.Event, told: Record) -> None:
+    event.name = text_of(told.get("name"))
+    if not is_int(told.get("time_ns"), 0, 2**64 - 1):
+        raise NotCanonicalError
+    event.time_unix_nano = told["time_ns"]
+    write_counted_attributes(event, told)

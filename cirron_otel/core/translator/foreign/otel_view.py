@@ -1,0 +1,127 @@
+"""What OpenTelemetry knows of a span and Cirron has no field for, as the readable `otel` object.
+
+It holds only what differs from the default. `write` is tolerant, since the object may come from
+anybody: what it cannot say is caught by the comparison that every caller makes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from ..events import Record
+from ..values import add, is_int, read_attributes, sayable
+
+UINT32_MAX = 2**32 - 1
+KIND_INTERNAL = Span.SPAN_KIND_INTERNAL
+_HEX = re.compile(r"(?:[0-9a-f]{2})*")
+
+
+def unhex(value: object) -> bytes | None:
+    """The bytes of lower-case hex text, None where it is none."""
+    if not isinstance(value, str) or _HEX.fullmatch(value) is None:
+        return None
+    return bytes.fromhex(value)
+
+
+def write(span: Span, otel: Record, default_kind: int) -> None:
+    """Set kind, status, flags, trace state, links and dropped counts of `span`."""
+    kind = otel.get("kind", default_kind)
+    if is_int(kind, -(2**31), 2**31 - 1):
+        span.kind = kind
+    _write_status(span, otel.get("status"))
+    _write_count(span, otel, "flags")
+    _write_text(span, otel, "trace_state")
+    for field in ("dropped_attributes_count", "dropped_events_count", "dropped_links_count"):
+        _write_count(span, otel, field)
+    links = otel.get("links")
+    for link in links if isinstance(links, list) else ():
+        if isinstance(link, dict):
+            _write_link(span.links.add(), link)
+
+
+def _write_count(target: Any, source: Record, field: str) -> None:
+    value = source.get(field)
+    if is_int(value, 0, UINT32_MAX):
+        setattr(target, field, value)
+
+
+def _write_text(target: Any, source: Record, field: str) -> None:
+    value = source.get(field)
+    if isinstance(value, str) and sayable(value):
+        setattr(target, field, value)
+
+
+def _write_status(span: Span, status: object) -> None:
+    if not isinstance(status, dict):
+        return
+    span.status.SetInParent()
+    code = status.get("code")
+    if is_int(code, -(2**31), 2**31 - 1):
+        span.status.code = code  # type: ignore[assignment]
+    _write_text(span.status, status, "message")
+
+
+def _write_link(link: Span.Link, record: Record) -> None:
+    link.trace_id = unhex(record.get("trace_id")) or b""
+    link.span_id = unhex(record.get("span_id")) or b""
+    _write_text(link, record, "trace_state")
+    _write_count(link, record, "flags")
+    _write_count(link, record, "dropped_attributes_count")
+    attributes = record.get("attributes")
+    if isinstance(attributes, dict):
+        write_plain(link.attributes, attributes)
+
+
+def write_plain(target: Any, attributes: Record) -> None:
+    """Append attributes under their own keys; a key that can't be said is left out."""
+    for key, value in attributes.items():
+        if sayable(key):
+            add(target, key, value)
+
+
+AttributeReader = Callable[[Iterable[KeyValue]], Record]
+
+
+def read(span: Span, default_kind: int, attributes: AttributeReader = read_attributes) -> Record:
+    """The `otel` object of a span, without its ids, events and resource.
+
+    Raises what `attributes` raises where JSON has no word for an attribute of a link.
+    """
+    otel: Record = {}
+    if span.kind != default_kind:
+        otel["kind"] = int(span.kind)
+    if span.HasField("status"):
+        otel["status"] = _status(span.status)
+    for field in ("flags", "trace_state"):
+        if value := getattr(span, field):
+            otel[field] = value
+    for field in ("dropped_attributes_count", "dropped_events_count", "dropped_links_count"):
+        if value := getattr(span, field):
+            otel[field] = value
+    if span.links:
+        otel["links"] = [_link(link, attributes) for link in span.links]
+    return otel
+
+
+def _status(status: Status) -> Record:
+    record: Record = {}
+    if status.code:
+        record["code"] = int(status.code)
+    if status.message:
+        record["message"] = status.message
+    return record
+
+
+def _link(link: Span.Link, attributes: AttributeReader) -> Record:
+    record: Record = {"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()}
+    for field in ("trace_state", "flags", "dropped_attributes_count"):
+        if value := getattr(link, field):
+            record[field] = value
+    if link.attributes:
+        record["attributes"] = attributes(link.attributes)
+    return record

@@ -1,0 +1,115 @@
+"""Serialised spans to the text of their rows, read by hand.
+
+A span is read in the order of its fields, from its first byte to its last: nothing is passed over,
+so that nothing is lost unseen. A message of it would cost as much where spans are alike, and half
+as much again where they vary (docs/adr/0012). What is in another order or form is for the slow way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from struct import error as StructError  # noqa: N812
+
+from .... import semconv as sc
+from ..attribute_cache import Pairs, attributes
+from ..json_text_cache import Ends, Names, length, quoted
+from ..typed import NotCanonicalError
+from .events_and_links import FIRST, LAST, more
+
+_TRACE_ID, _SPAN_ID = 0x100A, 0x0812
+"""The tags, and the lengths of what follows, as numbers."""
+_STATE, _PARENT, _NAME, _KIND, _START, _END, _ATTRIBUTE = 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
+_ZERO = bytes(8)
+_NO_COSTS = "".join(f',"{name}":null' for _, name in sc.COSTS)
+_head = struct.Struct("<H16sH8sB").unpack_from
+_times = struct.Struct("<BQBQ").unpack_from
+
+
+class Texts:
+    """What is known of the last spans, for the next ones: at most 15 MiB, whatever comes."""
+
+    def __init__(self) -> None:
+        self.pairs, self.names, self.ends = Pairs(), Names(), Ends()
+
+
+def add_rows(
+    spans: Iterable[bytes],
+    fixed: str,
+    texts: Texts,
+    slow: Callable[[bytes], str],
+    rows: list[str],
+) -> None:
+    """Append the row of each span, its UTF-8 a byte a character.
+
+    `fixed` is what all have between `thread_id` and `attrs`, and `slow` makes the row of a span
+    that is not read here. Raises UnicodeDecodeError, DecodeError.
+    """
+    pairs, names, ends = texts.pairs, texts.names, texts.ends
+    last: bytes | None = None
+    low = otel = ""
+    for data in spans:
+        try:
+            trace_tag, trace_id, span_tag, span_id, tag = _head(data)
+            if trace_tag != _TRACE_ID or span_tag != _SPAN_ID or span_id == _ZERO:
+                raise NotCanonicalError
+            if trace_id != last:
+                if not any(trace_id):
+                    raise NotCanonicalError
+                last, trace_hex = trace_id, trace_id.hex()
+                low = trace_hex[16:]
+                otel = f'}},"mark_ids":[],"otel":{{"trace_id":"{trace_hex}"'
+            at, state, parent_id = 28, "", "null"
+            if tag == _STATE:
+                state, at = _state(data)
+                tag = data[at]
+            if tag == _PARENT:
+                parent = data[at + 2 : at + 10]
+                if data[at + 1] != 8 or parent == _ZERO:
+                    raise NotCanonicalError
+                parent_id = f'"{parent.hex()}{low}"'
+                at += 10
+                tag = data[at]
+            if tag != _NAME:
+                raise NotCanonicalError
+            size, begins = data[at + 1], at + 2
+            if size > 0x7F:
+                size, begins = length(data, at + 1)
+            at = begins + size
+            name, kind = names[data[begins:at]], 0
+            if data[at] == _KIND:
+                kind, at = data[at + 1], at + 2
+            start_tag, start, end_tag, end = _times(data, at)
+            if start_tag != _START or end_tag != _END or kind > 0x7F:
+                raise NotCanonicalError
+            members, at = attributes(data, at + 18, _ATTRIBUTE, pairs)
+            if at < len(data) and FIRST <= data[at] <= LAST:
+                told, at = more(data, at, pairs, names)
+                told = ends[kind, data[at:]] + state + told
+            else:
+                told = ends[kind, data[at:]] + state
+        except (NotCanonicalError, IndexError, StructError):
+            rows.append(slow(data))
+            continue
+        thread = _thread(members[sc.THREAD_ID]) if sc.THREAD_ID in members else "null"
+        rows.append(
+            f'{{"id":"{span_id.hex()}{low}","name":{name},"parent_id":{parent_id}'
+            f',"index":null,"start_ns":{start},"end_ns":{end}{_NO_COSTS}'
+            f',"thread_id":{thread}{fixed}{",".join(members.values())}'
+            f"{otel}{told}}}}}"
+        )
+
+
+def _state(data: bytes) -> tuple[str, int]:
+    """The member of a span's trace_state, behind its ids, and where it ends."""
+    size, begins = length(data, 29)
+    ends = begins + size
+    if not size:
+        raise NotCanonicalError
+    return f',"trace_state":{quoted(data[begins:ends])}', ends
+
+
+def _thread(member: str) -> str:
+    """The number that an attribute is, as text."""
+    told = member.removeprefix(f'"{sc.THREAD_ID}":')
+    return told if told.removeprefix("-").isdigit() else "null"

@@ -1,0 +1,145 @@
+"""The JSON text of what stands in thousands of spans: made once, of its bytes.
+
+Text is UTF-8 here, a byte a character (as Latin-1 reads it): so a character that takes several
+bytes makes no row wider, and a row becomes bytes without being encoded. What JSON cannot say
+exactly, and what is not in the usual form, is for the slow way (NotCanonicalError).
+"""
+
+from __future__ import annotations
+
+from json.encoder import encode_basestring
+from typing import Any
+
+import msgspec
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from .events import Record
+from .lazy_parse import is_canonical
+from .typed import NotCanonicalError
+
+MOST_KNOWN = 2048
+LARGEST_KNOWN = 128
+"""Bytes of what is kept, but for attributes."""
+LARGEST = 65_536
+"""Bytes of a message that is read here: a text of it may take four times as many."""
+_READ: dict[Any, set[str]] = {
+    KeyValue: {"key", "value"},
+    AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},
+    Status: {"code", "message"},
+}
+"""The fields that are told here; OTLP has more (`key_strindex`, for profiles), and may get more."""
+_UNREAD = {
+    kind: frozenset(field.name for field in kind.DESCRIPTOR.fields) - names
+    for kind, names in _READ.items()
+}
+_STATUS, _FLAGS = 0x7A, b"\x85\x01"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Memo(dict[Any, Any]):
+    """What was made of bytes, by them; a few at a time. What is missing is made (`__missing__`)."""
+
+    def keep(self, key: Any, found: Any) -> Any:
+        """Know it from now on; returns it."""
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        self[key] = found
+        return found
+
+
+def read(kind: Any, data: bytes) -> Any:
+    """Parse a message that has only the fields that this module reads.
+
+    Raises NotCanonicalError for a message with other fields, and DecodeError.
+    """
+    if len(data) > LARGEST:
+        raise NotCanonicalError
+    message = kind.FromString(data)
+    if not is_canonical(message, data):
+        raise NotCanonicalError
+    unread = _UNREAD[kind]
+    if unread and any(field.name in unread for field, _ in message.ListFields()):
+        raise NotCanonicalError
+    return message
+
+
+def plain(data: bytes) -> str:
+    """UTF-8, a byte a character. Raises UnicodeDecodeError."""
+    text = data.decode()
+    return text if text.isascii() else data.decode("latin-1")
+
+
+def quoted(data: bytes) -> str:
+    """A text as JSON, by its UTF-8. Raises UnicodeDecodeError."""
+    return encode_basestring(plain(data))
+
+
+def encoded(value: Any) -> str:
+    """A value as JSON, by what JSON has for it."""
+    return _encode(value).decode("latin-1")
+
+
+def length(data: bytes, at: int) -> tuple[int, int]:
+    """Read a length of at most 2 MiB at `at`; return it and the index after it.
+
+    Raises NotCanonicalError if the varint is longer than needed or than three bytes, and IndexError
+    at the end of the data.
+    """
+    low = data[at]
+    if low < 0x80:
+        return low, at + 1
+    high = data[at + 1]
+    if 0 < high < 0x80:
+        return low & 0x7F | high << 7, at + 2
+    top = data[at + 2]
+    if not (high > 0x7F and 0 < top < 0x80):
+        raise NotCanonicalError
+    return low & 0x7F | (high & 0x7F) << 7 | top << 14, at + 3
+
+
+class Names(Memo):
+    """A text as JSON, by its bytes. Raises UnicodeDecodeError."""
+
+    def __missing__(self, data: bytes) -> str:
+        text = quoted(data)
+        return text if len(data) > LARGEST_KNOWN else self.keep(data, text)
+
+
+class Ends(Memo):
+    """The members of `otel` after the trace, as JSON text, by kind and last bytes of a span.
+
+    The last bytes are status and flags. Each member has a comma ahead of it. A lookup raises
+    NotCanonicalError, DecodeError and IndexError.
+    """
+
+    def __missing__(self, key: tuple[int, bytes]) -> str:
+        kind, data = key
+        told: Record = {}
+        if kind:
+            told["kind"] = kind
+        at = 0
+        if data and data[0] == _STATUS:
+            size, begins = length(data, 1)
+            at = begins + size
+            if at > len(data):
+                raise NotCanonicalError
+            told["status"] = _status(data[begins:at])
+        if rest := data[at:]:
+            flags = int.from_bytes(rest[2:], "little")
+            if rest[:2] != _FLAGS or len(rest) != 6 or not flags:
+                raise NotCanonicalError
+            told["flags"] = flags
+        text = f",{encoded(told)[1:-1]}" if told else ""
+        return text if len(data) > LARGEST_KNOWN else self.keep(key, text)
+
+
+def _status(data: bytes) -> Record:
+    status = read(Status, data)
+    found: Record = {}
+    if code := status.code:
+        found["code"] = code
+    if told := status.message:
+        found["message"] = told
+    return found

@@ -1,0 +1,1 @@
+"""OTLP log records that are marks."""

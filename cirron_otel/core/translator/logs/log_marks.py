@@ -1,0 +1,304 @@
+"""OTLP logs that are marks ↔ the marks of a Cirron batch (docs/otlp-mapping.md, "Logs").
+
+A log record with an event name, made inside a span, is what Cirron calls a mark: a named value
+attached to a scope. A readable view goes where a mark has fields, the rest into its `otel.log`;
+where the view does not give the record back exactly, the record itself stands beside it (`raw`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, LogsData, ResourceLogs, ScopeLogs
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+
+from .... import semconv as sc
+from ...._version import SDK_VERSION
+from ....errors import InputError
+from ....ids import derive_id, digest, is_id, uuid4_shaped
+from ...records.schema import SCHEMA_VERSION
+from ..events import VALUE_TYPES, Record
+from ..foreign.exact_view import value_view, view_attributes
+from ..foreign.messages import RECEIVED, resource_record, scope_record, write_resource, write_scope
+from ..foreign.otel_view import unhex, write_plain
+from ..typed import NotCanonicalError
+from ..values import INT64_MAX, is_int
+
+LOG = "log"
+"""In a mark's `otel`: what the log record said beyond the mark."""
+LOGS = "logs"
+"""In a batch's `otel`: the resource and the scopes of the records that its marks were."""
+
+_EVENT_NAME = "event.name"
+_VALUE = "value"
+_KINDS = ("point", "summary")
+_MOST_VALUE_BYTES = 256
+"""Of a mark's text (docs/spool-format.md, "Marks")."""
+
+
+def is_mark(record: LogRecord) -> bool:
+    """Whether a log record is a mark: it has an event name, and stands in a span."""
+    return (
+        len(record.trace_id) == 16
+        and len(record.span_id) == 8
+        and any(record.trace_id)
+        and any(record.span_id)
+        and bool(_name_of(record))
+    )
+
+
+def keep_marks(message: LogsData) -> tuple[int, int]:
+    """Leave in `message` what is a mark, and what holds it; how many there are, how many others."""
+    kept = others = 0
+    for resource in message.resource_logs:
+        for scope in resource.scope_logs:
+            marks = [record for record in scope.log_records if is_mark(record)]
+            kept, others = kept + len(marks), others + len(scope.log_records) - len(marks)
+            if len(marks) < len(scope.log_records):
+                copies = [LogRecord.FromString(mark.SerializeToString()) for mark in marks]
+                del scope.log_records[:]
+                scope.log_records.extend(copies)
+        filled = [scope for scope in resource.scope_logs if scope.log_records]
+        if len(filled) < len(resource.scope_logs):
+            _replace(resource.scope_logs, filled)
+    filled_resources = [each for each in message.resource_logs if each.scope_logs]
+    if len(filled_resources) < len(message.resource_logs):
+        _replace(message.resource_logs, filled_resources)
+    return kept, others
+
+
+def _replace(target: Any, messages: list[Any]) -> None:
+    copies = [type(each).FromString(each.SerializeToString()) for each in messages]
+    del target[:]
+    target.extend(copies)
+
+
+class LogMarks:
+    """Batches in the making, one for each resource that marks came from."""
+
+    def __init__(self) -> None:
+        self._batches: dict[bytes, _Batch] = {}
+
+    def add(self, data: bytes) -> int:
+        """Add the marks of a serialised LogsData; returns how many.
+
+        Raises InputError for what is none; then nothing was added.
+        """
+        try:
+            message = LogsData.FromString(data)
+        except DecodeError:
+            raise InputError("no LogsData in protobuf") from None
+        count = 0
+        for resource in message.resource_logs:
+            bare = ResourceLogs()
+            bare.CopyFrom(resource)
+            del bare.scope_logs[:]
+            key = bare.SerializeToString()
+            batch = self._batches.get(key)
+            for scope in resource.scope_logs:
+                records = [record for record in scope.log_records if is_mark(record)]
+                if records and batch is None:
+                    batch = self._batches[key] = _Batch(key)
+                if records and batch is not None:
+                    batch.add(scope, records)
+                count += len(records)
+        return count
+
+    def batches(self, seed: str, created_ns: int) -> Iterator[Record]:
+        """The batches; what tells them from others is `seed`, and their number."""
+        for number, batch in enumerate(self._batches.values()):
+            yield batch.record(uuid4_shaped(digest("logs", seed, number)), created_ns)
+
+
+class _Batch:
+    """The marks of one resource."""
+
+    def __init__(self, resource: bytes) -> None:
+        """`resource`: a serialised ResourceLogs without its scopes, as ResourceSpans has it."""
+        self._resource = resource_record(ResourceSpans.FromString(resource))
+        self._scopes: dict[bytes, int] = {}
+        self._marks: list[Record] = []
+        self._traces: dict[str, str] = {}
+        self._copies: Counter[bytes] = Counter()
+
+    def add(self, scope: ScopeLogs, records: list[LogRecord]) -> None:
+        bare = ScopeLogs(schema_url=scope.schema_url)
+        bare.CopyFrom(scope)
+        del bare.log_records[:]
+        number = self._scopes.setdefault(bare.SerializeToString(), len(self._scopes))
+        for record in records:
+            data = record.SerializeToString()
+            told = digest("log", record.trace_id, record.span_id, data, self._copies[data])
+            self._copies[data] += 1
+            mark = mark_record(record, told[:16].hex(), number)
+            self._traces.setdefault(mark["span_id"], record.trace_id.hex())
+            self._marks.append(mark)
+
+    def record(self, batch_id: str, created_ns: int) -> Record:
+        scopes = [scope_record(ScopeSpans.FromString(data)) for data in self._scopes]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sdk_version": SDK_VERSION,
+            "batch_id": batch_id,
+            "created_ns": created_ns,
+            "spans": [],
+            "marks": self._marks,
+            "snapshots": [],
+            "otel": {
+                **self._place(),
+                LOGS: {**self._resource, "scopes": scopes},
+                RECEIVED: created_ns,
+            },
+        }
+
+    def _place(self) -> Record:
+        """What names the session, and says in which trace each span is that marks stand on."""
+        resource = self._resource.get("resource", {})
+        attributes = resource.get("attributes", {})
+        trace = next(iter(self._traces.values()))
+        named = attributes.get(sc.SESSION_ID)
+        told: Record = {"session": named if is_id(named) else trace}
+        if told["session"] != trace:
+            told["trace_id"] = trace
+        traces = {span_id: other for span_id, other in self._traces.items() if other != trace}
+        if traces:
+            told["traces"] = traces
+        plain = {key: value for key, value in attributes.items() if key != sc.SESSION_ID}
+        return told | ({"resource": {"attributes": plain}} if plain else {})
+
+
+# --- one record ---------------------------------------------------------------------------------
+
+
+def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
+    """The mark that a log record is; `scope` is the number of its scope in its batch."""
+    name = _name_of(record)
+    time_ns = record.time_unix_nano or record.observed_time_unix_nano
+    attributes = {pair.key: pair.value for pair in record.attributes}
+    told_id = attributes.get(sc.MARK_ID, AnyValue()).string_value
+    kind = attributes.get(sc.MARK_KIND, AnyValue()).string_value
+    log: Record = {"trace_id": record.trace_id.hex()}
+    mark: Record = {
+        "id": told_id if is_id(told_id) else mark_id,
+        "span_id": derive_id(record.span_id, record.trace_id),
+        "name": name,
+        **_value(record, attributes),
+        "attrs": view_attributes(record.attributes),
+        "ts_ns": min(time_ns, INT64_MAX),
+        "kind": kind if kind in _KINDS else _KINDS[0],
+        "otel": {LOG: log},
+    }
+    if scope:
+        log["scope"] = scope
+    _read_rest(record, mark, log)
+    try:
+        is_exact = log_record(mark).SerializeToString() == record.SerializeToString()
+    except NotCanonicalError:
+        is_exact = False
+    if not is_exact:
+        log["raw"] = base64.b64encode(record.SerializeToString()).decode("ascii")
+    return mark
+
+
+def _name_of(record: LogRecord) -> str:
+    """OpenTelemetry's field for it, and the attribute that was there before the field."""
+    if record.event_name:
+        return record.event_name
+    found = [pair.value.string_value for pair in record.attributes if pair.key == _EVENT_NAME]
+    return found[-1] if found else ""
+
+
+def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
+    """The value and its type: what says so, the body, an attribute `value`; else that it was."""
+    candidates = (attributes.get(sc.MARK_VALUE), record.body, attributes.get(_VALUE))
+    for candidate in candidates:
+        kind = candidate.WhichOneof("value") if candidate is not None else None
+        if candidate is None or kind not in VALUE_TYPES:
+            continue
+        value = getattr(candidate, kind)
+        if kind == "string_value":
+            value = value.encode()[:_MOST_VALUE_BYTES].decode("utf-8", "ignore")
+        if kind == "double_value" and not math.isfinite(value):
+            told = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+            return {"value_type": "float", "value": None, "value_nonfinite": told}
+        return {"value_type": VALUE_TYPES[kind], "value": value}
+    return {"value_type": "bool", "value": True}
+
+
+def _read_rest(record: LogRecord, mark: Record, log: Record) -> None:
+    if record.time_unix_nano != mark["ts_ns"]:
+        log["time_ns"] = record.time_unix_nano
+    if record.event_name != mark["name"]:
+        log["event_name"] = record.event_name
+    if record.HasField("body"):
+        log["body"] = value_view(record.body)
+    for key, field in _FIELDS.items():
+        if value := getattr(record, field):
+            log[key] = int(value) if isinstance(value, int) else value
+
+
+_FIELDS = {
+    "observed_ns": "observed_time_unix_nano",
+    "severity_number": "severity_number",
+    "severity_text": "severity_text",
+    "flags": "flags",
+    "dropped_attributes_count": "dropped_attributes_count",
+}
+
+
+def log_record(mark: Record) -> LogRecord:
+    """The log record that a mark was. Raises NotCanonicalError for a mark that was none."""
+    otel = mark.get("otel")
+    log = otel.get(LOG) if isinstance(otel, dict) else None
+    if not isinstance(log, dict):
+        raise NotCanonicalError
+    try:
+        if "raw" in log:
+            return LogRecord.FromString(base64.b64decode(log["raw"], validate=True))
+        return _written(mark, log)
+    except (binascii.Error, DecodeError, ValueError, TypeError, KeyError):
+        raise NotCanonicalError from None
+
+
+def _written(mark: Record, log: Record) -> LogRecord:
+    record = LogRecord(
+        trace_id=unhex(log["trace_id"]) or b"",
+        span_id=unhex(mark["span_id"][:16]) or b"",
+        time_unix_nano=log["time_ns"] if "time_ns" in log else mark["ts_ns"],
+        event_name=log["event_name"] if "event_name" in log else mark["name"],
+        **{field: log[key] for key, field in _FIELDS.items() if key in log},
+    )
+    if "body" in log:
+        holder = LogRecord()
+        write_plain(holder.attributes, {"body": log["body"]})
+        record.body.CopyFrom(holder.attributes[0].value if holder.attributes else KeyValue().value)
+    write_plain(record.attributes, mark["attrs"])
+    return record
+
+
+def logs_of(batch: Record) -> ResourceLogs:
+    """The log records that the marks of a batch were, as they came.
+
+    Raises NotCanonicalError for a batch that is not made of logs.
+    """
+    otel = batch.get("otel")
+    told = otel.get(LOGS) if isinstance(otel, dict) else None
+    if not isinstance(told, dict) or not isinstance(told.get("scopes"), list):
+        raise NotCanonicalError
+    found = ResourceLogs.FromString(write_resource(told).SerializeToString())
+    scopes = [ScopeLogs.FromString(write_scope(each).SerializeToString())
+              for each in told["scopes"]]  # fmt: skip
+    found.scope_logs.extend(scopes)
+    for mark in batch["marks"]:
+        number = mark.get("otel", {}).get(LOG, {}).get("scope", 0)
+        if not is_int(number, 0, len(scopes) - 1):
+            raise NotCanonicalError
+        found.scope_logs[number].log_records.append(log_record(mark))
+    return found

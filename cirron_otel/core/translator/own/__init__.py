@@ -1,0 +1,1 @@
+"""Cirron batches as OTLP, and back."""

@@ -1,0 +1,49 @@
+"""Which of its marks and snapshots stand on a span, and in what order."""
+
+from __future__ import annotations
+
+from .... import exactjson
+from .... import semconv as sc
+from ..values import is_int
+from .spans import Placed, SpanSet, overhead_mark
+
+
+def in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
+    """The span's marks as its `mark_ids` order them where it names just these, else as they are."""
+    if not isinstance(mark_ids, list) or len(mark_ids) != len(marks):
+        return marks
+    by_id = {m["id"]: (m, seq) for m, seq in marks if isinstance(m.get("id"), str)}
+    if len(by_id) != len(marks) or not all(isinstance(i, str) and i in by_id for i in mark_ids):
+        return marks
+    ordered = [by_id[mark_id] for mark_id in mark_ids]
+    return ordered if len({id(mark) for mark, _ in ordered}) == len(marks) else marks
+
+
+def take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
+    """Say the SDK's own overhead mark, where it is the last one, as one attribute."""
+    record = unit.record
+    if not marks or not isinstance(record.get("id"), str) or not is_int(record.get("end_ns"), 0):
+        return marks
+    mark, seq = marks[-1]
+    value = mark.get("value")
+    if seq is not None or not is_int(value) or len(marks) > sc.MAX_EVENTS:
+        return marks
+    if not exactjson.equal(mark, overhead_mark(record["id"], record["end_ns"], int(value or 0))):
+        return marks
+    unit.overhead_ns = value
+    return marks[:-1]
+
+
+def fitting(
+    riders: list[Placed], most: int, space: int, at_least: int = 0
+) -> tuple[tuple[list[Placed], int], list[Placed]]:
+    """Part riders into those that fit (with their size in bytes, about) and the others."""
+    size = 0
+    number = 0
+    for record, _ in riders:
+        own = 2 * len(exactjson.dumps(record))
+        if number >= most or (size + own > space and number >= at_least):
+            break
+        size += own
+        number += 1
+    return (riders[:number], size), riders[number:]

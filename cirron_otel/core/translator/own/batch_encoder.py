@@ -1,0 +1,206 @@
+"""Encode one batch, or a part of one: its header, and the order, place and grouping of its records.
+
+A `SpanWriter` encodes the spans: `ExactWriter` with protobuf objects and the exact mappers,
+`PieceWriter` from cached pieces of protobuf. The bytes are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .... import semconv as sc
+from ...placement.batch_placement import UNIT_DEPTHS, Place, Plan
+from ..header import Counts, Header, Origin
+from ..options import SESSION_LAYOUT, Options
+from ..values import INT64_MAX, is_int
+from .attached_events import fitting
+from .batch_fields import Top
+from .parts import Part
+from .spans import Placed, natural_parent
+from .synthetic import Carrier, rest_carrier, told_seams, write_seams
+
+M = TypeVar("M")
+PlaceOf = Callable[[str], Place | None]
+"""The place of a scope by its id; None for a scope that is not in the batch."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The part of a batch that belongs to one session: one resource with one scope."""
+
+    spans: list[Any] = field(default_factory=list)
+    """The spans, in the form that their writer uses."""
+    carriers: list[Carrier] = field(default_factory=list)
+    seams: list[Span] = field(default_factory=list)
+    pid: int | None = None
+    rank: int | None = None
+    """The first values in the group: spans with other values have an attribute of their own."""
+
+
+class SpanWriter(Protocol[M]):
+    """Encodes the spans of a batch: the strategy of `BatchEncoder`."""
+
+    top: Top
+    lengths: tuple[int, int, int]
+    """The numbers of spans, marks and snapshots."""
+
+    def collect(self, encoder: BatchEncoder[Any]) -> None:
+        """Add the spans, and carriers for the events that are on none of them, to their groups.
+
+        Also calls `open_segment` for the spans, in their order, and sets `first_place`.
+        """
+
+    def messages(self, encoder: BatchEncoder[Any], header: Header) -> list[M]:
+        """Encode the groups, with their carriers and segment links."""
+
+
+class BatchEncoder(Generic[M]):
+    """Encodes one batch."""
+
+    def __init__(
+        self,
+        writer: SpanWriter[M],
+        plan: Plan,
+        options: Options,
+        part: Part | None = None,
+    ) -> None:
+        """Prepare to encode the batch of `writer`; it is a complete one unless `part` is given."""
+        self.writer, self.plan, self.part = writer, plan, part
+        self.one_trace = options.layout == SESSION_LAYOUT
+        self.top = writer.top
+        self.groups: dict[str, Group] = {}
+        self.first_place: Place | None = None
+        """The place of the first span; None if the batch has no spans."""
+        self.rides_apart = False
+        """Whether marks or snapshots are not on the span of their scope."""
+        self._ordinal = 0
+        self._opened: set[bytes] = set()
+
+    def encode(self) -> list[M]:
+        """Encode the batch: one message per session."""
+        self.writer.collect(self)
+        top, part = self.top, self.part
+        if part is None:
+            top.repeat(len(self.groups))
+        else:
+            top.omit(part)
+        rest = top.rest()
+        inline = "" if len(rest) > sc.REST_PIECE else rest
+        seams = told_seams(self.plan, one_trace=self.one_trace)
+        if part is not None and not seams:
+            seams = part.seams
+        if self._needs_carrier(seams) or rest != inline:
+            self._carry_rest("" if rest == inline else rest)
+        if seams:
+            self.group(self.plan.default).seams += seams
+        synthetic = sum([len(g.carriers) + len(g.seams) for g in self.groups.values()])
+        counts = Counts(*self.writer.lengths, synthetic)
+        if part is not None:
+            counts = part.counts(synthetic)
+        return self.writer.messages(self, top.header(counts, inline))
+
+    def group(self, session: str) -> Group:
+        """Return the group of a session; a new one follows the others."""
+        group = self.groups.get(session)
+        if group is None:
+            group = self.groups[session] = Group()
+        return group
+
+    def origin(self, session: str, group: Group, header: Header) -> Origin:
+        """Return the resource of a group."""
+        attributes = self.top.resource_attributes
+        return Origin(session, group.pid, group.rank, header.added_service_name, attributes)
+
+    def outer_trace(self, place: Place) -> bytes:
+        """Return the trace of a scope that is not in the batch."""
+        return self.plan.session_trace(place.session) if self.one_trace else place.trace_id
+
+    def outer_scope(self, span_id: object) -> tuple[bytes, bytes, str]:
+        """Return the trace, the wire id and the session of a scope that is not in the batch."""
+        place = self.plan.outside(span_id)
+        parent = natural_parent(None if span_id in (None, "root") else span_id)
+        trace_id = self.outer_trace(place)
+        if self.plan.told is None and not self.one_trace:
+            trace_id = self.top.trace_id or trace_id
+        return trace_id, parent, place.session
+
+    def carry(
+        self,
+        riders: tuple[list[Placed], list[Placed]],
+        trace_id: bytes,
+        parent: bytes,
+        span_id: object,
+        session: str,
+    ) -> None:
+        """Put marks and snapshots of one scope on as many carriers as their size requires."""
+        marks, snapshots = riders
+        while marks or snapshots:
+            (now, size), marks = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
+            carrier = Carrier(self.next_ordinal(), trace_id, parent, span_id, marks=now)
+            if not marks:
+                space = sc.MAX_EVENTS - len(now)
+                least = 0 if now else 1
+                taken, snapshots = fitting(snapshots, space, sc.MAX_SPAN_BYTES - size, least)
+                carrier.snapshots = taken[0]
+            self.add_carrier(carrier, session)
+
+    def next_ordinal(self) -> int:
+        """Return the number of the next carrier."""
+        self._ordinal += 1
+        return self._ordinal - 1
+
+    def add_carrier(self, carrier: Carrier, session: str) -> None:
+        """Add a carrier of events; it spans the time of its events."""
+        times = [record.get("ts_ns") for record, _ in (*carrier.marks, *carrier.snapshots)]
+        known = [time for time in times if is_int(time, 0, INT64_MAX)]
+        if known:
+            carrier.start_ns, carrier.end_ns = min(known), max(known)  # type: ignore[type-var,assignment]
+        self.group(session).carriers.append(carrier)
+        self.rides_apart = True
+
+    def open_segment(self, place: Place, start_ns: int, own_id: str, place_of: PlaceOf) -> None:
+        """Add the links of the segment that opens at this span, if one does.
+
+        `place_of` returns the place of a scope of the batch.
+        """
+        if self.one_trace or place.depth not in UNIT_DEPTHS:
+            return
+        segment = self.plan.segment_of(place.session, start_ns, own_id)
+        if segment is None or segment[:2] != (start_ns, own_id):
+            return
+        if segment.trace_id in self._opened:
+            return
+        self._opened.add(segment.trace_id)
+        parent_id = segment.parent_id
+        above = place_of(parent_id) if parent_id is not None else None
+        if above is None:
+            above = self.plan.outside(parent_id)
+        session_trace = self.plan.session_trace(place.session)
+        links = write_seams(place.session, session_trace, segment, above.trace_id)
+        self.group(place.session).seams += links
+
+    def _needs_carrier(self, seams: list[Span]) -> bool:
+        """Whether a carrier `cirron.batch` is needed even if the scope has room for the rest."""
+        if self.part is not None:
+            return any(carrier.has_rest for carrier in self.part.carriers)
+        return not (self.writer.lengths[0] or seams)
+
+    def _carry_rest(self, rest: str) -> None:
+        """Add the carrier `cirron.batch`."""
+        place = self.first_place
+        if place is None or self.plan.told is not None:
+            place = self.plan.outside(None)
+        ordinal = self._rest_ordinal()
+        carrier = rest_carrier(ordinal, self.outer_trace(place), rest, self.top.created_ns)
+        self.group(place.session).carriers.append(carrier)
+
+    def _rest_ordinal(self) -> int:
+        if self.part is not None:
+            for carrier in self.part.carriers:
+                if carrier.has_rest:
+                    return carrier.ordinal
+        return self.next_ordinal()

@@ -1,0 +1,151 @@
+"""The top level of a batch: what its header says of it, and what rests beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from .... import exactjson
+from .... import semconv as sc
+from ....ids import is_id
+from ...placement.batch_placement import stated_trace
+from .. import residual as rests
+from ..events import Record
+from ..header import (
+    LISTS,
+    Counts,
+    Header,
+    file_of,
+    resource_attributes,
+    said,
+    split_resource,
+    write_others,
+)
+from ..values import is_int
+from .parts import Part
+
+
+def file_name(batch: Record) -> str | None:
+    """Derive the name of a batch's file from its id and time; None if they are not valid."""
+    created, batch_id = batch.get("created_ns"), batch.get("batch_id")
+    if not is_int(created, 0) or not isinstance(batch_id, str):
+        return None
+    return f"{created:020d}-{batch_id}.json"
+
+
+class Top:
+    """A batch without its records."""
+
+    def __init__(
+        self,
+        fields: Record,
+        *,
+        file: str | None,
+        own_trace_ids: bool,
+        service_name: str,
+        lists: Collection[str] = LISTS,
+        corrected: Mapping[str, list[Record]] | None = None,
+    ) -> None:
+        """Prepare the batch-level `fields`, without the `lists` that contain records.
+
+        The rest also contains the `corrected` lists, which decoding the spans would not restore.
+
+        `file` is the name of the file if id and time do not give it; `own_trace_ids` is whether
+        records have their own trace ids. `service_name` is added to a resource without one.
+        """
+        self._fields, self._lists = fields, lists
+        self._said = said(fields)
+        self._file = file_of(file)
+        self._corrected = corrected or {}
+        self._own_trace_ids, self._service_name = own_trace_ids, service_name
+        otel = fields.get("otel")
+        self.otel: Record = otel if isinstance(otel, dict) else {}
+        self.trace_id = stated_trace(self.otel["trace_id"]) if "trace_id" in self.otel else b""
+        self.resource_attributes = resource_attributes(self.otel) if self.otel else {}
+
+    def repeat(self, sessions: int) -> None:
+        """Limit the data that each of several sessions repeats to the size of one span.
+
+        The rest, which is written once, contains the omitted data.
+        """
+        if sessions < 2:
+            return
+        room = sc.MAX_SPAN_BYTES // sessions
+        attributes, self.resource_attributes = self.resource_attributes, {}
+        for key, value in attributes.items():
+            size = len(exactjson.dumps_ascii({key: value}))
+            if size <= room:
+                room -= size
+                self.resource_attributes[key] = value
+        texts = [self._said[key] for key in ("sdk_version", "batch_id")]
+        if sessions * sum(len(str(text)) for text in texts) > sc.MAX_SPAN_BYTES:
+            self._shorten()
+
+    def omit(self, part: Part) -> None:
+        """Omit what the header of the complete batch omits, so that the part's is the same."""
+        kept = self.resource_attributes.items()
+        self.resource_attributes = {key: value for key, value in kept if key not in part.omitted}
+        if part.short_header:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        self._said |= {"sdk_version": "", "batch_id": None}
+
+    @property
+    def created_ns(self) -> object:
+        """When the batch was made, as far as a header can say it."""
+        return self._said["created_ns"]
+
+    def header(self, counts: Counts, rest: str = "") -> Header:
+        """The header, with the part of the rest that it may carry."""
+        session, joined = self.otel.get("session"), self.otel.get("session_trace_id")
+        is_named = sc.SERVICE_NAME in self.resource_attributes
+        return Header(
+            **self._said,
+            counts=counts,
+            file=self._file,
+            session=session if isinstance(session, str) and is_id(session) else None,
+            session_trace_id=stated_trace(joined) if joined is not None else b"",
+            trace_id=self.trace_id,
+            own_trace_ids=self._own_trace_ids,
+            added_service_name=None if is_named else self._service_name,
+            rest=rest,
+        )
+
+    def rest(self) -> str:
+        """The difference between the batch's top level and what the header says of it."""
+        if self._fields == self._said and not self._corrected and len(self._lists) == len(LISTS):
+            return ""
+        header = self.header(Counts(0, 0, 0, 0))
+        decoded = decoded_top(header, as_decoded(self.resource_attributes))
+        decoded |= {key: [] for key in LISTS if key not in self._lists}
+        rest = rests.difference(self._fields, decoded)
+        rests.nested(rest, rests.NESTED, self._fields.get("otel"), decoded.get("otel"))
+        if self._corrected:
+            rest["set"] = rest.get("set", {}) | self._corrected
+        return rests.text_of(rest)
+
+
+def as_decoded(attributes: Record) -> Record:
+    """What decoding makes of a resource's attributes: what can't be said came out readable."""
+    resource = Resource()
+    write_others(resource.attributes, attributes)
+    return split_resource(resource.attributes)[1]
+
+
+def decoded_top(header: Header, resource_attributes: Record) -> Record:
+    """The batch's top level that a header and its resource say, lists and rest aside."""
+    otel: Record = {}
+    if header.session is not None:
+        otel["session"] = header.session
+    if header.session_trace_id:
+        otel["session_trace_id"] = header.session_trace_id.hex()
+    if header.trace_id:
+        otel["trace_id"] = header.trace_id.hex()
+    if resource_attributes:
+        otel["resource"] = {"attributes": resource_attributes}
+    top = header.fields()
+    if otel:
+        top["otel"] = otel
+    return top

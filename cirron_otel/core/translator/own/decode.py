@@ -1,0 +1,251 @@
+"""OTLP → Cirron: rebuild Cirron batches from parts that arrive in any order.
+
+Names prove nothing: every span, scope and resource that looks like ours is encoded again, and is a
+Cirron record only if the result is identical. All others are left for `foreign`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from .... import exactjson
+from ....ids import digest
+from ..header import LISTS, Header, Origin, read_resource, read_scope
+from ..values import UnsayableError
+from .assembly import Assembly, Decoded, Item, Keyed, content_name, keyed, record_key
+from .handed_out import HandedOut, Recall
+from .processed import keep, read_processed, restore_events, without_additions
+from .spans import add_overhead, read_span
+from .synthetic import is_synthetic, read_synthetic
+
+__all__ = ["Decoded", "Known", "Regrouper", "assembly_key", "nothing_known"]
+
+Known = Callable[[bytes], frozenset[bytes]]
+"""By the key of a batch: the keys of its records that are kept elsewhere already."""
+
+
+_Read = tuple[Keyed, Span]
+"""An item and the span that it was read from."""
+_MOST_NAMESAKES = 16
+"""The most batches with one header and different content that are open at a time."""
+
+
+def nothing_known(_: bytes) -> frozenset[bytes]:
+    """Return no records: nothing is known from earlier."""
+    return frozenset()
+
+
+class Regrouper:
+    """Puts batches together again from ResourceSpans that a collector split, merged or reordered.
+
+    Holds the parts of batches that are not complete yet. Nothing counts as a duplicate unless its
+    content is the same: batches that share a key and differ in content are kept apart.
+    """
+
+    def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
+        """Create an empty regrouper. Records that are `known` count as duplicates.
+
+        `recall` returns a batch that was handed out; without it they stay in memory.
+        """
+        self._known = known
+        self.open: dict[bytes, list[Assembly]] = {}
+        self.done = HandedOut(recall)
+        """Batches that were handed out; repeated parts are compared with them."""
+        self.duplicates = 0
+
+    def feed(self, messages: Iterable[ResourceSpans]) -> tuple[list[Decoded], list[ResourceSpans]]:
+        """Add messages; return the batches that are complete now, and the foreign content.
+
+        With a `recall`, the caller must have stored the batches that were returned earlier.
+        """
+        self.done.is_written()
+        touched: dict[bytes, None] = {}
+        foreign = []
+        for message in messages:
+            left = self._take(message, touched)
+            if left is not None:
+                foreign.append(left)
+        complete = []
+        for key in touched:
+            assemblies = self.open[key]
+            for assembly in [each for each in assemblies if each.is_complete()]:
+                assemblies.remove(assembly)
+                complete.append(self._hand_out(key, assembly))
+            if not assemblies:
+                del self.open[key]
+        return [decoded for decoded in complete if decoded is not None], foreign
+
+    def finish(self) -> list[Decoded]:
+        """Return the batches that are still incomplete."""
+        self.done.is_written()
+        left = [
+            self._hand_out(key, assembly)
+            for key, assemblies in self.open.items()
+            for assembly in assemblies
+        ]
+        self.open.clear()
+        return [decoded for decoded in left if decoded is not None]
+
+    def _hand_out(self, key: bytes, assembly: Assembly) -> Decoded | None:
+        """Assemble a batch; None if all of it was handed out earlier."""
+        self.duplicates += assembly.duplicates
+        is_again = not assembly.is_complete() and any(
+            map(assembly.is_within, self.done.batches(key))
+        )
+        if not is_again:
+            decoded = assembly.assemble()
+            is_again = self.done.has_content(key, decoded.batch)
+        if is_again:
+            self.duplicates += sum(assembly.found[: len(LISTS)])
+            return None
+        decoded.key = key
+        if not decoded.complete:
+            decoded.records = frozenset(record_key(*each) for each in assembly.seen)
+            return decoded
+        if key in self.done:
+            decoded.namesake = decoded.name
+            decoded.name = content_name(decoded.batch)
+        self.done.add(key, decoded.name, decoded.batch)
+        return decoded
+
+    def _take(self, message: ResourceSpans, touched: dict[bytes, None]) -> ResourceSpans | None:
+        """Take the Cirron records; return the rest of the message, None if nothing is left."""
+        left: list[ScopeSpans] = []
+        taken = False
+        for scope_spans in message.scope_spans:
+            header = None if scope_spans.schema_url else read_scope(scope_spans.scope)
+            origin = read_resource(message.resource, header) if header is not None else None
+            if header is None or origin is None or message.schema_url:
+                left.append(scope_spans)
+                continue
+            key = assembly_key(header, origin)
+            foreign = self._take_spans(scope_spans, header, origin, key, touched)
+            if foreign is None:
+                taken = True
+            else:
+                left.append(foreign)
+                taken = taken or len(foreign.spans) < len(scope_spans.spans)
+        if not taken:
+            return message
+        if not left and not _has_more(message):
+            return None
+        rest = ResourceSpans()
+        rest.CopyFrom(message)
+        del rest.scope_spans[:]
+        rest.scope_spans.extend(left)
+        return rest
+
+    def _take_spans(
+        self,
+        scope_spans: ScopeSpans,
+        header: Header,
+        origin: Origin,
+        key: bytes,
+        touched: dict[bytes, None],
+    ) -> ScopeSpans | None:
+        items: list[_Read] = []
+        foreign: list[Span] = []
+        for span in scope_spans.spans:
+            try:
+                items.append((_read_item(span, header, origin), span))
+            except UnsayableError:
+                foreign.append(span)
+        if not items:
+            return scope_spans
+        touched[key] = None
+        foreign += self._place(
+            items, key, lambda: Assembly(header, origin.attributes, known=self._known(key))
+        )
+        if not foreign and not _has_more(scope_spans):
+            return None
+        rest = ScopeSpans()
+        rest.CopyFrom(scope_spans)
+        del rest.spans[:]
+        rest.spans.extend(foreign)
+        return rest
+
+    def _place(self, items: list[_Read], key: bytes, new: Callable[[], Assembly]) -> list[Span]:
+        """Add items to the first batch of this key that none of them contradicts.
+
+        Spans of one scope stay together if possible. Returns the spans of items that contradict
+        every batch, if no more batches may be open.
+        """
+        assemblies = self.open.setdefault(key, [])
+        for assembly in assemblies:
+            if not any(assembly.contradicts(item) for item, _ in items):
+                break
+        else:
+            if len(assemblies) >= _MOST_NAMESAKES:
+                if len(items) == 1:
+                    return [items[0][1]]
+                return [span for item in items for span in self._place([item], key, new)]
+            assembly = new()
+            assemblies.append(assembly)
+        left: list[Span] = []
+        for item, span in items:
+            if assembly.contradicts(item):  # another item of the same scope has its key
+                left += self._place([(item, span)], key, new)
+            else:
+                assembly.add(item)
+        return left
+
+
+def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
+    """Decode a span. Raises UnsayableError if it is not exactly one of ours."""
+    if is_synthetic(span):
+        return keyed(_read_synthetic(span, header))
+    try:
+        unit = read_span(span, header, origin)
+    except UnsayableError:
+        unit = read_processed(span, header, origin)
+    add_overhead(unit)
+    return keyed(unit)
+
+
+def _read_synthetic(span: Span, header: Header) -> Item:
+    """Decode a carrier, or return the seam, without the additions of a processor."""
+    try:
+        return read_synthetic(span, header) or span
+    except UnsayableError:
+        bare = without_additions(span)
+        marks, snapshots = restore_events(bare)
+        carrier = read_synthetic(bare, header)
+    if carrier is None:
+        return bare
+    for placed, added in ((carrier.marks, marks), (carrier.snapshots, snapshots)):
+        for (record, _), attributes in zip(placed, added, strict=True):
+            keep(record, attributes, carrier.dropped)
+    return carrier
+
+
+def _has_more(message: Any) -> bool:
+    """Whether a message has unknown fields."""
+    known = sum(1 for _ in message.ListFields())
+    bare = type(message)()
+    bare.CopyFrom(message)
+    bare.DiscardUnknownFields()
+    return bool(known) and bare.ByteSize() != message.ByteSize()
+
+
+def assembly_key(header: Header, origin: Origin) -> bytes:
+    """The key that the parts of one batch share."""
+    counts = header.counts
+    texts = (header.sdk_version, header.batch_id, header.file)
+    # In the digest, null equals the text None, and a NUL separates the texts.
+    is_ambiguous = (
+        header.batch_id is None
+        or header.created_ns is None
+        or any(isinstance(text, str) and (not text or "\0" in text) for text in texts)
+    )
+    exact = [exactjson.dumps_ascii([*texts, header.created_ns])] if is_ambiguous else []
+    return digest(
+        header.key,
+        str(header.sdk_version),
+        header.rest,
+        f"{counts.spans} {counts.marks} {counts.snapshots}",
+        exactjson.dumps_sorted(origin.attributes),
+        *exact,
+    )

@@ -1,0 +1,397 @@
+"""Translate spans, as our encoder writes them, to JSON text for `fast_decode`.
+
+A span that is read here needs no second check; any other span goes to the exact mapper.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .... import semconv as sc
+from ....ids import is_id
+from ..header import Header, Origin
+from ..pieces import ID_PREFIX, PARENT_PREFIX, int_index, int_overhead
+from ..typed import NotCanonicalError
+from ..values import INT64_MAX
+from .fast_attributes import int_of, read_attributes
+from .fast_marks import EVENT_TAG, EventReader, scope_of
+from .fast_span_parts import (
+    NAME_TAG,
+    PARENT_SIZE,
+    ZERO,
+    Trace,
+    members_of,
+    name_of,
+    other_ids,
+    rest_of,
+)
+from .fast_wire import UNREADABLE, SuspectError, length_at
+from .record_text import NEXT, SpanText
+from .spans import Placed, overhead_id, overhead_mark, read_span
+from .synthetic import is_synthetic, read_synthetic
+
+_HEAD = Struct("<20s8s10sxB").unpack_from
+"""Reads the trace's field and the tag of the id; the id; the parent's field; the name's length."""
+_TIMES = Struct("<QBQ").unpack_from
+_SPAN_TAG, _PARENT_TAG, _ATTRIBUTE_TAG = 0x12, 0x22, 0x4A
+_END_TAG = 0x41
+_EMPTY_STATUS = b"\x7a\x00"
+_SHORTEST = 60
+"""The size of a span with a parent and without a name, in bytes."""
+
+_ID_KEY = len(ID_PREFIX)
+_ID_SIZE = _ID_KEY + 32
+_IDS_SIZE = _ID_SIZE + PARENT_SIZE
+_IDS = Struct(f"<{_ID_KEY}x16s16s{PARENT_SIZE}s").unpack_from
+"""Reads both halves of an explicit id, and the attribute of the parent's explicit id."""
+_INDEX_KEY, _OVERHEAD_KEY = int_index(0)[2:-3], int_overhead(0)[2:-3]
+_INDEX_SIZE, _OVERHEAD_SIZE = len(_INDEX_KEY), len(_OVERHEAD_KEY)
+_MOST_TAILS, _LONGEST_TAIL = 1024, 1024
+
+_SYNTHETIC = ""
+"""Replaces the text of a synthetic span."""
+_OTHER = (b"", b"", b"", 0)
+"""Replaces the head of a span that is too short for one."""
+
+# Pieces of the text of spans and of overhead marks
+_NO_INDEX, _END = ',"index":null,"start_ns":', ',"end_ns":'
+
+
+_OVERHEAD = f',"name":"{sc.OVERHEAD_NS}","value_type":"int","value":'
+_NO_ATTRS, _SUMMARY = ',"attrs":{},"ts_ns":', f',"kind":"summary"{NEXT}'
+
+
+_Span = tuple[Trace, bytes, bytes, str, str, int, int]
+"""The first fields of a span: its trace, its id, the field of the name with the kind and the tag of
+the start, the lower half of its Cirron id, the JSON text of the parent's id, start and end.
+"""
+
+
+class SpanReader:
+    """Reads the spans of one complete batch."""
+
+    def __init__(
+        self, data: bytes, header: Header, origin: Origin, *, careful: bool = False
+    ) -> None:
+        """With `careful`, check each explicit id separately, else all of them at the end."""
+        self.data, self.header, self.origin = data, header, origin
+        self.spans = SpanText()
+        self.events = EventReader(data, careful=careful)
+        self.synthetic: set[object] = set()
+        """Identifies each synthetic span."""
+        self.rest: str | None = None
+        """The header's rest from a separate span."""
+        self._careful = careful
+        self._ordinal = -1
+        """The ordinal of the last carrier."""
+        self._traces: dict[bytes, Trace] = {}
+        """Traces by the head of a span."""
+        self._names: dict[bytes, str] = {}
+        """The text from the name to the parent, by the name's field up to the start time's tag."""
+        self._commons: dict[bytes, tuple[bytes, str]] = {}
+        """The last attributes without an overhead, and their text, by the same field."""
+        self._uppers: list[bytes] = []
+        """The upper halves of the explicit ids, not checked."""
+        self._lowers: list[str] = []
+        """The lower halves of the explicit ids, not checked."""
+        self._explicit: list[bytes] = []
+        """The span ids of the spans that have an explicit id."""
+
+    def read(self, at: int, end: int) -> None:  # noqa: PLR0915 - the hot loop: calls are its cost
+        """Read all spans; spans with a parent, known attributes and no events are read inline."""
+        data, names, spans, careful = self.data, self._names, self.spans, self._careful
+        uppers, lowers, explicit = self._uppers, self._lowers, self._explicit
+        add, times, span_ids = spans.parts.extend, spans.times, spans.span_ids
+        last, trace = b"", None
+        while at < end:
+            size, start = data[at + 1], at + 2
+            if size > 127:
+                high = data[start]
+                if 0 < high < 128:
+                    size, start = size & 127 | high << 7, at + 3
+                else:
+                    size, start = length_at(data, at + 1)
+            if data[at] != _SPAN_TAG:
+                raise NotCanonicalError
+            at = start + size
+            head, span_id, above, length = _HEAD(data, start) if size >= _SHORTEST else _OTHER
+            first = start + 43 + length
+            if head != last:
+                last, trace = head, self._traces.get(head)
+            if trace is None or first + 17 > at:
+                self._other(start, at)
+                last = b""
+                continue
+            start_ns, end_tag, end_ns = _TIMES(data, first)
+            rest = first + 17
+            name = names.get(data[start + 38 : first])
+            lower, unread = trace.lower, above
+            if at - rest > _IDS_SIZE and data[rest : rest + _ID_KEY] == ID_PREFIX:
+                upper, other, field = _IDS(data, rest)
+                found = trace.explicit.get(above)
+                if found is None or found[0] != field:
+                    found = trace.explicit_parent(above, field)
+                parent, own = found[1], other.decode("latin-1")
+                if parent and own != lower and not careful:
+                    rest += _IDS_SIZE
+                    lower, unread = own, None
+                    uppers.append(upper)
+                    lowers.append(own)
+                    explicit.append(span_id)
+                else:
+                    parent = trace.parents.get(above) or trace.parent(above)
+            else:
+                parent = trace.parents.get(above) or trace.parent(above)
+            tail = trace.tails.get(data[rest:at])
+            if (
+                (name and parent and start_ns and end_ns)
+                and end_tag == _END_TAG
+                and span_id != ZERO
+            ):
+                if tail:
+                    add((None, lower, name, parent, _NO_INDEX, None, _END, None, tail))
+                    times += (start_ns, end_ns)
+                    span_ids.append(span_id)
+                else:
+                    field = data[start + 38 : first]
+                    each = (trace, span_id, field, lower, parent, start_ns, end_ns)
+                    self._known(each, unread, start, rest, at)
+            else:
+                self._other(start, at)
+        if at != end:
+            raise NotCanonicalError
+
+    def check_ids(self) -> None:
+        """Check the explicit ids. Raises SuspectError if one of them is not regular."""
+        text = "".join(self._lowers)
+        try:
+            again = bytes.fromhex(text).hex()
+        except ValueError:
+            again = ""
+        uppers = b"".join(self._explicit).hex().encode()
+        if again != text or uppers != b"".join(self._uppers):
+            raise SuspectError
+
+    def _known(self, each: _Span, above: bytes | None, start: int, at: int, end: int) -> None:
+        """Read the rest of a span from `at`; `each` contains the fields up to there.
+
+        `above` is the field of the parent if the explicit ids have not been read, else None.
+        """
+        marks, snapshots = len(self.events.marks.times), len(self.events.snapshots.times)
+        try:
+            if above is not None and self.data.startswith((ID_PREFIX, PARENT_PREFIX), at):
+                each, at = self._ids(each, above, at)
+            attributes_end = self._rest(each, at, end)
+            if attributes_end:
+                self._take_synthetic(start, attributes_end, end)
+        except UNREADABLE:
+            self.events.marks.cut(marks)
+            self.events.snapshots.cut(snapshots)
+            self._exactly(start, end)
+
+    def _other(self, start: int, end: int) -> None:
+        """Read a span that has new fields or another form."""
+        try:
+            each, above, at = self._head(start)
+        except UNREADABLE:
+            self._exactly(start, end)
+            return
+        self._known(each, above, start, at, end)
+
+    def _head(self, at: int) -> tuple[_Span, bytes, int]:
+        """Read a span up to its times.
+
+        Returns the fields, the field of the parent, and the position after the times.
+        """
+        data = self.data
+        head, span_id = data[at : at + 20], data[at + 20 : at + 28]
+        if head not in self._traces:
+            self._traces[head] = Trace(head, self.header)
+        trace = self._traces[head]
+        at += 28
+        above, parent = b"", "null"
+        if data[at] == _PARENT_TAG:
+            above = data[at : at + 10]
+            parent = trace.parents.get(above) or trace.parent(above)
+            at += 10
+        begin = at
+        if data[at] == NAME_TAG:
+            at += 2 + data[at + 1]
+        at += 3
+        field = data[begin:at]
+        if field not in self._names:
+            self._names[field] = name_of(field)
+        start_ns, end_tag, end_ns = _TIMES(data, at)
+        if end_tag != _END_TAG or not (start_ns and end_ns and parent) or span_id == ZERO:
+            raise NotCanonicalError
+        return (trace, span_id, field, trace.lower, parent, start_ns, end_ns), above, at + 17
+
+    def _ids(self, each: _Span, above: bytes, at: int) -> tuple[_Span, int]:
+        """Read the explicit ids at `at`; return the fields with them, and the position after."""
+        data = self.data
+        trace, span_id, field, lower, parent, start_ns, end_ns = each
+        if data[at : at + _ID_KEY] == ID_PREFIX:
+            at += _ID_SIZE
+            own = data[at - 32 : at].decode("latin-1")
+            if own[:16] != span_id.hex() or own[16:] == lower or (self._careful and not is_id(own)):
+                raise NotCanonicalError
+            lower = own[16:]
+            self._uppers.append(data[at - 32 : at - 16])
+            self._lowers.append(lower)
+            self._explicit.append(span_id)
+        if above and data.startswith(PARENT_PREFIX, at):
+            found = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
+            if not found[1]:
+                raise NotCanonicalError
+            parent, at = found[1], at + PARENT_SIZE
+        return (trace, span_id, field, lower, parent, start_ns, end_ns), at
+
+    def _rest(self, each: _Span, at: int, end: int) -> int:
+        """Read a span's attributes and events, and add it.
+
+        Returns 0, or the position after the attributes of a synthetic span, which is not added.
+        """
+        data = self.data
+        trace, span_id, field, lower, parent, start_ns, end_ns = each
+        index = _NO_INDEX
+        if data[at + 2 : at + 2 + _INDEX_SIZE] == _INDEX_KEY:
+            number, at = self._int_at(at, end, _INDEX_SIZE)
+            index = f',"index":{number},"start_ns":'
+        members, overhead, seq, rest, at = self._attributes(trace, field, at, end)
+        if members == _SYNTHETIC:
+            return at
+        own = span_id.hex() + lower
+        mark_ids, at = self.events.read(at, end, f'","span_id":"{own}"') if at < end else ([], at)
+        if at != end and data[at:end] != _EMPTY_STATUS:
+            raise NotCanonicalError
+        if overhead is not None:
+            mark_ids.append(self._overhead(own, end_ns, overhead))
+        ids = f"[{','.join(mark_ids)}]"
+        if rest:
+            ids = other_ids(rest, ids)
+        spans = self.spans
+        if seq is not None:
+            spans.seqs[len(spans)] = seq
+        tail = f'{members},"mark_ids":{ids}{trace.last}'
+        name = self._names[field]
+        spans.parts += (None, lower, name, parent, index, None, _END, None, tail)
+        spans.times += (start_ns, end_ns)
+        spans.span_ids.append(span_id)
+        return 0
+
+    def _attributes(
+        self, trace: Trace, name: bytes, at: int, end: int
+    ) -> tuple[str, int | None, int | None, str, int]:
+        """Read the attributes at `at` of a span whose ids and index have been read.
+
+        Returns the text from `cpu_ns` to `attrs`, the overhead, the `seq`, the text of the rest,
+        and the position after the attributes.
+        """
+        data = self.data
+        common = self._commons.get(name)
+        if common is not None:
+            after = at + len(common[0])
+            if data[at:after] == common[0]:
+                overhead = None
+                if data[after + 2 : after + 2 + _OVERHEAD_SIZE] == _OVERHEAD_KEY:
+                    overhead, after = self._int_at(after, end, _OVERHEAD_SIZE)
+                if after == end or (after < end and data[after] == EVENT_TAG):
+                    return common[1], overhead, None, "", after
+        ours, users, after = read_attributes(data, at, end, _ATTRIBUTE_TAG)
+        if sc.SYNTHETIC in ours:
+            return _SYNTHETIC, None, None, "", after
+        overhead, seq = int_of(ours.pop(sc.OVERHEAD_NS, None)), int_of(ours.pop(sc.SEQ, None))
+        rest = rest_of(ours) if sc.REST in ours else ""
+        members = members_of(ours, users, self.origin)
+        if seq is None and not rest and after > at:
+            self._keep(name, data[at:after], members, overhead)
+            if overhead is None and after == end and len(trace.tails) < _MOST_TAILS:
+                trace.tails[data[at:after]] = f'{members},"mark_ids":[]{trace.last}'
+        return members, overhead, seq, rest, after
+
+    def _keep(self, name: bytes, field: bytes, members: str, overhead: int | None) -> None:
+        """Remember the text of serialised attributes for the spans that follow."""
+        if len(field) > _LONGEST_TAIL:
+            return
+        if overhead is None:
+            self._commons[name] = (field, members)
+        elif field.endswith(int_overhead(overhead)):
+            self._commons[name] = (field[: -len(int_overhead(overhead))], members)
+
+    def _overhead(self, own: str, end_ns: int, value: int) -> str:
+        """Add the SDK's own overhead mark of a span; returns its id as JSON."""
+        if end_ns > INT64_MAX:
+            raise NotCanonicalError
+        mark_id = overhead_id(own)
+        marks = self.events.marks
+        marks.parts += (mark_id, f'","span_id":"{own}"', _OVERHEAD, None, _NO_ATTRS, None, _SUMMARY)
+        marks.values.append(value)
+        marks.times.append(end_ns)
+        return f'"{mark_id}"'
+
+    def _int_at(self, at: int, end: int, key: int) -> tuple[int, int]:
+        """Read the int attribute at `at`, whose key has `key` bytes; return its value and end."""
+        data = self.data
+        size = data[at + 1]
+        start = at + 2 + key
+        value, after = data[start + 2], start + 3
+        if value > 127:
+            value, after = length_at(data, start + 2)
+        if data[at] != _ATTRIBUTE_TAG:
+            raise NotCanonicalError
+        if data[start + 1] != 0x18 or data[start] != after - start - 1 or after != at + 2 + size:
+            raise NotCanonicalError
+        if value > INT64_MAX or after > end:
+            raise NotCanonicalError
+        return value, after
+
+    def _exactly(self, at: int, end: int) -> None:
+        """Read a span with the exact mapper."""
+        span = Span.FromString(self.data[at:end])
+        if is_synthetic(span):
+            self._take_synthetic(at, end, end)
+            return
+        unit = read_span(span, self.header, self.origin)
+        if unit.more_marks:
+            raise NotCanonicalError
+        record, marks = unit.record, unit.marks
+        self.spans.add_record(record, "end_ns", unit.seq)
+        if unit.overhead_ns is not None:
+            mark = overhead_mark(record["id"], record["end_ns"], unit.overhead_ns)
+            marks = [*marks, (mark, None)]
+        self._add_records(marks, unit.snapshots)
+
+    def _add_records(self, marks: list[Placed], snapshots: list[Placed]) -> None:
+        for mark, seq in marks:
+            self.events.marks.add_record(mark, "ts_ns", seq)
+        for snapshot, seq in snapshots:
+            self.events.snapshots.add_record(snapshot, "ts_ns", seq)
+
+    def _take_synthetic(self, at: int, attributes_end: int, end: int) -> None:
+        """Read a synthetic span with the exact mapper, except events at `attributes_end`."""
+        data = self.data
+        has_events = attributes_end < end and data[attributes_end] == EVENT_TAG
+        span = Span.FromString(data[at : attributes_end if has_events else end])
+        carrier = read_synthetic(span, self.header)
+        key: object = (span.trace_id, span.span_id) if carrier is None else carrier.ordinal
+        if key in self.synthetic:
+            raise NotCanonicalError
+        self.synthetic.add(key)
+        if carrier is None:
+            if has_events:
+                raise NotCanonicalError
+            return
+        if carrier.ordinal <= self._ordinal:
+            raise NotCanonicalError
+        self._ordinal = carrier.ordinal
+        self._add_records(carrier.marks, carrier.snapshots)
+        if carrier.rest is not None:
+            if self.rest is not None or has_events:
+                raise NotCanonicalError
+            self.rest = carrier.rest
+        elif has_events:
+            _, at = self.events.read(attributes_end, end, scope_of(carrier.span_id))
+            if at != end and data[at:end] != _EMPTY_STATUS:
+                raise NotCanonicalError

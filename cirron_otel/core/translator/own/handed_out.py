@@ -1,0 +1,99 @@
+"""The batches that a reader has handed out, to compare with batches that arrive later."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from .... import exactjson
+from ....errors import InputError
+from ..events import Record
+
+Recall = Callable[[str], bytes | None]
+"""By the name under which a batch was handed out: its JSON, or None if it is not available."""
+
+
+class _Entry(NamedTuple):
+    name: str
+    content: Record | bytes | None
+    """The batch or its JSON; None if `recall` returns it."""
+
+
+class HandedOut:
+    """The batches that were handed out, by key. With `recall`, it keeps a few bytes for each."""
+
+    def __init__(self, recall: Recall | None = None) -> None:
+        """Without `recall` the batches themselves stay in memory."""
+        self._recall = recall
+        self._entries: dict[bytes, list[_Entry]] = {}
+        self._wires: set[bytes] = set()
+        """Digests of a key and of the message that held one complete batch and nothing else."""
+        self._contents: set[bytes] = set()
+        """Digests of a key and of a batch, for the batches that were compared."""
+        self._compared: dict[bytes, int] = {}
+        """The number of batches of a key whose digests are in `_contents`."""
+        self._unwritten: dict[tuple[bytes, str], Record | bytes] = {}
+        """By key and name: the batches that `recall` cannot return yet."""
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._entries
+
+    def add(self, key: bytes, name: str, content: Record | bytes, wire: bytes = b"") -> None:
+        """Add a batch; `wire` is the message that held it and nothing else, if there is one."""
+        kept = content if self._recall is None else None
+        if kept is None:
+            self._unwritten[key, name] = content
+        self._entries.setdefault(key, []).append(_Entry(name, kept))
+        if wire:
+            self._wires.add(_digest(key, wire))
+
+    def is_written(self) -> None:
+        """Record that the caller has stored all batches so far: `recall` returns them."""
+        self._unwritten.clear()
+
+    def has_wire(self, key: bytes, wire: bytes) -> bool:
+        """Whether a batch came from this very message."""
+        return _digest(key, wire) in self._wires
+
+    def has_content(self, key: bytes, batch: Record) -> bool:
+        """Whether an equal batch of this key was handed out. Each batch is read again once."""
+        entries = self._entries.get(key)
+        if entries is None:
+            return False
+        for entry in entries[self._compared.get(key, 0) :]:
+            content = self._content(key, entry)
+            if content is not None:
+                self._contents.add(_content_digest(key, content))
+        self._compared[key] = len(entries)
+        return _content_digest(key, batch) in self._contents
+
+    def batches(self, key: bytes) -> Iterator[Record]:
+        """The batches of this key."""
+        for entry in self._entries.get(key, ()):
+            content = self._content(key, entry)
+            if content is not None:
+                yield content
+
+    def _content(self, key: bytes, entry: _Entry) -> Record | None:
+        """The batch of an entry; None if it cannot be read again."""
+        content = entry.content
+        if content is None:
+            content = self._unwritten.get((key, entry.name))
+        if content is None and self._recall is not None:
+            content = self._recall(entry.name)
+        if isinstance(content, bytes):
+            try:
+                content = exactjson.loads(content)
+            except InputError:
+                return None
+        return content if isinstance(content, dict) else None
+
+
+def _digest(key: bytes, content: bytes) -> bytes:
+    return hashlib.sha256(key + content).digest()[:16]
+
+
+def _content_digest(key: bytes, batch: Record) -> bytes:
+    """A digest that only equal batches of one key share."""
+    return _digest(key, exactjson.dumps_sorted(batch).encode())

@@ -1,0 +1,95 @@
+"""Batches that name their session: what they say of it is all that their translation needs.
+
+This project's SDK writes them: live export needs no index of a spool, and a conversion of the same
+file, at any later time, gives the same bytes. What is not as docs/otlp-mapping.md has it counts as
+not said; it is kept like any other unknown key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Raw
+
+from .... import exactjson
+from ....ids import is_id
+from ...placement.batch_placement import (
+    Opened,
+    Place,
+    Plan,
+    Record,
+    Running,
+    Segment,
+    Told,
+    stated_trace,
+    told_place,
+)
+from ..typed import TypedBatch
+from ..values import UINT64_MAX, is_int, sayable
+
+
+def plan_of(batch: Record) -> Plan | None:
+    """The plan of a batch that names its session in `otel.session`; None for any other."""
+    otel = batch.get("otel")
+    session = otel.get("session") if isinstance(otel, dict) else None
+    if not isinstance(otel, dict) or not isinstance(session, str) or not is_id(session):
+        return None
+    joined = stated_trace(otel.get("session_trace_id"))
+    plan = Plan(session, traces={session: joined} if joined else {})
+    trace_id = stated_trace(otel.get("trace_id")) or plan.session_trace(session)
+    told = Told(
+        trace_id,
+        tuple(_opened(otel.get("segments"))),
+        tuple(_running(otel.get("running"), trace_id)),
+    )
+    return Plan(session, _places(otel.get("traces"), session), traces=plan.traces, told=told)
+
+
+def plan_of_typed(batch: TypedBatch) -> Plan | None:
+    """The same of a typed batch."""
+    if not isinstance(batch.otel, Raw):
+        return None
+    return plan_of({"otel": exactjson.loads(bytes(batch.otel))})
+
+
+def _places(traces: object, session: str) -> dict[str, Place]:
+    if not isinstance(traces, dict):
+        return {}
+    stated = {some_id: stated_trace(value) for some_id, value in traces.items()}
+    return {some_id: told_place(session, trace) for some_id, trace in stated.items() if trace}
+
+
+def _entries(value: object) -> Iterator[Record]:
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _opened(value: object) -> Iterator[Opened]:
+    for entry in _entries(value):
+        number, start_ns = entry.get("number"), entry.get("start_ns")
+        unit_id, parent_id = entry.get("unit_id"), entry.get("parent_id")
+        trace_id = stated_trace(entry.get("trace_id"))
+        previous = stated_trace(entry.get("previous_trace_id"))
+        if not is_int(number, 1) or not is_int(start_ns, 0, UINT64_MAX) or not trace_id:
+            continue
+        if not isinstance(unit_id, str) or not isinstance(parent_id, str | None) or not previous:
+            continue
+        segment = Segment(
+            int(start_ns or 0), unit_id, parent_id or None, int(number or 0), trace_id, previous
+        )
+        yield Opened(segment, stated_trace(entry.get("parent_trace_id")) or trace_id)
+
+
+def _running(value: object, default: bytes) -> Iterator[Running]:
+    for entry in _entries(value):
+        own, name, index = entry.get("id"), entry.get("name"), entry.get("index")
+        start_ns, parent_id = entry.get("start_ns"), entry.get("parent_id")
+        trace_id = stated_trace(entry["trace_id"]) if "trace_id" in entry else default
+        if not isinstance(own, str) or not isinstance(name, str) or not trace_id:
+            continue
+        if not sayable(own) or not sayable(name) or not isinstance(parent_id, str | None):
+            continue
+        if not is_int(start_ns, 0, UINT64_MAX) or not (index is None or is_int(index)):
+            continue
+        yield Running(own, name, index, int(start_ns or 0), parent_id, trace_id)

@@ -1,0 +1,304 @@
+"""An incomplete batch: the parts that arrived, stored under a derived id.
+
+Its `batch_id` is a hash of its content. `otel.part` contains the header of the complete batch and
+the positions of the records in it. So a part never overwrites another one, it is encoded as the
+spans that arrived, and parts that are brought together are the complete batch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .... import exactjson
+from .... import semconv as sc
+from ....ids import digest, uuid4_shaped
+from ...placement.batch_placement import Running
+from ..foreign.otel_view import unhex
+from ..header import LISTS, Counts, Header, resource_attributes, said
+from ..values import UINT64_MAX, is_int, read_typed, sayable, split_attributes
+from .spans import Placed, SpanSet
+from .synthetic import Carrier, marker_of, seam_of
+
+Record = dict[str, Any]
+
+PART = "part"
+_MISSING_SYNTHETIC = "missing_synthetic"
+_COUNTS = (*LISTS, _MISSING_SYNTHETIC)
+_SEQ, _MORE_MARKS, _CARRIERS, _SEAMS = "seq", "more_marks", "carriers", "seams"
+_SHORT_HEADER, _OMITTED = "short_header", "omitted_attributes"
+_OPTIONAL = frozenset({
+    "batch_id", "otel", "file", PART, _SEQ, _MORE_MARKS, _CARRIERS, _SEAMS, _SHORT_HEADER, _OMITTED,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PartCarrier:
+    """A carrier that arrived: its ordinal, and the indexes of its events in the part."""
+
+    ordinal: int
+    marks: list[int] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether it is the carrier of the header's rest, which carries no record."""
+        return not self.marks and not self.snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The header of the complete batch, and the positions of this part's records in it."""
+
+    spans: int
+    marks: int
+    snapshots: int
+    missing_synthetic: int
+    file: str | None = None
+    """The file of the complete batch, if its id and time do not give the name."""
+    seqs: dict[str, list[int | None]] = field(default_factory=dict)
+    """The `seq` of each record, by list; records of an absent list have none."""
+    more_marks: dict[int, int] = field(default_factory=dict)
+    """The number of a span's marks on carriers of the complete batch, by index of the span."""
+    carriers: list[PartCarrier] = field(default_factory=list)
+    seams: list[Span] = field(default_factory=list)
+    short_header: bool = False
+    """Whether the header has neither `sdk_version` nor `batch_id`, which only the rest contains."""
+    omitted: frozenset[str] = frozenset()
+    """The keys of resource attributes that only the rest contains."""
+
+    def counts(self, synthetic: int) -> Counts:
+        """The counts of the complete batch, if this part has `synthetic` synthetic spans."""
+        return Counts(self.spans, self.marks, self.snapshots, synthetic + self.missing_synthetic)
+
+    def carried(self, key: str) -> set[int]:
+        """The indexes of the marks or snapshots that arrived on carriers."""
+        return {n for c in self.carriers for n in (c.marks if key == "marks" else c.snapshots)}
+
+
+def part_of(
+    whole: Record,
+    counts: Counts,
+    synthetic: int,
+    file: str | None,
+    places: Mapping[str, Any] | None = None,
+) -> Record:
+    """Build the batch to store for an incomplete `whole`; `counts` are of the complete batch.
+
+    `places` is the result of `places_of`.
+    """
+    part: Record = {key: getattr(counts, key) for key in LISTS}
+    part[_MISSING_SYNTHETIC] = max(0, counts.synthetic - synthetic)
+    if "batch_id" in whole:
+        part["batch_id"] = whole["batch_id"]
+    if file is not None:
+        part["file"] = file
+    otel = whole.get("otel")
+    if "otel" in whole and not (isinstance(otel, dict) and otel):
+        part["otel"] = otel
+    if isinstance(otel, dict) and PART in otel:
+        part[PART] = otel[PART]
+    part |= places or {}
+    batch = dict(whole)
+    batch["otel"] = (dict(otel) if isinstance(otel, dict) else {}) | {PART: part}
+    batch["batch_id"] = _hash(batch)
+    return batch
+
+
+def places_of(
+    lists: Mapping[str, Sequence[Placed]],
+    units: Iterable[SpanSet],
+    carriers: Iterable[Carrier],
+    seams: Iterable[Span],
+) -> Record:
+    """Return the members of `otel.part` from which the spans that arrived are encoded again."""
+    index = {
+        key: {id(record): number for number, (record, _) in enumerate(placed)}
+        for key, placed in lists.items()
+    }
+    places: Record = {}
+    seqs = {key: [seq for _, seq in placed] for key, placed in lists.items()}
+    seqs = {key: each for key, each in seqs.items() if any(seq is not None for seq in each)}
+    if seqs:
+        places[_SEQ] = seqs
+    # If the rest contains mark_ids, the record already has the final list.
+    waiting = [unit for unit in units if unit.more_marks and not unit.states_mark_ids]
+    if waiting:
+        pairs = [[index["spans"][id(unit.record)], unit.more_marks] for unit in waiting]
+        places[_MORE_MARKS] = sorted(pairs)
+    came = []
+    for carrier in carriers:
+        entry: Record = {"ordinal": carrier.ordinal}
+        for key, placed in (("marks", carrier.marks), ("snapshots", carrier.snapshots)):
+            if placed:
+                entry[key] = [index[key][id(record)] for record, _ in placed]
+        came.append(entry)
+    if came:
+        places[_CARRIERS] = came
+    linked = [_seam_record(seam) for seam in seams]
+    if linked:
+        places[_SEAMS] = linked
+    return places
+
+
+def omissions_of(batch: Record, header: Header, attributes: Record) -> Record:
+    """Return the members of `otel.part` for fields of `batch` that only the rest contains.
+
+    `header` and the resource's `attributes` are those that arrived. A header that is repeated for
+    many sessions omits long fields, and a part has fewer sessions than the complete batch.
+    """
+    places: Record = {}
+    fields = said(batch)
+    if (header.sdk_version, header.batch_id) != (fields["sdk_version"], fields["batch_id"]):
+        places[_SHORT_HEADER] = True
+    omitted = sorted(resource_attributes(batch.get("otel")).keys() - attributes.keys())
+    if omitted:
+        places[_OMITTED] = omitted
+    return places
+
+
+def _hash(batch: Record) -> str:
+    """Hash the part as compact JSON with sorted keys, without its `batch_id`."""
+    content = {key: value for key, value in batch.items() if key != "batch_id"}
+    return uuid4_shaped(digest("part", exactjson.dumps_sorted(content)))
+
+
+def whole_of(batch: Record) -> tuple[Record, Part | None]:
+    """The batch as its header had it and its `Part`; (batch, None) for one that is no part."""
+    otel = batch.get("otel")
+    told = otel.get(PART) if isinstance(otel, dict) else None
+    if not isinstance(otel, dict) or not isinstance(told, dict):
+        return batch, None
+    if told.keys() - _OPTIONAL != set(_COUNTS):
+        return batch, None
+    if batch.get("batch_id") != _hash(batch):
+        return batch, None
+    part = _part(told)
+    if part is None:
+        return batch, None
+    whole = dict(batch)
+    whole.pop("batch_id")
+    if "batch_id" in told:
+        whole["batch_id"] = told["batch_id"]
+    rest = {key: value for key, value in otel.items() if key != PART}
+    if PART in told:
+        rest[PART] = told[PART]
+    whole.pop("otel")
+    if rest:
+        whole["otel"] = rest
+    elif "otel" in told:
+        whole["otel"] = told["otel"]
+    return whole, part
+
+
+def _part(told: Record) -> Part | None:
+    """Decode the members of `otel.part`; None if one of them has another form."""
+    counts: list[Any] = [told[key] for key in _COUNTS]
+    file = told.get("file")
+    if not all(is_int(count, 0) for count in counts) or not isinstance(file, str | None):
+        return None
+    seqs, more_marks = told.get(_SEQ, {}), told.get(_MORE_MARKS, [])
+    if not isinstance(seqs, dict) or not isinstance(more_marks, list) or seqs.keys() - set(LISTS):
+        return None
+    if not all(_are_ints(each, optional=True) for each in seqs.values()):
+        return None
+    if not all(_are_ints(pair) and len(pair) == 2 for pair in more_marks):
+        return None
+    short_header, omitted = told.get(_SHORT_HEADER, False), told.get(_OMITTED, [])
+    if not isinstance(short_header, bool) or not isinstance(omitted, list):
+        return None
+    if not all(isinstance(key, str) for key in omitted):
+        return None
+    carriers = [_carrier(entry) for entry in _listed(told.get(_CARRIERS))]
+    seams = [_seam(entry) for entry in _listed(told.get(_SEAMS))]
+    spans, marks, snapshots, missing_synthetic = counts
+    return Part(
+        spans,
+        marks,
+        snapshots,
+        missing_synthetic,
+        file,
+        seqs,
+        dict(more_marks),
+        [carrier for carrier in carriers if carrier is not None],
+        [seam for seam in seams if seam is not None],
+        short_header,
+        frozenset(omitted),
+    )
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _are_ints(value: object, *, optional: bool = False) -> bool:
+    return isinstance(value, list) and all(
+        is_int(each, 0) or (optional and each is None) for each in value
+    )
+
+
+def _carrier(entry: object) -> PartCarrier | None:
+    if not isinstance(entry, dict) or not is_int(entry.get("ordinal")):
+        return None
+    marks, snapshots = entry.get("marks", []), entry.get("snapshots", [])
+    if not _are_ints(marks) or not _are_ints(snapshots):
+        return None
+    return PartCarrier(entry["ordinal"], marks, snapshots)
+
+
+def _seam_record(seam: Span) -> Record:
+    """Encode a seam, or a marker of a running scope, as an object."""
+    ours, _ = split_attributes(seam.attributes)
+    record: Record = {
+        "name": seam.name,
+        "trace_id": seam.trace_id.hex(),
+        "span_id": seam.span_id.hex(),
+        "parent_span_id": seam.parent_span_id.hex(),
+        "start_ns": seam.start_time_unix_nano,
+        "index": read_typed(ours, sc.INDEX, "int_value"),
+        "links": [[link.trace_id.hex(), link.span_id.hex()] for link in seam.links],
+    }
+    if seam.name == sc.RUNNING_SPAN:
+        record["scope_id"] = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+        record["scope_name"] = read_typed(ours, sc.RUNNING_NAME, "string_value")
+    return record
+
+
+def _seam(entry: object) -> Span | None:
+    """Decode the span of such an object; None if it has another form."""
+    if not isinstance(entry, dict):
+        return None
+    if entry.get("name") == sc.RUNNING_SPAN:
+        return _marker(entry)
+    if entry.get("name") not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN):
+        return None
+    ids = [unhex(entry.get(key)) for key in ("trace_id", "span_id", "parent_span_id")]
+    links = [
+        [unhex(each) or b"" for each in link] if isinstance(link, list) else []
+        for link in _listed(entry.get("links"))
+    ]
+    when: Any = entry.get("start_ns")
+    number: Any = entry.get("index")
+    if None in ids or not is_int(when, 0, UINT64_MAX) or not is_int(number):
+        return None
+    if any(len(link) != 2 for link in links):
+        return None
+    trace_id, span_id, parent = (each or b"" for each in ids)
+    return seam_of(entry["name"], trace_id, span_id, parent, when, number, links)
+
+
+def _marker(entry: Record) -> Span | None:
+    own: Any = entry.get("scope_id")
+    name: Any = entry.get("scope_name")
+    index, when = entry.get("index"), entry.get("start_ns")
+    trace_id, parent = unhex(entry.get("trace_id")), unhex(entry.get("parent_span_id"))
+    if not all(isinstance(text, str) and sayable(text) for text in (own, name)):
+        return None
+    if trace_id is None or parent is None or not is_int(when, 0, UINT64_MAX):
+        return None
+    if index is not None and not is_int(index):
+        return None
+    return marker_of(Running(own, name, index, int(when or 0), None, trace_id), parent)

@@ -1,0 +1,236 @@
+"""The platform's records, TraceSpan, TraceMark and TraceSnapshot, ↔ batches of the wire schema.
+
+Source: Cirron's schemas page, "Platform wire schemas". The tables have camelCase columns of fixed
+types and lack some of what the wire says (pid, the order of mark_ids, a snapshot's time, unknown
+keys, …). What the columns do not give back is kept in one more, `extra`: the difference between
+what decoding the columns gives and the truth, as JSON text. So
+
+    from_platform(to_platform(batch)) == batch
+
+as JSON values, for every batch. Columns hold what databases hold: integers of 64 bits, text without
+NUL and half surrogates, JSON without NaN; for what they cannot hold they say something close to
+it, or null, and `extra` has the truth. Store `extra` as text or `json`: `jsonb` refuses escapes of
+NUL and of half surrogates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....errors import InputError
+from ...records import columns
+from ...records.columns import (
+    MAX_STRING_BYTES,
+    PlatformRecords,
+    TraceBatch,
+    TraceMark,
+    TraceSnapshot,
+    TraceSpan,
+    capped,
+    clean,
+    integer,
+    number,
+    plain_json,
+    text,
+)
+from ...records.schema import LISTS
+from ..json_diff import patch_of, patched
+
+_DEEP = "batch nested too deep: more levels than can be handled"
+
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformContext:
+    """What the wire does not say: whose records these are."""
+
+    workspace_id: str = "default"
+    run_id: str | None = None
+    """None for the id of the session: the trace id of each span."""
+    pipeline_id: str | None = None
+    deployment_id: str | None = None
+    model_id: str | None = None
+    trace_ids: Mapping[str, str] | Callable[[Record], str | None] = field(default_factory=dict)
+    """The root scope's id for a span: by the span's id, or a function of the span. Where it gives
+    none, it is the topmost parent that the batch itself knows of."""
+    blob_uri: Callable[[Record], str | None] | None = None
+    """Where a snapshot's blob lies after its upload; None for where the wire says."""
+
+
+_DEFAULT = PlatformContext()
+
+
+def to_platform(batch: Any, context: PlatformContext = _DEFAULT) -> PlatformRecords:
+    """The platform's records of a batch, as `exactjson.loads` gives it.
+
+    Raises InputError where the batch is nested too deep to be compared.
+    """
+    try:
+        header = _header_row(batch)
+        whole = batch if isinstance(batch, dict) else {}
+        marks = _list(whole, "marks")
+        mark_ids = _mark_ids(marks)
+        roots = _Roots(_list(whole, "spans"), context)
+        return PlatformRecords(
+            batch=header,
+            spans=[_span_row(span, context, roots, mark_ids) for span in _list(whole, "spans")],
+            marks=[_mark_row(mark) for mark in marks],
+            snapshots=[_snapshot_row(each, context) for each in _list(whole, "snapshots")],
+        )
+    except RecursionError:
+        raise InputError(_DEEP) from None
+
+
+def from_platform(records: PlatformRecords) -> Any:
+    """The batch that the records came from, as `exactjson.loads` would give it.
+
+    Raises InputError where an `extra` is none.
+    """
+    try:
+        marks = [patched(_mark_of(row), row.extra or "") for row in records.marks]
+        mark_ids = _mark_ids(marks)
+        spans = [patched(_span_of(row, mark_ids), row.extra or "") for row in records.spans]
+        snapshots = [patched(_snapshot_of(row), row.extra or "") for row in records.snapshots]
+        batch = columns.BATCH.record(records.batch, spans=spans, marks=marks, snapshots=snapshots)
+        return patched(batch, records.batch.extra or "")
+    except RecursionError:
+        raise InputError(_DEEP) from None
+
+
+# --- rows of wire records, and wire records of rows ---------------------------------------------
+
+
+def _header_row(batch: Any) -> TraceBatch:
+    truth = batch if isinstance(batch, dict) else {}
+    row: TraceBatch = columns.BATCH.row(truth.get)
+    # Lists are restored from their rows.
+    lists = {key for key in LISTS if isinstance(truth.get(key), list)}
+    others = {key: value for key, value in truth.items() if key not in lists}
+    decoded = columns.BATCH.record(row, spans=[], marks=[], snapshots=[])
+    for key in lists:
+        del decoded[key]
+    row.extra = patch_of(others if isinstance(batch, dict) else batch, decoded) or None
+    return row
+
+
+def _span_row(
+    record: Any, context: PlatformContext, roots: _Roots, mark_ids: dict[str, list[Any]]
+) -> TraceSpan:
+    span = record if isinstance(record, dict) else {}
+    trace_id = roots.of(span)
+    row: TraceSpan = columns.SPAN.row(
+        span.get,
+        trace_id=trace_id,
+        workspace_id=context.workspace_id,
+        pipeline_id=context.pipeline_id,
+        run_id=context.run_id if context.run_id is not None else trace_id,
+        deployment_id=context.deployment_id,
+        model_id=context.model_id,
+    )
+    row.extra = patch_of(record, _span_of(row, mark_ids)) or None
+    return row
+
+
+def _span_of(row: TraceSpan, mark_ids: dict[str, list[Any]]) -> dict[str, Any]:
+    return columns.SPAN.record(
+        row,
+        attrs=row.attrs if row.attrs is not None else {},
+        mark_ids=list(mark_ids.get(row.id, ())),
+    )
+
+
+def _mark_row(record: Any) -> TraceMark:
+    mark = record if isinstance(record, dict) else {}
+    value, value_type = mark.get("value"), text(mark.get("value_type"))
+    row: TraceMark = columns.MARK.row(
+        mark.get,
+        value_float=number(value) if value_type == "float" else None,
+        value_int=integer(value, 64) if value_type == "int" else None,
+        value_string=capped(value, MAX_STRING_BYTES) if value_type == "string" else None,
+        value_bool=value if value_type == "bool" and isinstance(value, bool) else None,
+    )
+    if "kind" not in mark:
+        row.kind = "point"
+    row.extra = patch_of(record, _mark_of(row)) or None
+    return row
+
+
+def _mark_of(row: TraceMark) -> dict[str, Any]:
+    values = {
+        "float": row.value_float,
+        "int": row.value_int,
+        "string": row.value_string,
+        "bool": row.value_bool,
+    }
+    return columns.MARK.record(
+        row,
+        value=values.get(row.value_type),
+        attrs=row.attrs if row.attrs is not None else {},
+    )
+
+
+def _snapshot_row(record: Any, context: PlatformContext) -> TraceSnapshot:
+    snapshot = record if isinstance(record, dict) else {}
+    shape = snapshot.get("shape")
+    row: TraceSnapshot = columns.SNAPSHOT.row(snapshot.get)
+    row.shape = plain_json(shape) if isinstance(shape, list) else []
+    if context.blob_uri is not None and row.blob_uri is not None:
+        row.blob_uri = context.blob_uri(snapshot)
+    row.extra = patch_of(record, _snapshot_of(row)) or None
+    return row
+
+
+def _snapshot_of(row: TraceSnapshot) -> dict[str, Any]:
+    """Return a snapshot without `ts_ns`, which has no column."""
+    record = columns.SNAPSHOT.record(row, attrs={})
+    del record["ts_ns"]
+    return record
+
+
+# --- what follows from the batch as a whole -----------------------------------------------------
+
+
+def _list(batch: Record, key: str) -> list[Any]:
+    value = batch.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _mark_ids(marks: list[Any]) -> dict[str, list[Any]]:
+    """The ids of the marks of each span, in the order of the marks."""
+    found: dict[str, list[Any]] = {}
+    for mark in marks:
+        owner = mark.get("span_id") if isinstance(mark, dict) else None
+        if isinstance(owner, str) and "id" in mark:
+            found.setdefault(owner, []).append(mark["id"])
+    return found
+
+
+class _Roots:
+    """The trace id of each span: what the context says, else the topmost parent known here."""
+
+    def __init__(self, spans: list[Any], context: PlatformContext) -> None:
+        self._given = context.trace_ids
+        self._parents: dict[str, str | None] = {}
+        for span in spans:
+            if isinstance(span, dict) and isinstance(span.get("id"), str):
+                parent = span.get("parent_id")
+                self._parents[span["id"]] = parent if isinstance(parent, str) else None
+
+    def of(self, span: Record) -> str:
+        given = (
+            self._given(span) if callable(self._given) else self._given.get(text(span.get("id")))
+        )
+        return clean(given) if given is not None else self._topmost(span)
+
+    def _topmost(self, span: Record) -> str:
+        seen: set[str] = set()
+        top = text(span.get("id"))
+        parent = span.get("parent_id")
+        while isinstance(parent, str) and parent not in seen:
+            seen.add(parent)
+            top, parent = parent, self._parents.get(parent)
+        return clean(top)

@@ -1,0 +1,296 @@
+"""Synthetic spans: carriers of what has no span in its batch, the seams between segments, and the
+markers of scopes that are still open.
+
+They carry `cirron.synthetic = true`; decoding keeps what they carry and drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .... import semconv as sc
+from ....ids import derive_id, digest, span_id_for
+from ...placement.batch_placement import Plan, Running, Segment
+from .. import events as ev
+from .. import residual as rests
+from ..canonical_form import same_span
+from ..events import Record
+from ..foreign.otel_view import KIND_INTERNAL
+from ..header import Header
+from ..values import UnsayableError, add, read_typed, sayable, split_attributes
+from .spans import natural_parent
+
+_LAST = (2**63 - 1, 2**64 - 1)
+"""Times that have none after them: for backends with signed times, and on the wire."""
+
+
+@dataclass(slots=True)
+class Carrier:
+    """A span `cirron.marks` or `cirron.batch`: marks and snapshots, or the header's rest."""
+
+    ordinal: int
+    """Its number among the carriers of its batch."""
+    trace_id: bytes
+    parent: bytes = b""
+    span_id: object = None
+    """The Cirron id of the scope that its events belong to."""
+    marks: list[tuple[Record, int | None]] = field(default_factory=list)
+    snapshots: list[tuple[Record, int | None]] = field(default_factory=list)
+    rest: str | None = None
+    """The header's rest; None on a carrier of events."""
+    start_ns: int = 0
+    end_ns: int = 0
+    mark_ids: list[Any] = field(default_factory=list)
+    """The ids of all marks of a decoded carrier."""
+    dropped: list[str] = field(default_factory=list)
+    """The same as `SpanSet.dropped`."""
+
+
+def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
+    """Collect the ids of marks on decoded carriers, in the order of the ordinals.
+
+    The keys are the Cirron id of the scope and, for a scope whose id is not sayable, its span id.
+    """
+    ids: dict[object, list[Any]] = {}
+    for carrier in sorted(carriers, key=lambda carrier: carrier.ordinal):
+        for key in (carrier.span_id, carrier.parent):
+            ids.setdefault(key, []).extend(carrier.mark_ids)
+    return ids
+
+
+def rest_carrier(ordinal: int, trace_id: bytes, rest: str, created_ns: object) -> Carrier:
+    """The carrier of a header's rest, at the time at which its batch was made.
+
+    Without a time it would stand in 1970, and backends would draw its trace from there on.
+    """
+    when = created_ns if isinstance(created_ns, int) and 0 <= created_ns < 2**63 else 0
+    return Carrier(ordinal, trace_id, rest=rest, start_ns=when, end_ns=when)
+
+
+def write_carrier(span: Span, carrier: Carrier, header: Header) -> None:
+    """Say a carrier as a span."""
+    _start(span, sc.MARKS_SPAN if carrier.rest is None else sc.BATCH_SPAN, carrier.trace_id)
+    span.span_id = digest(header.key, "carrier", carrier.ordinal)[:8]
+    span.parent_span_id = carrier.parent
+    _write_times(span, carrier.start_ns, carrier.end_ns)
+    add(span.attributes, sc.SEQ, carrier.ordinal)
+    if carrier.rest is not None:
+        rests.write(span.attributes, sc.REST, carrier.rest)
+        return
+    told = carrier.span_id
+    if not isinstance(told, str) or not sayable(told):
+        told = None
+    elif told != _derived(span):
+        add(span.attributes, sc.CARRIER_SPAN_ID, told)
+    span_id = _derived(span) if told is None else told
+    for mark, seq in carrier.marks:
+        ev.write_mark(span.events.add(), mark, span_id, seq)
+    for snapshot, seq in carrier.snapshots:
+        ev.write_snapshot(span.events.add(), snapshot, span_id, seq)
+
+
+def _start(span: Span, name: str, trace_id: bytes) -> None:
+    span.trace_id = trace_id
+    span.name = name
+    span.kind = KIND_INTERNAL
+    add(span.attributes, sc.SYNTHETIC, True)
+
+
+def _write_times(span: Span, start_ns: int, end_ns: int) -> None:
+    """Say when a synthetic span is: it ends 1 ns after its start where it would have no length.
+
+    Jaeger 2.13 takes a span without length for a broken one: it moves the end itself, and adds a
+    warning to the span's attributes (internal/jptrace/sanitizer/negative_duration_santizer.go).
+    """
+    span.start_time_unix_nano = start_ns
+    if end_ns == start_ns and end_ns not in _LAST:
+        end_ns += 1
+    span.end_time_unix_nano = end_ns
+
+
+def _derived(span: Span) -> str | None:
+    return derive_id(span.parent_span_id, span.trace_id) if span.parent_span_id else None
+
+
+def is_synthetic(span: Span) -> bool:
+    """Whether a span says of itself that it is synthetic."""
+    return any(pair.key == sc.SYNTHETIC and pair.value.bool_value for pair in span.attributes)
+
+
+def read_synthetic(span: Span, header: Header) -> Carrier | None:
+    """What a synthetic span carries, None for a seam or a marker.
+
+    Raises UnsayableError if it is not exactly one that our encoder writes.
+    """
+    again = Span()
+    ours, users = split_attributes(span.attributes)
+    ordinal = read_typed(ours, sc.SEQ, "int_value")
+    if span.name in (sc.MARKS_SPAN, sc.BATCH_SPAN) and ordinal is not None and not users:
+        carrier = _read_carrier(span, ours, ordinal)
+        write_carrier(again, carrier, header)
+    elif span.name == sc.RUNNING_SPAN:
+        carrier = None
+        _copy_running(again, span, ours)
+    else:
+        carrier = None
+        _copy_seam(again, span, read_typed(ours, sc.INDEX, "int_value"))
+    if not same_span(again, span):
+        raise UnsayableError("not as our encoder writes it")
+    return carrier
+
+
+def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
+    carrier = Carrier(
+        ordinal,
+        span.trace_id,
+        span.parent_span_id,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+    )
+    if span.name == sc.BATCH_SPAN:
+        carrier.rest = rests.joined(ours, sc.REST)
+        rests.parse(carrier.rest, of_batch=True)
+        return carrier
+    told = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+    carrier.span_id = span_id = _derived(span) if told is None else told
+    for event in span.events:
+        kind = ev.kind_of(event)
+        if kind == ev.MARK:
+            carrier.marks.append(ev.read_mark(event, span_id))
+        elif kind == ev.SNAPSHOT:
+            carrier.snapshots.append(ev.read_snapshot(event, span_id))
+        else:
+            raise UnsayableError("a foreign event on a carrier")
+    carrier.mark_ids = [mark.get("id") for mark, _ in carrier.marks]
+    return carrier
+
+
+def write_seams(
+    session: str, session_trace: bytes, segment: Segment, parent_place_trace: bytes
+) -> list[Span]:
+    """The synthetic spans that join a segment to its session.
+
+    In the segment: a root that stands for the session and, where the opener's parent is another
+    scope of an earlier trace, one below it that stands for that scope; each has the span id of
+    what it stands for. In the session's first trace: a marker that links to the segment.
+    """
+    root = span_id_for(session)
+    when = segment.start_ns if 0 <= segment.start_ns < 2**64 else 0
+    spans = []
+    links = [session_trace]
+    if segment.previous_trace_id != session_trace:
+        links.append(segment.previous_trace_id)
+    spans.append(_seam(sc.CONTINUATION_SPAN, segment.trace_id, root, b"", when, segment.number))
+    for trace_id in links:
+        spans[0].links.add(trace_id=trace_id, span_id=root)
+    parent = segment.parent_id
+    if parent is not None and parent != session and parent_place_trace != segment.trace_id:
+        own = span_id_for(parent)
+        seam = _seam(sc.CONTINUATION_SPAN, segment.trace_id, own, root, when, segment.number)
+        seam.links.add(trace_id=parent_place_trace, span_id=own)
+        spans.append(seam)
+    marker_id = digest(sc.SEGMENT_SPAN, segment.trace_id)[:8]
+    marker = _seam(sc.SEGMENT_SPAN, session_trace, marker_id, root, when, segment.number)
+    marker.links.add(trace_id=segment.trace_id, span_id=root)
+    spans.append(marker)
+    return once(spans)
+
+
+def _seam(
+    name: str, trace_id: bytes, span_id: bytes, parent: bytes, when: int, number: int
+) -> Span:
+    span = Span()
+    _start(span, name, trace_id)
+    span.span_id = span_id
+    span.parent_span_id = parent
+    _write_times(span, when, when)
+    add(span.attributes, sc.INDEX, number)
+    return span
+
+
+def seam_of(
+    name: str,
+    trace_id: bytes,
+    span_id: bytes,
+    parent: bytes,
+    when: int,
+    number: int,
+    links: Iterable[Sequence[bytes]],
+) -> Span:
+    """Build a seam; each link is a pair of trace id and span id."""
+    span = _seam(name, trace_id, span_id, parent, when, number)
+    for link_trace, link_span in links:
+        span.links.add(trace_id=link_trace, span_id=link_span)
+    return span
+
+
+def told_seams(plan: Plan, *, one_trace: bool) -> list[Span]:
+    """The seams and the markers that a batch gives itself, none twice; [] for other batches.
+
+    With `one_trace` (the layout `session`) there are no seams, and the markers stand with the
+    session.
+    """
+    if plan.told is None:
+        return []
+    first = plan.session_trace(plan.default)
+    spans = []
+    for opened in () if one_trace else plan.told.opened:
+        spans += write_seams(plan.default, first, opened.segment, opened.parent_trace_id)
+    for scope in plan.told.running:
+        spans.append(_running(scope, first if one_trace else scope.trace_id))
+    return once(spans)
+
+
+def once(seams: list[Span]) -> list[Span]:
+    """The seams without those whose trace and span id came before: decoding would count one."""
+    return list({(seam.trace_id, seam.span_id): seam for seam in reversed(seams)}.values())[::-1]
+
+
+def _running(scope: Running, trace_id: bytes) -> Span:
+    """The marker that shows a scope before it ends.
+
+    One without a parent is below its own scope: as a second root it would stand for the trace in
+    lists of traces.
+    """
+    span = Span()
+    _start(span, sc.RUNNING_SPAN, trace_id)
+    span.span_id = digest(sc.RUNNING_SPAN, scope.id)[:8]
+    span.parent_span_id = natural_parent(scope.parent_id) or natural_parent(scope.id)
+    _write_times(span, scope.start_ns, scope.start_ns)
+    add(span.attributes, sc.CARRIER_SPAN_ID, scope.id)
+    add(span.attributes, sc.RUNNING_NAME, scope.name)
+    if scope.number is not None:
+        add(span.attributes, sc.INDEX, scope.number)
+    return span
+
+
+def marker_of(scope: Running, parent: bytes) -> Span:
+    """Build the marker of a running scope, below the span `parent`."""
+    span = _running(scope, scope.trace_id)
+    span.parent_span_id = parent
+    return span
+
+
+def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
+    """What a marker may say, taken from `span`: anything else makes the two differ."""
+    own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+    name = read_typed(ours, sc.RUNNING_NAME, "string_value")
+    if own is None or name is None:
+        raise UnsayableError("no marker of ours")
+    index, when = read_typed(ours, sc.INDEX, "int_value"), span.start_time_unix_nano
+    scope = Running(own, name, index, when, None, span.trace_id)
+    again.CopyFrom(marker_of(scope, span.parent_span_id))
+
+
+def _copy_seam(again: Span, span: Span, number: int | None) -> None:
+    """What a seam may say, taken from `span`: anything else makes the two differ."""
+    if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
+        raise UnsayableError("no synthetic span of ours")
+    when = span.start_time_unix_nano
+    links = [(link.trace_id, link.span_id) for link in span.links]
+    ids = (span.trace_id, span.span_id, span.parent_span_id)
+    again.CopyFrom(seam_of(span.name, *ids, when, number, links))

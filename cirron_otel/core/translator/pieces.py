@@ -1,0 +1,213 @@
+"""Pieces of protobuf, made once and used again: what the fast encoder is built of."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from ... import exactjson, semconv
+from ...semconv import MAX_DEPTH
+from .typed import NotCanonicalError
+from .values import INT64_MAX, INT64_MIN, add, add_escaped, escape, split_attributes
+
+_CACHED = 4096
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+
+SHORT = [bytes([n]) for n in range(128)]
+"""The varints of one byte."""
+
+
+def varint(value: int) -> bytes:
+    """A base-128 varint of a value that is not negative."""
+    if value < 128:
+        return SHORT[value]
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def sized(data: bytes) -> bytes:
+    """`data` behind its length."""
+    return varint(len(data)) + data
+
+
+class IntAttribute:
+    """Attributes of one key with int values, as a field of their owner."""
+
+    def __init__(self, tag: bytes, key: str) -> None:
+        """`tag` is the owner's field `attributes`."""
+        self._tag = tag
+        self._key = b"\x0a" + sized(key.encode()) + b"\x12"
+        self._made: dict[int, bytes] = {}
+
+    def __call__(self, value: int) -> bytes:
+        """The attribute with this value. Raises NotCanonicalError beyond 64 bits."""
+        made = self._made.get(value)
+        if made is not None:
+            return made
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise NotCanonicalError
+        body = b"\x18" + varint(value if value >= 0 else value + 2**64)
+        made = self._tag + sized(self._key + sized(body))
+        if len(self._made) < _CACHED:
+            self._made[value] = made
+        return made
+
+
+class TextAttribute:
+    """Attributes of one key with text values."""
+
+    def __init__(self, tag: bytes, key: str) -> None:
+        """`tag` is the owner's field `attributes`."""
+        self._tag = tag
+        self._key = b"\x0a" + sized(key.encode()) + b"\x12"
+
+    def __call__(self, value: str) -> bytes:
+        """The attribute with this value."""
+        body = b"\x0a" + sized(value.encode())
+        return self._tag + sized(self._key + sized(body))
+
+    def prefix(self, length: int) -> bytes:
+        """What stands before a text of `length` bytes."""
+        whole = self("x" * length)
+        return whole[: len(whole) - length]
+
+
+SPAN_TAG, EVENT_TAG = b"\x4a", b"\x1a"
+
+
+class UserAttributes:
+    """A record's own attributes, from JSON text, as fields of a span or of an event."""
+
+    def __init__(self, owner: type[Any], tag: bytes) -> None:
+        """`owner` is the message that they belong to; `tag` is the tag of its attributes."""
+        self._owner, self._tag = owner, tag
+        self._made: dict[bytes, bytes] = {}
+        self._keys: dict[str, bytes] = {}
+        """The field of a key with the tag of the value, by key."""
+
+    def __call__(self, text: bytes) -> bytes:
+        """Encode the attributes. Raises NotCanonicalError if OTLP cannot express all of them."""
+        made = self._made.get(text)
+        if made is not None:
+            return made
+        try:
+            attrs = _decode(text)
+            is_canonical = _encode(attrs) == text
+        except (msgspec.MsgspecError, UnicodeError, OverflowError, RecursionError):
+            is_canonical = False
+        # if so, decoding has lost no number and no repeated key
+        made = self._quickly(attrs) if is_canonical else self._exactly(text)
+        if len(self._made) < _CACHED and len(text) + len(made) < _CACHED:
+            self._made[text] = made
+        return made
+
+    def _quickly(self, attrs: dict[str, Any]) -> bytes:
+        tag = self._tag
+        out: list[bytes] = []
+        for key, value in attrs.items():
+            body = (self._keys.get(key) or self._key(key)) + sized(_any_value(value))
+            out += (tag, sized(body))
+        return b"".join(out)
+
+    def _key(self, key: str) -> bytes:
+        made = _key_field(escape(key)) + b"\x12"
+        if len(self._keys) < _CACHED and len(made) < _CACHED:
+            self._keys[key] = made
+        return made
+
+    def _exactly(self, text: bytes) -> bytes:
+        attrs = exactjson.loads(text)
+        if not isinstance(attrs, dict):
+            raise NotCanonicalError
+        message = self._owner()
+        add_escaped(message.attributes, attrs)
+        if not exactjson.equal(split_attributes(message.attributes)[1], attrs):
+            raise NotCanonicalError
+        return bytes(message.SerializeToString())
+
+
+def _key_field(key: str) -> bytes:
+    """Encode the key of a KeyValue; proto3 omits an empty one."""
+    return b"\x0a" + sized(key.encode()) if key else b""
+
+
+def _any_value(value: Any, depth: int = 1) -> bytes:
+    """Serialise a JSON value as an AnyValue. Raises NotCanonicalError if OTLP has no such value."""
+    kind = type(value)
+    if kind is int:
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise NotCanonicalError
+        return b"\x18" + varint(value if value >= 0 else value + 2**64)
+    if kind is float:
+        return b"\x21" + pack_double(value)
+    if kind is str:
+        return b"\x0a" + sized(value.encode())
+    if kind is bool:
+        return b"\x10\x01" if value else b"\x10\x00"
+    if value is None:
+        return b""
+    if depth > MAX_DEPTH:
+        raise NotCanonicalError
+    if kind is list:
+        items = [b"\x0a" + sized(_any_value(item, depth + 1)) for item in value]
+        return b"\x2a" + sized(b"".join(items))
+    pairs = []
+    for key, item in value.items():
+        body = _key_field(key) + b"\x12" + sized(_any_value(item, depth + 1))
+        pairs.append(b"\x0a" + sized(body))
+    return b"\x32" + sized(b"".join(pairs))
+
+
+int_index = IntAttribute(SPAN_TAG, semconv.INDEX)
+int_thread = IntAttribute(SPAN_TAG, semconv.THREAD_ID)
+int_cpu = IntAttribute(SPAN_TAG, semconv.CPU_NS)
+int_gpu = IntAttribute(SPAN_TAG, semconv.GPU_NS)
+int_memory = IntAttribute(SPAN_TAG, semconv.MEMORY_PEAK)
+int_pid = IntAttribute(SPAN_TAG, semconv.PROCESS_PID)
+int_rank = IntAttribute(SPAN_TAG, semconv.RANK)
+int_seq = IntAttribute(SPAN_TAG, semconv.SEQ)
+int_overhead = IntAttribute(SPAN_TAG, semconv.OVERHEAD_NS)
+text_id = TextAttribute(SPAN_TAG, semconv.ID)
+text_parent = TextAttribute(SPAN_TAG, semconv.PARENT_ID)
+mark_id = TextAttribute(EVENT_TAG, semconv.MARK_ID)
+mark_kind = TextAttribute(EVENT_TAG, semconv.MARK_KIND)
+mark_text = TextAttribute(EVENT_TAG, semconv.MARK_VALUE)
+mark_int = IntAttribute(EVENT_TAG, semconv.MARK_VALUE)
+event_seq = IntAttribute(EVENT_TAG, semconv.SEQ)
+span_users = UserAttributes(Span, SPAN_TAG)
+event_users = UserAttributes(Span.Event, EVENT_TAG)
+
+
+def _double_prefix() -> bytes:
+    event = Span.Event()
+    add(event.attributes, semconv.MARK_VALUE, 0.5)
+    return bytes(event.SerializeToString())[:-8]
+
+
+MARK_DOUBLE = _double_prefix()
+"""A mark's value as far as the eight bytes of its double."""
+MARK_ID_PREFIX = mark_id.prefix(32)
+ID_PREFIX, PARENT_PREFIX = text_id.prefix(32), text_parent.prefix(32)
+"""What stands before an id of 32 digits in the attributes that hold one."""
+
+
+def _bool(value: bool) -> bytes:
+    event = Span.Event()
+    add(event.attributes, semconv.MARK_VALUE, value)
+    return bytes(event.SerializeToString())
+
+
+MARK_BOOLS = {b"true": _bool(True), b"false": _bool(False)}
+"""The attribute of a mark's bool value, by its JSON text."""
+
+pack_times = struct.Struct("<BQBQ").pack
+pack_time = struct.Struct("<BQ").pack
+pack_double = struct.Struct("<d").pack

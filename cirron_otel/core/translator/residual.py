@@ -1,0 +1,129 @@
+"""The rest: the difference between what decoding gives and the truth.
+
+Every mapper writes what OTLP can say, asks the decoder what it would make of that, and keeps the
+difference as JSON text `{"set": {…}, "missing": […]}`: keys whose value is another or that decoding
+would not give, and keys that decoding would give and the record does not have. Decoding applies
+it. So nothing has to be known beforehand about what a record may hold for it to come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+from ... import exactjson
+from ... import semconv as sc
+from ...errors import InputError
+from .values import UnsayableError, add, read_typed
+
+Rest = dict[str, Any]
+
+_MAX_DEPTH = exactjson.MAX_DEPTH + 8
+"""The limit for a rest, which wraps values of a batch in at most three more objects."""
+
+NESTED = "otel"
+"""The one object of a batch whose difference is kept key by key."""
+
+
+def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Rest:
+    """What has to be added to `decoded` for it to be `truth`; empty where nothing has."""
+    changed = {
+        key: truth[key]
+        for key in sorted(truth)
+        if key not in decoded or not exactjson.equal(truth[key], decoded[key])
+    }
+    missing = sorted(key for key in decoded if key not in truth)
+    rest: Rest = {}
+    if changed:
+        rest["set"] = changed
+    if missing:
+        rest["missing"] = missing
+    return rest
+
+
+def nested(rest: Rest, key: str, truth: object, decoded: object) -> None:
+    """Where two objects under `key` differ, keep their difference instead of the whole of one."""
+    changed = rest.get("set", {})
+    if key in changed and isinstance(truth, dict) and isinstance(decoded, dict):
+        del changed[key]
+        if not changed:
+            del rest["set"]
+        rest[key] = difference(truth, decoded)
+
+
+def together(rest: Rest, truth: dict[str, Any], keys: Collection[str]) -> None:
+    """Put all of `keys` that the record has into the rest where one of them is in it."""
+    changed = rest.get("set", {})
+    if any(key in changed for key in keys):
+        merged = changed | {key: truth[key] for key in keys if key in truth}
+        rest["set"] = {key: merged[key] for key in sorted(merged)}
+
+
+def apply(decoded: dict[str, Any], rest: Rest) -> None:
+    """Make `decoded` the truth, in place."""
+    if NESTED in rest:
+        inner = decoded.get(NESTED)
+        inner = dict(inner) if isinstance(inner, dict) else {}
+        apply(inner, rest[NESTED])
+        decoded[NESTED] = inner
+    for key in rest.get("missing", ()):
+        decoded.pop(key, None)
+    decoded.update(rest.get("set", {}))
+
+
+def text_of(rest: Rest) -> str:
+    """The rest as ASCII JSON text, so that it can be cut anywhere and holds lone surrogates."""
+    return exactjson.dumps_ascii(rest) if rest else ""
+
+
+def write(target: Any, key: str, text: str) -> None:
+    """Append `text` in pieces: `key`, `key.1`, `key.2` and so on."""
+    for number, start in enumerate(range(0, len(text), sc.REST_PIECE)):
+        name = f"{key}.{number}" if number else key
+        add(target, name, text[start : start + sc.REST_PIECE])
+
+
+def joined(ours: dict[str, AnyValue], key: str) -> str:
+    """The text that `write` cut, taking its pieces out of `ours`; "" where there is none."""
+    pieces = []
+    name, number = key, 0
+    while name in ours:
+        piece = read_typed(ours, name, "string_value")
+        if piece is None:
+            raise UnsayableError(name)
+        pieces.append(piece)
+        del ours[name]
+        number += 1
+        name = f"{key}.{number}"
+    return "".join(pieces)
+
+
+def parse(text: str, *, of_batch: bool = False) -> Rest:
+    """The rest of its text; that of a batch's top level may hold one of its `otel`.
+
+    Raises UnsayableError where it is none.
+    """
+    if not text:
+        return {}
+    try:
+        rest = exactjson.loads(text, max_depth=_MAX_DEPTH)
+    except InputError:
+        raise UnsayableError("not JSON, or nested too deep") from None
+    if of_batch and isinstance(rest, dict) and NESTED in rest:
+        _check(rest[NESTED])
+        _check({key: value for key, value in rest.items() if key != NESTED})
+    else:
+        _check(rest)
+    return rest  # type: ignore[no-any-return]
+
+
+def _check(rest: object) -> None:
+    if not isinstance(rest, dict) or not rest.keys() <= {"set", "missing"}:
+        raise UnsayableError("no rest")
+    missing = rest.get("missing", [])
+    if not isinstance(rest.get("set", {}), dict) or not isinstance(missing, list):
+        raise UnsayableError("no rest")
+    if not all(isinstance(key, str) for key in missing):
+        raise UnsayableError("no rest")

@@ -1,0 +1,153 @@
+"""JSON values ↔ OTLP AnyValues and attribute lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from ... import exactjson
+from ...semconv import ESCAPE, MAX_DEPTH, RESERVED, RESERVED_PREFIX
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+UINT64_MAX = 2**64 - 1
+
+
+class UnsayableError(Exception):
+    """A wire value that the JSON of a Cirron record has no exact word for."""
+
+
+def sayable(text: str) -> bool:
+    """Whether protobuf can hold `text`: it has no lone surrogate."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_int(value: object, low: int = INT64_MIN, high: int = INT64_MAX) -> bool:
+    """Whether `value` is an int (a bool is none) within [low, high]."""
+    return type(value) is int and low <= value <= high
+
+
+def readable(text: str) -> str:
+    """`text` with what UTF-8 can't hold replaced; for people, never for decoding."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
+    """Say a JSON value as an AnyValue; what it can't say exactly becomes a readable string.
+
+    Exactness is not promised here: the caller compares what `read_value` gives with the truth and
+    keeps the truth in the rest (see `rest`).
+    """
+    if value is None:
+        return
+    kind = type(value)
+    if kind is str:
+        target.string_value = value if sayable(value) else readable(value)
+    elif kind is bool:
+        target.bool_value = value
+    elif kind is int:
+        if INT64_MIN <= value <= INT64_MAX:
+            target.int_value = value
+        else:
+            target.string_value = str(value)
+    elif kind is float:
+        # JSON has one NaN; its bits are not the record's to keep
+        target.double_value = value if value == value else math.nan
+    elif depth > MAX_DEPTH or kind not in (list, dict):
+        target.string_value = readable(exactjson.dumps(value).decode("utf-8"))
+    elif kind is list:
+        target.array_value.SetInParent()
+        for item in value:
+            write_value(target.array_value.values.add(), item, depth + 1)
+    else:
+        target.kvlist_value.SetInParent()
+        for key, item in value.items():
+            if sayable(key):
+                pair = target.kvlist_value.values.add(key=key)
+                pair.value.SetInParent()
+                write_value(pair.value, item, depth + 1)
+
+
+def read_value(source: AnyValue) -> Any:
+    """The JSON value of an AnyValue. Raises UnsayableError for bytes and repeated keys."""
+    kind = source.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [read_value(item) for item in source.array_value.values]
+    if kind == "kvlist_value":
+        return read_attributes(source.kvlist_value.values)
+    if kind in ("string_value", "bool_value", "int_value", "double_value"):
+        return getattr(source, kind)
+    raise UnsayableError(kind)
+
+
+def read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    """The JSON object of an attribute list. Raises UnsayableError for repeated keys."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        if pair.key in result:
+            raise UnsayableError("repeated key")
+        result[pair.key] = read_value(pair.value)
+    return result
+
+
+def add(target: Any, key: str, value: Any) -> None:
+    """Append one attribute to a repeated KeyValue field."""
+    pair = target.add(key=key)
+    pair.value.SetInParent()
+    write_value(pair.value, value)
+
+
+def escape(key: str) -> str:
+    """The wire key of a user's attribute: reserved names stand under `cirron.attr.`."""
+    if key.startswith(RESERVED_PREFIX) or key in RESERVED:
+        return ESCAPE + key
+    return key
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a wire key belongs to the mapping rather than to the user."""
+    return (key.startswith(RESERVED_PREFIX) and not key.startswith(ESCAPE)) or key in RESERVED
+
+
+def add_escaped(target: Any, attributes: Mapping[str, Any]) -> None:
+    """Append a user's attributes under their wire keys; a key that can't be said is left out."""
+    for key, value in attributes.items():
+        if sayable(key):
+            add(target, escape(key), value)
+
+
+def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
+    """Part a wire attribute list into the mapping's own (as AnyValues) and the user's (as JSON).
+
+    Raises UnsayableError where a key repeats or a user's value can't be said in JSON.
+    """
+    ours: dict[str, AnyValue] = {}
+    users: dict[str, Any] = {}
+    for pair in pairs:
+        key = pair.key
+        if is_reserved(key):
+            if key in ours:
+                raise UnsayableError("repeated key")
+            ours[key] = pair.value
+            continue
+        key = key.removeprefix(ESCAPE)
+        if key in users:
+            raise UnsayableError("repeated key")
+        users[key] = read_value(pair.value)
+    return ours, users
+
+
+def read_typed(ours: dict[str, AnyValue], key: str, kind: str) -> Any:
+    """Take the mapping's attribute `key` if it is there with the oneof field `kind`, else None."""
+    value = ours.get(key)
+    if value is None or value.WhichOneof("value") != kind:
+        return None
+    return getattr(value, kind)

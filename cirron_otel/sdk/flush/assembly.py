@@ -1,0 +1,177 @@
+"""Build batches from the records of one flush, one slice of scopes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from os import urandom
+from typing import Any
+
+from ..tracing.buffers import MarkEntry
+from ..tracing.clock import ANCHOR
+from ..tracing.scope import Scope
+from ..tracing.traces import Trace
+from .batch_text import BatchText, Text, batch_text
+from .drain import FlushChanges
+from .mark_rows import ids_of, mark_rows, sort_marks
+from .rows import MarkRow, SnapshotRow, SpanRow
+from .scope_rows import scope_rows, span_order
+
+MAX_SPANS = 8_000
+"""Maximum number of spans in a batch; further spans go into more batches of the same flush."""
+MAX_MARKS = 32_000
+MAX_SNAPSHOTS = 4_000
+_SLICE = 256
+_time = itemgetter(3)
+
+Naming = Callable[[], tuple[str, int]]
+"""Returns the id and the time of a new batch."""
+
+
+class BatchAssembly:
+    """Builds batches, and reuses its buffers for all of them."""
+
+    def __init__(self, common: tuple[int, int | None, int], session: Scope, naming: Naming) -> None:
+        """`common` has the same meaning as in `scope_rows`."""
+        self._common, self._session, self._naming = common, session, naming
+        self._spans, self._marks, self._snapshots = Text(), Text(), Text()
+
+    def set_rank(self, rank: int) -> None:
+        """Set the rank of all later rows."""
+        pid, _, every = self._common
+        self._common = pid, rank, every
+
+    def put_together(
+        self,
+        ended: list[Scope],
+        entries: list[MarkEntry],
+        foreign: list[SpanRow],
+        default: Trace,
+        change: FlushChanges,
+        otel_of: Callable[[dict[Scope, list[str]], bool], tuple[dict[str, Any], dict[str, Any]]],
+        wanted: set[str],
+        snapshots: list[SnapshotRow],
+    ) -> tuple[list[BatchText], list[SpanRow], dict[Scope, list[str]]]:
+        """Build the batches of a flush.
+
+        Returns the batches; the records of spans that are `wanted` or that an earlier batch refers
+        to; and the ids of marks whose scope is not in `ended`, by scope. `ended`, `foreign`, and
+        `snapshots` are in canonical order. `otel_of` receives the scopes that have marks and
+        whether there are several batches, and returns the `otel` of the first batch and of the
+        later ones.
+        """
+        for text in (self._spans, self._marks, self._snapshots):
+            text.clear()
+            text.lost = 0
+        entries = sorted(entries, key=_time)
+        ids, mark_ids = ids_of(entries, self._session)
+        is_split = len(ended) + len(foreign) >= MAX_SPANS or len(entries) >= MAX_MARKS - MAX_SPANS
+        otel, brief = otel_of(ids, is_split)
+        maker = _Making(self, entries, mark_ids, foreign, change, otel, brief)
+        closed: list[SpanRow] = []
+        seen: set[str | None] = set()
+        at = 0
+        while at < len(ended):
+            end = min(at + _SLICE, len(ended))
+            while end < len(ended) and ended[end]._end == ended[end - 1]._end:
+                end += 1  # scopes with the same end time are sorted by id together
+            marks: list[MarkRow] = []
+            rows = scope_rows(ended[at:end], ids, default, self._common, change, marks)
+            rows = maker.add(rows, marks, ended[end - 1]._end)
+            if is_split or wanted:
+                closed += [row for row in rows if row.id in wanted or row.id in seen]
+            if is_split:
+                seen.update([row.parent_id for row in rows])
+            at = end
+        rows = maker.add([], [], None)
+        closed += [row for row in rows if row.id in wanted or row.id in seen]
+        maker.finish(snapshots)
+        change.spans_lost += self._spans.lost
+        change.marks_lost += self._marks.lost
+        change.snapshots_lost += self._snapshots.lost
+        return maker.batches, closed, ids
+
+
+class _Making:
+    """The batches of one flush while they are being built."""
+
+    def __init__(
+        self,
+        assembly: BatchAssembly,
+        entries: list[MarkEntry],
+        mark_ids: list[tuple[str, str]],
+        foreign: list[SpanRow],
+        change: FlushChanges,
+        otel: dict[str, Any],
+        brief: dict[str, Any],
+    ) -> None:
+        self._assembly, self._entries, self._mark_ids = assembly, entries, mark_ids
+        self._foreign, self._change = foreign, change
+        self._otel, self._brief = otel, brief
+        self._mark_at = self._foreign_at = 0
+        self.batches: list[BatchText] = []
+
+    def add(self, rows: list[SpanRow], marks: list[MarkRow], until: int | None) -> list[SpanRow]:
+        """Add a slice of spans, and all other records up to its end (None: all remaining ones).
+
+        Returns the spans, including those of other libraries.
+        """
+        entries, at = self._entries, self._mark_at
+        end = at
+        if until is None:
+            end = len(entries)
+        else:
+            while end < len(entries) and entries[end][3] <= until:
+                end += 1
+        if end > at:
+            marks += mark_rows(entries[at:end], self._mark_ids[at:end], self._change)
+            self._mark_at = end
+        if self._foreign_at < len(self._foreign):
+            rows = self._with_foreign(rows, until)
+        if len(marks) > 1:
+            sort_marks(marks)
+        spans, texts = self._assembly._spans, self._assembly._marks
+        spans.add(rows)
+        for start in range(0, len(marks), _SLICE):
+            if texts.count >= MAX_MARKS:
+                self._close()
+            texts.add(marks[start : start + _SLICE])
+        if spans.count >= MAX_SPANS:
+            self._close()
+        return rows
+
+    def _with_foreign(self, rows: list[SpanRow], until: int | None) -> list[SpanRow]:
+        foreign, at = self._foreign, self._foreign_at
+        end = at
+        last = None if until is None else until + ANCHOR
+        while end < len(foreign) and (last is None or foreign[end].end_ns <= last):
+            end += 1
+        self._foreign_at = end
+        return sorted([*rows, *foreign[at:end]], key=span_order) if end > at else rows
+
+    def _close(self) -> None:
+        assembly = self._assembly
+        batch_id, created_ns = assembly._naming()
+        otel = self._otel if not self.batches else self._brief
+        self.batches.append(
+            batch_text(
+                assembly._spans, assembly._marks, otel, batch_id, created_ns, assembly._snapshots
+            )
+        )
+
+    def finish(self, snapshots: list[SnapshotRow]) -> None:
+        """Add the snapshots, and close the last batch unless it would be empty."""
+        assembly = self._assembly
+        for start in range(0, len(snapshots), _SLICE):
+            if assembly._snapshots.count >= MAX_SNAPSHOTS:
+                self._close()
+            assembly._snapshots.add(snapshots[start : start + _SLICE])
+        is_news = not self.batches and ("running" in self._otel or "segments" in self._otel)
+        has_any = assembly._spans.count or assembly._marks.count or assembly._snapshots.count
+        if has_any or is_news:
+            self._close()
+
+
+def random_name(now_ns: Callable[[], int]) -> Naming:
+    """Return a naming with random ids, for batches without an owner."""
+    return lambda: (urandom(16).hex(), now_ns())

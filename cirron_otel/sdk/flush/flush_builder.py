@@ -1,0 +1,407 @@
+"""Build batches from the threads' buffers; used only by the flush thread.
+
+The builder takes the new records, tracks open scopes, assigns ids to marks, and assembles batches.
+It writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from msgspec import UNSET
+from opentelemetry.trace import StatusCode
+
+from ..session.errors import record_error
+from ..snapshots.recorder import Snapshots
+from ..tracing.buffers import MarkEntry
+from ..tracing.clock import now, wall, wall_now
+from ..tracing.foreign_spans import ForeignSpans, foreign_row
+from ..tracing.phase import Phase, is_held
+from ..tracing.scope import NO_SESSION, Scope
+from ..tracing.step_places import StepPlaces, is_step
+from ..tracing.traces import UNIT_DEPTH, Segments, Trace
+from .assembly import BatchAssembly, Naming, random_name
+from .batch_text import BatchText
+from .drain import BufferDrain, Drained, FlushChanges
+from .json_attributes import text_of
+from .rows import SnapshotRow, SpanRow
+from .scope_rows import default_trace, sort_scopes, span_order
+from .span_rows import recorded_above, span_row
+
+INCOMPLETE = "incomplete: the session ended before this scope did"
+snapshot_order = attrgetter("ts_ns", "id")
+"""The canonical order of snapshots."""
+MOST_ATTEMPTS = 2
+"""Number of attempts to build batches from the same records, which may be what fails."""
+
+
+@dataclass(slots=True)
+class SessionOrigin:
+    """The data that all records of a session share."""
+
+    pid: int
+    rank: int | None
+    session: Scope
+    segments: Segments
+    resource: dict[str, Any]
+    """The batch's `otel.resource.attributes`."""
+
+    def set_resource(self, attributes: dict[str, Any]) -> None:
+        """Let later batches carry these resource attributes."""
+        self.resource = attributes
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.session.id or ""
+
+
+@dataclass(slots=True)
+class FlushResult:
+    """The result of one flush."""
+
+    batches: list[BatchText] = field(default_factory=list)
+    open: list[SpanRow] = field(default_factory=list)
+    """Records of the open scopes."""
+    closed: list[SpanRow] = field(default_factory=list)
+    """Records in `batches` that were open in an earlier flush, or an earlier batch refers to."""
+    ended: list[Scope] = field(default_factory=list)
+    """The scopes in `batches`, if the builder is set to retain them."""
+    points: list[MarkEntry] = field(default_factory=list)
+    """The marks in `batches`, if the builder is set to retain them."""
+    is_noted: bool = False
+    """Whether the builder's state includes this result."""
+    is_sealed: bool = False
+    """Whether the sealer has taken the batches."""
+
+    def forget(self) -> None:
+        """Release the records: they are sealed, and all sinks have seen them."""
+        self.batches, self.open, self.closed = [], [], []
+        self.ended, self.points = [], []
+
+
+class FlushBuilder:
+    """Takes records out of the buffers and builds batches, one flush at a time."""
+
+    def __init__(
+        self,
+        origin: SessionOrigin,
+        foreign: ForeignSpans,
+        *,
+        overhead_every: int = 1,
+        thinner: Any = None,
+        recent: Any = None,
+        naming: Naming | None = None,
+        snapshots: Snapshots | None = None,
+        announces_open: bool = True,
+    ) -> None:
+        """`overhead_every`: one of so many scopes gets a mark with the SDK's own time; 0 for none.
+
+        `naming` returns the ids and times of batches; random ids by default. `announces_open`:
+        batches contain open sessions and epochs, so that a backend shows them before they end.
+        """
+        self._origin = origin
+        self._foreign = foreign
+        common = origin.pid, origin.rank, overhead_every
+        self._assembly = BatchAssembly(common, origin.session, naming or random_name(wall_now))
+        self._thinner = thinner
+        self._recent = recent
+        self._snapshots = snapshots
+        self._announces_open = announces_open
+        self._taking = BufferDrain()
+        self._taken: Drained | None = None
+        self._change = FlushChanges()
+        self._attempts = 0
+        self.keeps_taken = False
+        """Whether results also contain the scopes and marks themselves, for metrics."""
+        self.latest: FlushResult | None = None
+        """The last result; it must be sealed, even if the thread died before that."""
+        self._open: dict[Scope, int] = {origin.session: 0}
+        """Scopes that are open, by how many flushes have seen them so."""
+        self._mark_ids: dict[Scope, bytearray] = {}
+        """First halves of the ids of sealed marks of open scopes."""
+        self._announced: set[Scope] = set()
+        self._journalled: set[str] = set()
+        self._scopes = 0
+        self._places = StepPlaces()
+        self.spans = self.marks = self.snapshots = 0
+        """Numbers of records in batches so far."""
+        self.spans_lost = 0
+        """Scopes that could not be converted to records."""
+        self.marks_lost = 0
+        """Marks whose scope was dropped, or whose value turned out to be invalid."""
+        self.snapshots_lost = 0
+        """Snapshots whose scope was dropped, or that could not be converted to records."""
+        self.overhead_ns = 0
+        """The SDK's own time inside ended scopes, ns: that of the session and of its direct
+        children, which includes the time of everything inside them."""
+
+    def set_rank(self, rank: int) -> None:
+        """Set the rank of all later records."""
+        self._origin.rank = rank
+        self._assembly.set_rank(rank)
+
+    def collect(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
+        """Build batches from all records made since the last call.
+
+        `is_last` also closes all open scopes. `is_portion` takes only one portion, the oldest
+        records. If the call raises, or its thread dies, `resume` continues with the records taken.
+        """
+        try:
+            if self._taken is None:
+                self._taken = self._take(is_last, is_portion)
+            self._change = self._unchanged()
+            found = self.latest = self._put_together(self._taken, self._change)
+        except Exception:
+            self._attempts += 1
+            if self._attempts >= MOST_ATTEMPTS:
+                self._give_up()
+            raise
+        self._note(found)
+        return found
+
+    def resume(self) -> FlushResult | None:
+        """Return the unsealed result of an interrupted flush; None if there is none."""
+        left = self.latest
+        if left is not None and not left.is_noted:
+            self._note(left)
+        elif self._taken is not None:
+            return self.collect()
+        return left if left is not None and not left.is_sealed else None
+
+    def _put_together(self, taken: Drained, change: FlushChanges) -> FlushResult:
+        """The batches of what was taken. It may be called again for the same."""
+        sort_scopes(taken.ended)
+        default = default_trace(taken.ended, self._origin.segments.trace)
+        foreign = sorted(self._foreign_rows(taken, default), key=span_order)
+        found = FlushResult()
+        # What is open still is not among the ended: mostly nothing is left to look for.
+        wanted = self._journalled - {scope.id for scope in taken.open}
+        snapshots = self._snapshot_rows(taken, change)
+        found.batches, found.closed, ids = self._assembly.put_together(
+            taken.ended, taken.marks, foreign, default, change,
+            lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted, snapshots,
+        )  # fmt: skip
+        for scope, some in ids.items():
+            if scope in taken.open or scope in taken.late:
+                halves = bytes.fromhex("".join([mark_id[:16] for mark_id in some]))
+                change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
+        self._tell_open(taken, found)
+        if self.keeps_taken:
+            found.ended, found.points = taken.ended, taken.marks.copy()
+        change.spans += sum(batch.span_count for batch in found.batches)
+        change.marks += sum(batch.mark_count for batch in found.batches)
+        change.snapshots += sum(batch.snapshot_count for batch in found.batches)
+        return found
+
+    def _unchanged(self) -> FlushChanges:
+        return FlushChanges(
+            {scope: ids for scope, ids in self._mark_ids.items() if scope._id},
+            self._announced, [], self._scopes, self.spans, self.marks, self.snapshots,
+            self.spans_lost, self.marks_lost, self.snapshots_lost, self.overhead_ns,
+            self._places.copy(),
+        )  # fmt: skip
+
+    def _note(self, found: FlushResult) -> None:
+        """Let what was found be found. It may be called again for the same."""
+        change, taken = self._change, self._taken
+        if taken is not None:
+            self._open = taken.open
+            self._mark_ids, self._announced = change.mark_ids, change.announced
+            self._journalled = {row.id for row in found.open}
+            if taken.is_last:
+                self._foreign.open.clear()
+        segments = self._origin.segments.new
+        while segments and segments[0] in change.segments:
+            del segments[0]
+        self._scopes, self.overhead_ns = change.scopes, change.overhead_ns
+        self.spans, self.marks, self.snapshots = change.spans, change.marks, change.snapshots
+        self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
+        self.snapshots_lost = change.snapshots_lost
+        self._places = change.places
+        self._taking.clear()
+        self._taken, self._attempts = None, 0
+        found.is_noted = True
+        if self._recent is not None:
+            for batch in found.batches:
+                self._recent.add(batch)
+
+    def _give_up(self) -> None:
+        """Drop what cannot be put together, and count it."""
+        taking = self._taking
+        for scope in taking.scopes:
+            if not scope._end:
+                self._open.setdefault(scope, 0)
+        taken, self._taken, self._attempts = self._taken, None, 0
+        ended = taken.ended if taken is not None else [s for s in taking.scopes if s._end]
+        self.spans_lost += len(ended) + len(taking.foreign)
+        self.marks_lost += len(taken.marks if taken is not None else taking.marks)
+        self.snapshots_lost += sum(each.size for each in taking.snapshots)
+        self._open = {scope: seen for scope, seen in self._open.items() if not scope._end}
+        taking.clear()
+
+    @property
+    def foreign_dropped(self) -> int:
+        """Spans of others that found no room."""
+        return self._foreign.dropped
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def _take(self, is_last: bool, is_portion: bool) -> Drained:
+        taking = self._taking
+        taking.take_scopes(is_portion=is_portion)
+        ended: list[Scope] = []
+        still: dict[Scope, int] = {}
+        for scope in (*self._open, *taking.scopes):
+            if not scope._end or (isinstance(scope, Phase) and is_held(scope)):
+                still[scope] = self._open.get(scope, -1) + 1
+            elif scope._id:
+                ended.append(scope)
+        if is_last:
+            ended += self._close_all(still)
+            still = {}
+        taking.take_others()
+        if self._snapshots is not None:
+            self._snapshots.hand_over(taking.snapshots)
+        late = taking.late(ended)
+        marks = taking.marks
+        if self._thinner is not None:
+            ended, marks = self._thinner.sift(ended, marks, is_last)
+        return Drained(ended, taking.foreign, marks, still, late, is_last, taking.snapshots)
+
+    def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
+        """End what is open; the session last."""
+        session = self._origin.session
+        closed = []
+        for scope in sorted(still, key=attrgetter("_depth"), reverse=True):
+            if scope is not session and not scope._end:
+                scope.attrs.setdefault("incomplete", True)
+                more = scope._more
+                if more is None or more.status.status_code is not StatusCode.ERROR:
+                    scope.set_status(StatusCode.ERROR, INCOMPLETE)
+            # A phase that was broken off says when that was: what is around it ended then.
+            scope._end = scope._end or getattr(scope, "_until", 0) or now()
+            closed.append(scope)
+        return closed
+
+    # --- records --------------------------------------------------------------------------------
+
+    def _foreign_rows(self, taken: Drained, default: Trace) -> list[SpanRow]:
+        rows = [self._foreign_row(span, begun, default) for span, begun in taken.foreign]
+        if taken.is_last:
+            for begun in list(self._foreign.open.values()):
+                row = self._foreign_row(begun.span, begun, default)
+                if row is not None and not row.end_ns:
+                    row.end_ns = wall_now()
+                    known = {} if row.otel is UNSET else row.otel
+                    row.otel = {"status": {"code": 2, "message": INCOMPLETE}} | known
+                    row.attrs = {"incomplete": True} | row.attrs
+                rows.append(row)
+        return [row for row in rows if row is not None]
+
+    def _snapshot_rows(self, taken: Drained, change: FlushChanges) -> list[SnapshotRow]:
+        rows: list[SnapshotRow] = []
+        for each in taken.snapshots:
+            try:
+                some = each.rows()
+            except Exception as error:
+                record_error("snapshot", error)
+                some = []
+            rows += some
+            change.snapshots_lost += each.size - len(some)
+        return sorted(rows, key=snapshot_order)
+
+    def _foreign_row(self, span: Any, begun: Any, default: Trace) -> SpanRow | None:
+        try:
+            return foreign_row(span, begun, self._origin.pid, self._origin.rank, default)
+        except Exception as error:
+            record_error("foreign span", error)
+            return None
+
+    # --- the batch's own ------------------------------------------------------------------------
+
+    def base_otel(self) -> dict[str, Any]:
+        """What every batch of the session says in its `otel`."""
+        session = self._origin.session
+        otel: dict[str, Any] = {"session": self._origin.session_id}
+        if session._trace.trace_id.hex() != otel["session"]:
+            otel["session_trace_id"] = session._trace.trace_id.hex()
+        otel["trace_id"] = session._trace.trace_id.hex()
+        otel["resource"] = {"attributes": self._origin.resource}
+        if not session._trace.is_sampled:
+            otel["sampled"] = False
+        return otel
+
+    def _otels(
+        self, taken: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The `otel` of a flush's first batch, and of those behind it. `ids` have the scopes with
+        marks: of those that may stand in no batch, or in another, the trace is told.
+        """
+        otel = self.base_otel()
+        otel["trace_id"] = default.trace_id.hex()
+        brief = dict(otel)
+        units = {scope for scope in taken.open if scope._depth <= UNIT_DEPTH}
+        running = [
+            scope
+            for scope, seen in (taken.open.items() if self._announces_open else ())
+            if scope in units and (seen or not scope._depth) and scope not in self._announced
+        ]
+        change = self._change
+        if running:
+            otel["running"] = [self._running(scope, default) for scope in running]
+        change.announced = (self._announced & units) | set(running)
+        change.segments = list(self._origin.segments.new)
+        if change.segments:
+            otel["segments"] = [opened.record() for opened in change.segments]
+        outside = {
+            scope.id or "": scope._trace.trace_id.hex()
+            for scope in ids
+            if scope._trace is not default
+            and scope._id
+            and (is_split or scope in taken.open or scope in taken.late)
+            and scope._trace.trace_id != default.trace_id
+        }
+        outside |= {
+            each.scope.id or "": each.scope._trace.trace_id.hex()
+            for each in taken.snapshots  # their scope ended earlier, perhaps
+            if each.scope._id and each.scope._trace.trace_id != default.trace_id
+        }
+        if outside:
+            otel["traces"] = brief["traces"] = outside
+        return otel, brief
+
+    def _running(self, scope: Scope, default: Trace) -> dict[str, Any]:
+        above = recorded_above(scope)
+        record: dict[str, Any] = {
+            "id": scope.id,
+            "name": text_of(scope._name),
+            "index": scope._index if type(scope._index) is int else None,
+            "start_ns": wall(scope._start),
+            "parent_id": above.id if above is not NO_SESSION and scope._depth else None,
+        }
+        if scope._trace.trace_id != default.trace_id:
+            record["trace_id"] = scope._trace.trace_id.hex()
+        return record
+
+    def _tell_open(self, taken: Drained, found: FlushResult) -> None:
+        session_trace = self._origin.session._trace
+        for scope in (*taken.open, *taken.late):
+            try:
+                row = span_row(scope, self._origin.pid, self._origin.rank, session_trace, [])
+            except Exception as error:
+                record_error("record", error)
+                continue
+            # What has ended, and only waits (for a device, or for what its step is), says so.
+            if row.index is not None and is_step(scope):
+                row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
+            until = getattr(scope, "_until", 0)
+            row.end_ns = wall(until) if until else 0
+            found.open.append(row)
+        for begun in () if taken.is_last else list(self._foreign.open.values()):
+            row_or_none = self._foreign_row(begun.span, begun, session_trace)
+            if row_or_none is not None:
+                row_or_none.end_ns = 0
+                found.open.append(row_or_none)

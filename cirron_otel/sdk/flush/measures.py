@@ -1,0 +1,266 @@
+"""Metric values, computed from the result of each flush: a sink of the pipeline.
+
+The flush thread adds values and the thread that sends metrics reads them, so the two share a lock;
+threads that record never use it. docs/metrics.md defines the metrics.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+from typing import Any, Final
+
+from ... import semconv as sc
+from ...semconv import MICRO_STEP
+from ..session.errors import report_problem
+from ..tracing.buffers import MarkEntry
+from ..tracing.clock import wall_now
+from ..tracing.coerce import Deferred
+from ..tracing.inference import REQUEST
+from ..tracing.loops import STEP
+from ..tracing.mark import POINT
+from ..tracing.scope import NO_SESSION, Scope
+from .duration_histogram import Durations, Lengths
+from .flush_builder import FlushResult
+from .json_attributes import text_of
+from .span_rows import recorded_above
+
+SAMPLES: Final = "samples"
+"""The attribute of a step that contains its number of samples."""
+MOST_NAMES: Final = 100
+"""Maximum number of phase names, and of mark names, with a series of their own."""
+MEMORY: Final = {
+    "cuda.allocated": "cuda.memory_peak_bytes",
+    "cuda.reserved": "cuda.memory_reserved_peak_bytes",
+}
+"""Attributes of a step that contain peaks of a device's memory, by kind of memory."""
+RESIDENT: Final = "resident"
+_MOST_INT: Final = 2**53
+
+Key = tuple[str, str]
+"""A histogram's name and the name of the phase (empty if there is none)."""
+
+
+class Measures:
+    """Counts, durations, and last values since the session began."""
+
+    def __init__(self, *, is_exponential: bool = False, examples: str = "trace_based") -> None:
+        """`examples` is a value of OTEL_METRICS_EXEMPLAR_FILTER."""
+        self._lock = threading.Lock()
+        self.is_off = False
+        """Whether collection has stopped because nothing reads the values."""
+        self.is_exponential, self._examples = is_exponential, examples
+        self._start_ns = wall_now()
+        self._series: dict[Key, Durations] = {}
+        self._phases: set[str] = set()
+        self._marks: dict[str, tuple[int, float]] = {}
+        self._left_out: set[str] = set()
+        self._memory: dict[str, int] = {}
+        self._is_memory_told = True
+        self._samples = 0
+
+    def __call__(self, result: FlushResult) -> None:
+        """Add the values of a flush."""
+        if self.is_off:
+            return
+        with self._lock:
+            self._take_scopes(result.ended)
+            self._take_marks(result.points)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def collect(self, *, is_delta: bool) -> dict[Key, Lengths]:
+        """Return the current histograms; with `is_delta`, only the values since the last call."""
+        with self._lock:
+            now_ns = wall_now()
+            histograms = {
+                key: series.collect(now_ns, is_delta=is_delta)
+                for key, series in self._series.items()
+            }
+        return {key: lengths for key, lengths in histograms.items() if lengths is not None}
+
+    def marks(self) -> dict[str, float]:
+        """Return the last value of each mark, by name."""
+        with self._lock:
+            return {name: value for name, (_, value) in self._marks.items()}
+
+    def memory(self) -> dict[str, int]:
+        """Return the highest peaks (bytes) of the steps since the last call, or the last ones."""
+        with self._lock:
+            self._is_memory_told = True
+            return dict(self._memory)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that the steps reported."""
+        return self._samples
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def _take_scopes(self, ended: Iterable[Scope]) -> None:
+        """Add the scopes of a flush; the loop is short because it sees every scope."""
+        steps: list[Scope] = []
+        requests: list[Scope] = []
+        phases: dict[Any, list[Scope]] = {}
+        last_parent: Any = None
+        is_inside = False
+        for scope in ended:
+            name = scope._name
+            parent = scope._above
+            if parent is not last_parent:
+                last_parent, is_inside = parent, holds_phases(parent)
+            if type(name) is not str:
+                name = text_of(name)
+            if is_inside and name != MICRO_STEP:
+                some = phases.get(name)
+                if some is None:
+                    phases[name] = [scope]
+                else:
+                    some.append(scope)
+            elif name == STEP:
+                if _is_outermost(scope):
+                    steps.append(scope)
+            elif name == REQUEST:
+                requests.append(scope)
+        for name, some in phases.items():
+            self._take_phases(name, some)
+        if requests:
+            self._add((sc.REQUEST_DURATION, ""), requests)
+        if steps:
+            self._add((sc.STEP_DURATION, ""), steps)
+            self._take_values(steps)
+
+    def _take_phases(self, name: str, scopes: list[Scope]) -> None:
+        if name not in self._phases:
+            if len(self._phases) >= MOST_NAMES:
+                name = sc.OTHER
+            else:
+                self._phases.add(name)
+        self._add((sc.PHASE_DURATION, name), scopes)
+        timed = [
+            scope for scope in scopes if scope._more is not None and scope._more.gpu_ns is not None
+        ]
+        if timed:
+            lengths = [max(scope._more.gpu_ns, 0) for scope in timed]  # type: ignore[union-attr, type-var]
+            self._add((sc.PHASE_GPU_DURATION, name), timed, lengths)
+
+    def _add(self, key: Key, scopes: list[Scope], lengths: list[Any] | None = None) -> None:
+        series = self._series.get(key)
+        if series is None:
+            series = Durations(self._start_ns, is_exponential=self.is_exponential)
+            self._series[key] = series
+        if lengths is None:
+            lengths = [scope._end - scope._start for scope in scopes]
+        series.add(lengths)
+        if self._examples != "always_off":
+            series.exemplify(lengths, scopes, all_=self._examples == "always_on")
+
+    def _take_values(self, steps: Iterable[Scope]) -> None:
+        """Add the numbers in steps: samples and peaks of memory."""
+        for step in steps:
+            more, attrs = step._more, step._attrs
+            if more is not None and more.memory_peak_bytes is not None:
+                self._remember(RESIDENT, more.memory_peak_bytes)
+            if attrs:
+                self._samples += sampled(attrs.get(SAMPLES))
+                for kind, key in MEMORY.items():
+                    if type(peak := attrs.get(key)) is int:
+                        self._remember(kind, peak)
+
+    def _remember(self, kind: str, peak: int) -> None:
+        if self._is_memory_told:
+            self._memory.clear()
+            self._is_memory_told = False
+        self._memory[kind] = max(peak, self._memory.get(kind, 0))
+
+    def _take_marks(self, entries: Iterable[MarkEntry]) -> None:
+        latest: dict[str, MarkEntry] = {}
+        for entry in entries:
+            if entry[4] == POINT:
+                name = entry[1]
+                if type(name) is not str:
+                    name = text_of(name)
+                before = latest.get(name)
+                if before is None or before[3] <= entry[3]:
+                    latest[name] = entry
+        for name, entry in latest.items():
+            value = number(entry[2])
+            known = self._marks.get(name)
+            if value is not None and (known is None or known[0] <= entry[3]):
+                self._take_mark(name, entry[3], value)
+
+    def _take_mark(self, name: str, at: int, value: float) -> None:
+        if name in self._marks or len(self._marks) < MOST_NAMES:
+            self._marks[name] = at, value
+        elif not self._left_out:
+            self._left_out.add(name)
+            problem = f"more than {MOST_NAMES} names of marks: {name:.60} and further ones get"
+            report_problem("metrics", f"{problem} no gauge; the spool has all of them")
+
+
+def holds_phases(scope: Any) -> bool:
+    """Return whether the children of a scope are phases: it is a step, or a micro step."""
+    if not scope._id and scope is not NO_SESSION:
+        scope = recorded_above(scope)
+    name = scope._name
+    if type(name) is not str:
+        return False
+    if name == MICRO_STEP:
+        scope = recorded_above(scope)
+        name = scope._name
+    return type(name) is str and name == STEP and _is_outermost(scope)
+
+
+def _is_outermost(step: Any) -> bool:
+    """Return whether a step is not inside another one, as in `cirron-otel report`."""
+    parent = step._above
+    while parent._depth and parent is not NO_SESSION:
+        name = parent._name
+        if type(name) is str and name == STEP:
+            return False
+        parent = parent._above
+    return True
+
+
+def sampled(value: Any) -> int:
+    """Return a step's number of samples, numpy integers included; 0 if it has none."""
+    if type(value) is not int:
+        if type(value) is bool or not isinstance(value, Integral):
+            return 0
+        value = int(value)
+    return value if 0 < value < _MOST_INT else 0
+
+
+def number(value: Any) -> float | None:
+    """Return a mark's value as a float, NaN and infinities included; None if it is not a number."""
+    try:
+        if type(value) is Deferred:
+            value = value.value()
+        return float(value) if type(value) in (float, int) else None
+    except Exception:  # an integer too large for a float, or an unavailable device
+        return None
+
+
+def bounded(marks: Mapping[str, float]) -> dict[str, list[tuple[str, float]]]:
+    """Group marks by the name of their gauge.
+
+    Names that differ only in case, or in characters that a gauge's name must not contain, share a
+    gauge.
+    """
+    by_gauge: dict[str, list[tuple[str, float]]] = {}
+    for name, value in marks.items():
+        by_gauge.setdefault(gauge_name(name), []).append((name, value))
+    return by_gauge
+
+
+def gauge_name(name: str) -> str:
+    """Return a valid instrument name for a mark, in lower case.
+
+    Specification, "Instrument name syntax": at most 255 ASCII letters, digits, `_`, `.`, `-`, and
+    `/`; names that differ only in case are the same.
+    """
+    valid = "".join(
+        each if each.isascii() and (each.isalnum() or each in "_.-/") else "_" for each in name
+    )
+    return (sc.MARK_GAUGE_PREFIX + (valid.lower() or "_"))[:255]

@@ -1,0 +1,151 @@
+"""The flush thread's hot loop: convert ended scopes to records.
+
+It shares the interpreter lock with training, so its time counts as part of the cost of a scope.
+Most scopes are plain (no unusual name or index, no status or events) and are converted inline; the
+others go through `span_row`.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from struct import pack
+from typing import Any
+
+from msgspec import UNSET
+
+from ... import semconv as sc
+from ...ids import INT64_LIMIT
+from ..session.errors import record_error
+from ..tracing.clock import ANCHOR
+from ..tracing.mark import SUMMARY
+from ..tracing.phase import STEPS, Phase
+from ..tracing.scope import Scope
+from ..tracing.traces import Trace
+from .drain import FlushChanges
+from .json_attributes import NONE, plain_attributes
+from .rows import MarkRow, SpanRow
+from .span_rows import attributes_of, parent_id_of, span_row, trace_otel
+
+_NO_MARKS: list[str] = []
+_OVERHEAD = sc.OVERHEAD_NS
+
+
+def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each scope
+    ended: list[Scope],
+    ids: dict[Scope, list[str]],
+    default: Trace,
+    common: tuple[int, int | None, int],
+    change: FlushChanges,
+    marks: list[MarkRow],
+) -> list[SpanRow]:
+    """The records of `ended`, which are sorted by time, in canonical order, and their overhead
+    marks, appended to `marks`.
+
+    `ids` are those of the marks that were made records now, by scope; taken out for the ended.
+    `common` is process, rank, and every how many scopes the overhead becomes a mark (0: none).
+    """
+    pid, rank, every = common
+    known, places = change.mark_ids, change.places
+    trace: Trace | None = None
+    low, otel = "", UNSET  # type: Any, Any
+    rows: list[SpanRow] = []
+    put, put_mark = rows.append, marks.append
+    above: Any = None
+    parent_id: str | None = None
+    parent_ids: dict[Any, str | None] = {}
+    number, overhead_ns = change.scopes, change.overhead_ns
+    last_end, is_tied = 0, False
+    # All ids at once: a single one takes three times as long. Those of overhead marks are the same
+    # digits backwards (translator.spans.overhead_id).
+    digits = pack(f">{len(ended)}Q", *[scope._id for scope in ended]).hex(" ", 8)
+    halves, backwards = digits.split(" "), reversed(digits[::-1].split(" "))
+    for scope, half, backward in zip(ended, halves, backwards, strict=False):
+        try:
+            if scope._trace is not trace:
+                trace = scope._trace
+                low, otel = trace.low, trace_otel(trace, default) or UNSET
+            own = ids.pop(scope, None) if ids else None
+            if known and scope in known:
+                own = unpacked(known.pop(scope), low) + (own or [])
+            number += 1
+            mark_id = None
+            overhead = scope._overhead
+            # A phase of an instrumentation mostly holds nothing that is the SDK's: no mark of that.
+            if (every == 1 or (every and number % every == 0)) and (
+                overhead or type(scope) is not Phase
+            ):
+                mark_id = backward + low
+                if own is None:
+                    own = [mark_id]
+                else:
+                    own.append(mark_id)
+            index, name, end = scope._index, scope._name, scope._end + ANCHOR
+            around, attrs = scope._above, scope._attrs
+            if scope._rest is not None:
+                attrs = attributes_of(scope)
+            if (
+                scope._more is None
+                and type(name) is str
+                and (index is None or (type(index) is int and -INT64_LIMIT <= index < INT64_LIMIT))
+            ):
+                if around is not above:
+                    above, parent_id = around, parent_ids.get(around)
+                    if parent_id is None:
+                        parent_id = parent_ids[around] = parent_id_of(scope)
+                own_id = half + low
+                row = SpanRow(
+                    own_id, name, parent_id, index, scope._start + ANCHOR, end, None, None, None,
+                    scope._thread, pid, rank, plain_attributes(attrs) if attrs else NONE,
+                    own or _NO_MARKS, otel,
+                )  # fmt: skip
+            else:
+                row = span_row(scope, pid, rank, default, own or _NO_MARKS)
+                own_id = row.id
+            if index is not None and row.index is not None and type(name) is str and name in STEPS:
+                place = places.place(scope, row.index)
+                row.attrs = {**place, **row.attrs} if row.attrs else place
+            put(row)
+            if end == last_end:
+                is_tied = True
+            last_end = end
+            if mark_id is not None:
+                put_mark(MarkRow(mark_id, own_id, _OVERHEAD, "int", overhead, NONE, end, SUMMARY))
+            if around._depth:
+                around._overhead += overhead
+            else:
+                overhead_ns += overhead
+        except Exception as error:
+            record_error("record", error)
+            change.spans_lost += 1
+    change.scopes, change.overhead_ns = number, overhead_ns
+    if is_tied:
+        rows.sort(key=span_order)
+    return rows
+
+
+def span_order(row: SpanRow) -> tuple[int, str]:
+    """The canonical order of spans."""
+    return row.end_ns, row.id
+
+
+_end = attrgetter("_end")
+
+
+def sort_scopes(ended: list[Scope]) -> None:
+    """By the time of their end; those of the same time are sorted by id when they are records."""
+    ended.sort(key=_end)
+
+
+def default_trace(ended: list[Scope], current: Trace) -> Trace:
+    """The trace in which most of the scopes stand, or about that: the others say theirs.
+
+    `ended` are sorted by time, and traces follow each other: the one in the middle will do.
+    """
+    trace = ended[len(ended) // 2]._trace if ended else current
+    return current if trace.is_apart else trace  # its flags are the session's
+
+
+def unpacked(halves: bytearray, low: str) -> list[str]:
+    """Ids of which only the first halves were kept."""
+    text = halves.hex()
+    return [text[at : at + 16] + low for at in range(0, len(text), 16)]

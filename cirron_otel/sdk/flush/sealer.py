@@ -1,0 +1,192 @@
+"""Write batches to the spool: name, journal, and write them; unwritten ones wait, up to a limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from ..._version import SDK_VERSION
+from ...core.spool.journal import VERSION, Journal
+from ...core.spool.owner import Owner
+from ...core.spool.paths import file_name
+from ...core.spool.writer import SpoolWriter
+from ...errors import CirronOtelError
+from ..session.errors import record_error
+from ..tracing.clock import wall_now
+from .batch_text import BatchText
+from .flush_builder import FlushBuilder, FlushResult, SessionOrigin
+from .rows import SpanRow, as_raw
+
+PENDING_BYTES = 64_000_000
+"""Maximum bytes of sealed batches in memory while the spool cannot be written (disk full)."""
+
+
+class Sealed(NamedTuple):
+    """A batch in the form in which the spool stores it."""
+
+    name: str
+    data: bytes
+    spans: int
+    marks: int
+    snapshots: int
+
+
+def _sealed(batch: BatchText) -> Sealed:
+    name = file_name(batch.created_ns, batch.batch_id)
+    return Sealed(
+        name, batch.data, batch.span_count, batch.mark_count, batch.snapshot_count
+    )  # fmt: skip
+
+
+class BatchNames:
+    """Ids and times of an owner's batches; the times are distinct, so names sort by time."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._last_ns = 0
+
+    def __call__(self) -> tuple[str, int]:
+        """Return the id and the time of a batch that is created now."""
+        self._last_ns = max(wall_now(), self._last_ns + 1)
+        return self._owner.new_batch_id(), self._last_ns
+
+
+class Sealer:
+    """Writes the results of flushes: first the journal, then the batches."""
+
+    kind: str | None = "spool"
+    """The kind of storage that batches are written to; None if they are not written."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        writer: SpoolWriter,
+        origin: SessionOrigin,
+        written: Callable[[str], None],
+    ) -> None:
+        """`written` is called with the name of each batch that is in the spool."""
+        self._owner, self._writer, self._origin = owner, writer, origin
+        self._journal = Journal(writer.paths, owner)
+        self._written = written
+        self._waiting: deque[Sealed] = deque()
+        self._was_open: list[tuple[str, int]] = []
+        self._unsealed: list[SpanRow] = []
+        """Records in waiting batches whose scopes are open in the journal."""
+        self.batches = 0
+        self.dropped_spans = self.dropped_marks = self.dropped_snapshots = 0
+        """Records of batches that could not be written and no longer fit in memory."""
+        self.is_whole = True
+        """False if the session ended before everything was written."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of batches that could not be written yet."""
+        return len(self._waiting)
+
+    def seal(self, result: FlushResult, builder: FlushBuilder) -> None:
+        """Write batches to the spool; those that fail are kept and retried at the next flush.
+
+        It may be called again after an interruption: a batch keeps its name and bytes, so writing
+        it again changes nothing.
+        """
+        if not result.is_sealed:
+            sealed = [_sealed(batch) for batch in result.batches]
+            self._unsealed = [*(self._unsealed if self._waiting else []), *result.closed]
+            if sealed or self._was_open != [(row.id, row.end_ns) for row in result.open]:
+                self._write_journal(result, builder, sealed[0].name if sealed else None)
+            self._waiting.extend(sealed)
+            result.is_sealed = True
+        self._write()
+
+    def seal_late(self, result: FlushResult) -> None:
+        """Write batches to the spool after the end of the session: without a journal, once."""
+        result.is_sealed = True
+        self._waiting.extend(map(_sealed, result.batches))
+        self._write()
+
+    def finish(self) -> None:
+        """Everything is sealed: remove the journal, and drop what could not be written."""
+        self._write()
+        if self._waiting:
+            self._drop(0)
+            self.is_whole = False
+        if not self.is_whole:
+            return  # the journal records what is missing
+        try:
+            self._journal.remove()
+        except CirronOtelError as error:
+            record_error("journal", error)
+
+    def _write(self) -> None:
+        while self._waiting:
+            batch = self._waiting[0]
+            try:
+                self._writer.write(batch.data, batch.name)
+            except CirronOtelError as error:
+                record_error("spool", error)
+                self._drop(PENDING_BYTES)
+                return
+            self._waiting.popleft()
+            self.batches += 1
+            self._written(batch.name)
+
+    def _drop(self, most_bytes: int) -> None:
+        """Drop and count the oldest waiting batches above `most_bytes`."""
+        left = sum(len(batch.data) for batch in self._waiting)
+        while self._waiting and left > most_bytes:
+            batch = self._waiting.popleft()
+            left -= len(batch.data)
+            self.dropped_spans += batch.spans
+            self.dropped_marks += batch.marks
+            self.dropped_snapshots += batch.snapshots
+
+    def _write_journal(
+        self, result: FlushResult, builder: FlushBuilder, next_batch: str | None
+    ) -> None:
+        origin = self._origin
+        try:
+            self._journal.write(
+                msgspec.json.encode(
+                    {
+                        "version": VERSION,
+                        "owner": self._owner.prefix,
+                        "session": origin.session_id,
+                        "pid": origin.pid,
+                        "rank": origin.rank,
+                        "written_ns": wall_now(),
+                        "sdk_version": SDK_VERSION,
+                        "otel": as_raw(builder.base_otel()),
+                        "next_batch": next_batch,
+                        "open": [as_raw(row) for row in result.open if not row.end_ns],
+                        "closed": [
+                            as_raw(row) for row in (*self._unsealed, *result.open) if row.end_ns
+                        ],
+                    }
+                )
+            )
+            self._was_open = [(row.id, row.end_ns) for row in result.open]
+        except (CirronOtelError, msgspec.MsgspecError) as error:
+            record_error("journal", error)
+
+
+class Unwritten(Sealer):
+    """Used without a spool (`output` without `spool`, and no exports): it writes nothing.
+
+    No directory is created.
+    """
+
+    kind = None
+
+    def seal(self, result: FlushResult, builder: FlushBuilder) -> None:  # noqa: ARG002
+        """Mark the result as sealed: only the sinks and `trace()` use it."""
+        result.is_sealed = True
+
+    def seal_late(self, result: FlushResult) -> None:
+        """Mark the result as sealed."""
+        result.is_sealed = True
+
+    def finish(self) -> None:
+        """Do nothing: there is no journal."""

@@ -1,0 +1,70 @@
+"""The interface between a session and the hooks into one framework."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+from ...core.config.options import Config
+
+RankCallback = Callable[[int, int], None]
+"""Takes the rank of this process and the world size."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookContext:
+    """What a session provides to the hooks of one framework."""
+
+    config: Config
+    owns: Callable[[str], bool]
+    """Whether the framework creates the scopes with this name: no framework ahead of it does."""
+    on_import: Callable[[str, Callable[[ModuleType], None]], None]
+    """Calls a function with a module once that is imported, now if it already is."""
+    worker_opener: Callable[[], Any]
+    """Returns the function that opens the session of a data loading process; None without one.
+    The result changes when the rank of this process becomes known."""
+    remove_all: Callable[[], None]
+    """Removes the hooks of every framework from this process."""
+    before_loading: Callable[[], object] | None
+    """To be called ahead of each data loading iterator, and so ahead of its processes."""
+    epoch_ended: Callable[[Any], None]
+    """To be called with the scope of an epoch that is over."""
+
+
+class FrameworkHooks(ABC):
+    """The hooks into one framework during one session.
+
+    An object is created once the framework is imported. What `install` or `remove` raises is
+    recorded as an error of the hooks and never reaches the program.
+    """
+
+    claims: ClassVar[tuple[str, ...]] = ()
+    """Names of the scopes that the framework creates, of those that one framework owns at a time:
+    `epoch` and `step`."""
+
+    @abstractmethod
+    def install(self, context: HookContext) -> None:
+        """Install every hook. The framework's claims are registered."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove every hook, restore what was replaced, and close the scopes that are open."""
+
+    def owners_changed(self) -> None:  # noqa: B027 - optional
+        """Read `HookContext.owns` again: a framework claimed or released a name."""
+
+    def ask_rank(self, found: RankCallback) -> None:  # noqa: B027 - optional
+        """Call `found` once when the framework has assigned a rank to this process, perhaps now."""
+
+    def after_fork(self) -> None:  # noqa: B027 - optional
+        """In a forked child, forget the parent's open scopes. The hooks stay installed."""
+
+    def on_flush(self) -> None:  # noqa: B027 - optional
+        """Finish what has waited too long. Called on the flush thread, once per flush."""
+
+    def health(self) -> dict[str, Any]:
+        """Return the state of the hooks, as JSON values."""
+        return {}

@@ -1,0 +1,141 @@
+"""The hooks of a session: which frameworks have some, and from when until when."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from ...core.config.options import Config
+from ..session.errors import record_error, report_problem
+from ..tracing.state import state
+from .base import FrameworkHooks, HookContext, RankCallback
+from .frameworks import FRAMEWORKS, Framework
+from .imports import ImportWatcher
+from .owners import ScopeOwners, owners
+
+AUTO, NONE = "auto", "none"
+
+
+class Instrumentation:
+    """The hooks of one session, into every framework that the program imports."""
+
+    def __init__(
+        self,
+        config: Config,
+        frameworks: Mapping[str, Framework] = FRAMEWORKS,
+        scope_owners: ScopeOwners = owners,
+    ) -> None:
+        self._config, self._frameworks, self._owners = config, frameworks, scope_owners
+        self._imports = ImportWatcher()
+        self.hooks: dict[str, FrameworkHooks] = {}
+        """The hooks that are installed, by the framework's name."""
+        self.opens_worker: Any = None
+        """Opens the session of a DataLoader's worker (`torch.workers.Open`)."""
+        self.before_loading: Callable[[], object] | None = None
+        """Called ahead of each iterator of a DataLoader, and so ahead of its workers."""
+        self._rank_found: RankCallback | None = None
+
+    @property
+    def installed(self) -> list[str]:
+        """The names of the frameworks that are hooked."""
+        return list(self.hooks)
+
+    def install(self) -> None:
+        """Hook the frameworks that are imported, and each other one when it is. Raises nothing."""
+        try:
+            wanted = self._config.frameworks
+            names = (AUTO,) if wanted is None else tuple(wanted)
+            known = (*self._frameworks, AUTO, NONE)
+            for name in names:
+                if name not in known:
+                    expected = ", ".join(known)
+                    report_problem("frameworks", f"{name!r} is not hooked: expected {expected}")
+            for name, framework in self._frameworks.items():
+                if name in names:
+                    _import(framework.module)
+                if name in names or AUTO in names:
+                    self._imports.on(framework.module, partial(self._hook, name))
+        except Exception as error:
+            record_error("hooks", error)
+
+    def _hook(self, name: str, _module: ModuleType) -> None:
+        """Install the hooks of a framework that is imported. Raises nothing."""
+        try:
+            hooks = self.hooks[name] = self._frameworks[name].create()
+            for claim in hooks.claims:
+                self._owners.claim(claim, name)
+            self._owners.on_change(hooks.owners_changed)
+            hooks.install(
+                HookContext(
+                    config=self._config,
+                    owns=lambda claim: self._owners.owns(claim, name),
+                    on_import=self._imports.on,
+                    worker_opener=lambda: self.opens_worker,
+                    remove_all=self.remove,
+                    before_loading=self.before_loading,
+                    epoch_ended=_epoch_ended,
+                )
+            )
+            if self._rank_found is not None:
+                hooks.ask_rank(self._rank_found)
+        except Exception as error:
+            record_error("hooks", error)
+
+    def ask_rank(self, found: RankCallback) -> None:
+        """Call `found` once with the rank and the world size, if a framework assigns a rank.
+
+        That may be now, at the begin of a loop, or at a flush.
+        """
+        self._rank_found = found
+        for hooks in self.hooks.values():
+            hooks.ask_rank(found)
+
+    def remove(self) -> None:
+        """Remove every hook and close the scopes that hooks have open. Raises nothing."""
+        try:
+            self._imports.remove()
+        except Exception as error:
+            record_error("hooks", error)
+        while self.hooks:
+            name, hooks = self.hooks.popitem()
+            try:
+                self._owners.forget(hooks.owners_changed)
+                for claim in hooks.claims:
+                    self._owners.release(claim, name)
+                hooks.remove()
+            except Exception as error:
+                record_error("hooks", error)
+
+    def on_flush(self) -> None:
+        """Hook frameworks whose import was missed, and finish what has waited too long.
+
+        Called on the flush thread, once per flush.
+        """
+        self._imports.rescan()
+        for hooks in tuple(self.hooks.values()):
+            hooks.on_flush()
+
+    def after_fork(self) -> None:
+        """In a forked child, forget the parent's open scopes. The hooks stay installed."""
+        for hooks in self.hooks.values():
+            hooks.after_fork()
+
+    def health(self) -> dict[str, dict[str, Any]]:
+        """Return the state of the installed hooks by framework."""
+        return {name: hooks.health() for name, hooks in tuple(self.hooks.items())}
+
+
+def _epoch_ended(scope: Any) -> None:
+    state.epoch_ended(scope)  # the session sets it, so it is read at each call
+
+
+def _import(name: str) -> None:
+    """Import a framework that an option requests by name."""
+    if name not in sys.modules:
+        try:
+            __import__(name)
+        except ImportError as error:
+            report_problem("frameworks", f"{name} is to be hooked and cannot be imported: {error}")

@@ -1,0 +1,135 @@
+"""Attributes of other modules that are replaced for a time, and restored."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from ..session.errors import record_error
+
+_ABSENT = object()
+
+
+class Patches:
+    """The replaced attributes, in order. Each original is restored, or the added name removed."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._originals_by_id: dict[int, Any] = {}
+        """The originals by the ids of former replacements. `_keep_alive` keeps these ids from
+        reuse."""
+        self._keep_alive: list[Any] = []
+        self._functions: dict[int, Any] = {}
+        """The replacements of functions whose copies are to be replaced, by the ids of the
+        originals."""
+        self._lock = threading.RLock()
+        """Models are discovered on several threads. Re-entrant, since a signal handler may undo
+        all."""
+
+    def replace(self, owner: Any, name: str, replacement: Any) -> Any:
+        """Replace `owner.name`; return the original, inherited or not.
+
+        Raises AttributeError if `owner` has no such attribute.
+        """
+        with self._lock:
+            original = getattr(owner, name)
+            stored = vars(owner).get(name, _ABSENT)
+            setattr(owner, name, replacement)
+            self._replaced.append((owner, name, stored, replacement))
+            return original
+
+    def replace_function(self, owners: Iterable[Any], name: str, replacement: Any) -> None:
+        """Replace `name` in each owner, and later in modules that imported the function by name.
+
+        Raises AttributeError as `replace`.
+        """
+        for owner in owners:
+            original = self.replace(owner, name, replacement)
+            self._functions[id(original)] = replacement
+
+    def replace_copies(self) -> None:
+        """Replace functions in modules that imported them by name before: `from x import y`.
+
+        One pass over all modules, after the last `replace_function`. Raises nothing.
+        """
+        functions, self._functions = self._functions, {}
+        for module in list(sys.modules.values()) if functions else ():
+            try:
+                names = _names_in(module)
+                copies = [name for name, value in list(names.items()) if id(value) in functions]
+                for name in copies:
+                    self.replace(module, name, functions[id(names[name])])
+            except Exception as error:
+                record_error("hooks", error)
+
+    def restore_copies(self, module: Any) -> None:
+        """Restore the names in `module` that are copies of replacements. Raises nothing."""
+        self._restore_copies(module, self._originals())
+
+    def _originals(self) -> dict[int, Any]:
+        """Return the original functions by the ids of their present and former replacements."""
+        done = {
+            id(replacement): stored
+            for _, _, stored, replacement in self._replaced
+            if stored is not _ABSENT
+        }
+        return done | self._originals_by_id
+
+    def _restore_copies(self, module: Any, originals: dict[int, Any]) -> None:
+        names = _names_in(module)
+        for name, value in list(names.items()):
+            original = originals.get(id(value))
+            if original is None:
+                continue
+            if not any(each[0] is module and each[1] == name for each in self._replaced):
+                names[name] = getattr(original, "__func__", original)
+
+    def restore_all_copies(self) -> None:
+        """Restore the copies in every module. Called at the end."""
+        originals = self._originals()
+        for module in list(sys.modules.values()):
+            try:
+                self._restore_copies(module, originals)
+            except Exception as error:
+                record_error("unhook", error)
+
+    def undo(self, owner: Any = None, name: str | None = None) -> None:
+        """Restore everything, or only `owner.name`. Raises nothing.
+
+        An attribute that other code has replaced since is left. Its replacement may call the one of
+        this package, which does nothing more.
+        """
+        with self._lock:
+            self._undo(owner, name)
+
+    def _undo(self, owner: Any, name: str | None) -> None:
+        remaining = []
+        for each in reversed(self._replaced):
+            if owner is not None and (each[0] is not owner or each[1] != name):
+                remaining.append(each)
+                continue
+            try:
+                _put_back(*each)
+                if each[2] is not _ABSENT and id(each[3]) not in self._originals_by_id:
+                    self._originals_by_id[id(each[3])] = each[2]
+                    self._keep_alive.append(each[3])
+            except Exception as error:
+                record_error("unhook", error)
+        self._replaced = remaining[::-1]
+
+
+def _names_in(module: Any) -> dict[str, Any]:
+    """Return a module's names; none of other objects in `sys.modules`, such as None."""
+    names = getattr(module, "__dict__", None)
+    return names if isinstance(names, dict) else {}
+
+
+def _put_back(owner: Any, name: str, stored: Any, replacement: Any) -> None:
+    if vars(owner).get(name, _ABSENT) is not replacement:
+        return
+    if stored is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, stored)

@@ -1,0 +1,71 @@
+"""Whether backwards of a loop without a loader accumulate, and whether its weights change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .torch_state import TorchState
+
+
+class Gradients:
+    """The gradient and the version of one trained parameter, between two backwards."""
+
+    def __init__(self, torch_state: TorchState) -> None:
+        self._torch_state = torch_state
+        self._reference: Any = None
+        """A weak reference to the parameter; None if none with a gradient is known."""
+        self._version = 0
+        self._is_first = True
+        self.accumulates_gradients = False
+        """Whether the running backward adds to the gradients of an earlier one."""
+
+    def backward_begins(self) -> None:
+        """Compare the parameter with its state after the last backward."""
+        if self._is_first:
+            self.accumulates_gradients = False
+        elif self._reference is None:
+            self.accumulates_gradients = True  # no evidence to the contrary
+        else:
+            parameter = self._reference()
+            self.accumulates_gradients = (
+                parameter is not None
+                and parameter.grad is not None
+                and parameter._version == self._version
+            )
+
+    def backward_ended(self) -> None:
+        """Record the parameter's state. If it has no gradient, look for another parameter."""
+        self._is_first = False
+        parameter = self._trained()
+        if parameter is None or parameter.grad is None:
+            self._reference, self._torch_state.seeks_parameter = None, True
+        else:
+            self._reference, self._version = self._torch_state.parameter, int(parameter._version)
+
+    def have_changed_weights(self) -> bool:
+        """Whether the parameter was changed since the last backward."""
+        parameter = None if self._reference is None else self._reference()
+        return parameter is not None and parameter._version != self._version
+
+    def are_gone(self) -> bool:
+        """Whether the model of the last backward is freed."""
+        return self._reference is not None and self._reference() is None
+
+    def are_an_optimizers(self) -> bool:
+        """Whether an optimizer of `torch.optim` has the parameter."""
+        parameter = None if self._reference is None else self._reference()
+        return any(
+            each is parameter
+            for optimizer in self._torch_state.living_optimizers()
+            for group in optimizer.param_groups
+            for each in group["params"]
+        )
+
+    def forget(self) -> None:
+        """Start afresh: after an optimizer step the next backward is the first one."""
+        self._reference, self._is_first = None, True
+
+    def _trained(self) -> Any:
+        reference = self._torch_state.parameter
+        return None if reference is None else reference()

@@ -1,0 +1,180 @@
+"""Records `backward`, and `recompute` inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...session.errors import record_error
+from ..patches import Patches
+from .compiled import find_trained_parameter
+from .kinds import BACKWARD, GRAD, LOAD, PARTIAL, RECOMPUTE
+from .torch_state import TorchState
+from .tracker import Tracker
+from .trackers import Trackers
+from .unclosed_phases import end_partial_forward, fail_step
+
+
+class Autograd:
+    """Replaces `torch.autograd.backward`, which `Tensor.backward` calls, and `grad`."""
+
+    def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
+        self._trackers, self._torch_state = trackers, torch_state
+
+    def install(self, patches: Patches, name: str) -> None:
+        """Hook `backward` or `grad`, by `name`. Raises AttributeError if this torch lacks it."""
+        import torch  # noqa: PLC0415
+
+        kind = BACKWARD if name == "backward" else BACKWARD | GRAD
+        patches.replace(torch.autograd, name, self._wrap(getattr(torch.autograd, name), kind))
+
+    def _wrap(self, original: Any, kind: int) -> Any:
+        import functools  # noqa: PLC0415
+
+        import torch  # noqa: PLC0415
+
+        trackers = self._trackers
+        is_compiling = torch.compiler.is_dynamo_compiling
+        graph_task = self._torch_state.graph_task
+        tracing = getattr(torch._guards, "TracingContext", None)
+        try_get = getattr(tracing, "try_get", _nothing)
+
+        accumulates = kind == BACKWARD
+
+        def is_tracing() -> bool:
+            # While a model is compiled, a graph of the backward is traced.
+            return try_get() is not None
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            tracker = trackers.t
+            inside = tracker.inside
+            if tracker.is_plain and not inside:
+                tracker.backwards += 1
+                phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
+                if tracker.torch_state.seeks_parameter and args:
+                    _seek(tracker, args[0])
+            elif inside & (BACKWARD | LOAD) or graph_task() != -1 or (inside and is_tracing()):
+                return original(*args, **kwargs)
+            else:
+                if tracker.torch_state.seeks_parameter and args:
+                    _seek(tracker, args[0])
+                phase = _enter(tracker, kind)
+            if phase is None:
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                tracker.backward = None
+                tracker.exit(phase, kind, error)
+                raise
+            tracker.backward = None
+            if accumulates and tracker.is_plain and tracker.iteration is not None:
+                tracker.iteration.was_backward = True
+            tracker.exit_plain(phase, kind)
+            return result
+
+        return backward
+
+
+def _enter(tracker: Tracker, kind: int) -> Any:
+    try:
+        if kind == BACKWARD and tracker.iteration is None:
+            tracker.loaderless.gradients.backward_begins()
+        if tracker.inside & PARTIAL:
+            end_partial_forward(tracker)
+        if tracker.stepping is not None and not tracker.stepping.has_closure:
+            fail_step(tracker)
+    except BaseException as error:
+        tracker.failed(error)
+    tracker.backwards += 1
+    tracker.training_begins()
+    phase = tracker.backward = tracker.enter(kind, None)
+    return phase
+
+
+def _seek(tracker: Tracker, tensors: Any) -> None:
+    torch_state = tracker.torch_state
+    try:
+        torch_state.parameter = found = find_trained_parameter(tensors)
+        torch_state.seeks_parameter = found is None
+        if found is not None and tracker.compiled is not None:
+            tracker.compiled.version = found()._version
+    except Exception as error:
+        record_error("torch", error)
+
+
+class Checkpoints:
+    """Records the recomputation of activation checkpointing, on whichever thread it runs.
+
+    It runs inside `backward`. The names that programs import (`checkpoint`,
+    `checkpoint_sequential`) are unchanged; the functions that these look up at each call are
+    replaced.
+    """
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches) -> None:
+        """Hook `use_reentrant=True`. Raises AttributeError if torch has changed."""
+        import torch  # noqa: PLC0415
+        from torch.utils import checkpoint  # noqa: PLC0415
+
+        trackers, graph_task = self._trackers, torch._C._current_graph_task_id
+        reentrant = checkpoint.CheckpointFunction.forward
+
+        def forward(ctx: Any, run_function: Any, *args: Any) -> Any:
+            return reentrant(ctx, Recomputed(trackers, graph_task, run_function), *args)
+
+        patches.replace(checkpoint.CheckpointFunction, "forward", staticmethod(forward))
+
+    def install_other(self, patches: Patches) -> None:
+        """Hook `use_reentrant=False`. Raises AttributeError if torch has changed."""
+        import torch  # noqa: PLC0415
+        from torch.utils import checkpoint  # noqa: PLC0415
+
+        trackers, graph_task = self._trackers, torch._C._current_graph_task_id
+        name = "_checkpoint_without_reentrant_generator"
+        if hasattr(checkpoint, f"{name}_impl"):
+            name = f"{name}_impl"  # from torch 2.13 on
+        generator = getattr(checkpoint, name)
+
+        def without_reentrant(function: Any, *args: Any, **kwargs: Any) -> Any:
+            return generator(Recomputed(trackers, graph_task, function), *args, **kwargs)
+
+        patches.replace(checkpoint, name, without_reentrant)
+
+
+class Recomputed:
+    """A checkpointed function: its call inside a backward is a `recompute`."""
+
+    def __init__(self, trackers: Trackers, graph_task: Callable[[], int], function: Any) -> None:
+        self._trackers = trackers
+        self._function = function
+        self._graph_task = graph_task
+        self._caller: Any = trackers.t
+        """The tracker of the thread that computes the forward, and also calls backward."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function's result."""
+        tracker = self._trackers.t
+        if self._graph_task() == -1 or tracker.inside & RECOMPUTE:
+            return self._function(*args, **kwargs)
+        phase = tracker.enter(RECOMPUTE, None, self._caller.backward)
+        if phase is None:
+            return self._function(*args, **kwargs)
+        try:
+            result = self._function(*args, **kwargs)
+        except BaseException as error:
+            # Torch stops early with this exception once enough is computed.
+            is_stop = type(error).__name__ == "_StopRecomputationError"
+            tracker.exit(phase, RECOMPUTE, None if is_stop else error)
+            raise
+        tracker.exit(phase, RECOMPUTE)
+        return result
+
+
+def _nothing() -> None:
+    pass

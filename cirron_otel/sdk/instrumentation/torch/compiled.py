@@ -1,0 +1,214 @@
+"""Records the call of a compiled function as a `forward`, unless it turns out to be something else.
+
+Compiled *modules* are modules, and their calls are recorded there. Here the entry into compiled
+code is watched, regardless of who called `torch.compile` and when.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from types import CodeType, ModuleType
+from typing import Any
+
+from ...session.errors import record_error
+from ...tracing.phase import leave
+from ...tracing.state import state
+from ..patches import Patches
+from .kinds import BACKWARD, COMPILED, FORWARD, LOAD, LOSS, NAMES, OPTIMIZER, RECOMPUTE, TRANSFER
+from .optimizers import open_step
+from .tracker import Tracker
+from .trackers import Trackers
+
+_FAR = 10_000
+_PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
+
+
+class Compiled:
+    """Replaces the function that switches compiled code on and off around a call from outside."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+        self._functions: dict[int, tuple[Any, Any]] = {}
+        """The callback and the compiled object, by the id of the callback."""
+
+    def install(self, patches: Patches, eval_frame: Any) -> None:
+        """Hook `torch._dynamo.eval_frame`. Raises AttributeError if it has changed."""
+        trackers, original = self._trackers, eval_frame._maybe_set_eval_frame
+        get_frame = sys._getframe
+
+        def _maybe_set_eval_frame(callback: Any) -> Any:
+            tracker = trackers.t
+            if state.recording:
+                if tracker.compiled is not None:
+                    if tracker.compiled.frame == id(get_frame(1)):
+                        self._leave(tracker, get_frame(1))
+                elif callback is not None and callback is not False and not tracker.inside & _PARTS:
+                    self._enter(tracker, callback, get_frame(1))
+            return original(callback)
+
+        leave_alone()
+        patches.replace(eval_frame, "_maybe_set_eval_frame", _maybe_set_eval_frame)
+
+    def _enter(self, tracker: Tracker, callback: Any, frame: Any) -> None:
+        try:
+            known = self._functions.get(id(callback))
+            if known is None:
+                function = frame.f_locals.get("fn")
+                known = self._functions[id(callback)] = (callback, function)
+            function = known[1]
+            owner = getattr(function, "__self__", None)
+            was_forward = False
+            if hasattr(owner, "param_groups"):
+                phase, kind = open_step(tracker, owner), OPTIMIZER
+                tracker.stepped += 1
+            else:
+                kind = FORWARD | COMPILED
+                was_forward = tracker.was_forward
+                tracker.passes.called(owner)
+                name = getattr(function, "__name__", None) or type(function).__name__
+                phase = tracker.enter(kind, {"function": name})
+            if phase is not None:
+                gate = tracker.torch_state.gate
+                gate.is_open = gate.is_shared
+                tracker.compiled = call = Call(phase, kind, id(frame), _version(tracker))
+                call.backwards = tracker.backwards
+                call.may_be_loss = kind != OPTIMIZER and was_forward and owner is None
+        except Exception as error:
+            record_error("torch", error)
+
+    def _leave(self, tracker: Tracker, frame: Any) -> None:
+        call, tracker.compiled = tracker.compiled, None
+        try:
+            tracker.torch_state.gate.is_open = True
+            error = sys.exc_info()[1]
+            is_step = False
+            if call.version is not None and error is None:
+                is_step = _version(tracker) != call.version
+            if is_step and tracker.backwards != call.backwards:
+                # A complete step: its forward and its optimizer step cannot be distinguished.
+                tracker.exit(call.phase, FORWARD)
+                if tracker.iteration is not None:
+                    tracker.iteration.stepped(call)
+                    tracker.into(None)
+            elif is_step:
+                _turn_into_step(tracker, call.phase)
+            elif call.may_be_loss and _is_scalar(frame.f_locals):
+                tracker.drop(call.phase)
+            else:
+                tracker.exit(call.phase, call.kind & ~COMPILED, error)
+        except Exception as problem:
+            record_error("torch", problem)
+
+
+def _turn_into_step(tracker: Tracker, phase: Any) -> None:
+    """Close a phase that was opened as a forward, and turned out to be an optimizer step."""
+    try:
+        phase._name = NAMES[OPTIMIZER]
+        if phase._stamps is not None:
+            tracker.clock.end(phase)
+        leave(phase)
+        tracker.inside, tracker.open = phase._before, None
+        tracker.passes.training_begins()
+        parent_scope: Any = phase._above
+        iteration = tracker.iteration
+        if iteration is None or (
+            parent_scope is not iteration.step and parent_scope is not iteration.micro
+        ):
+            iteration = tracker.loaderless.step(tracker)
+        else:
+            iteration.stepped(tracker)
+            tracker.into(None)
+        if iteration is None:
+            tracker.settle(phase)
+        else:
+            phase.move(iteration.step)
+            iteration.add(phase)
+    except Exception as problem:
+        tracker.failed(problem)
+
+
+def leave_alone() -> None:
+    """Keep dynamo from compiling functions of this package that it finds after a graph break.
+
+    Compiled, they would always behave as within a compilation. Dynamo still traces through those
+    that are called inside a compiled function.
+    """
+    from torch._C._dynamo import eval_frame  # noqa: PLC0415
+
+    if hasattr(eval_frame, "skip_code"):
+        skip = eval_frame.skip_code
+    else:
+        # from torch 2.7 on
+        action = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+
+        def skip(code: CodeType) -> None:
+            eval_frame.set_code_exec_strategy(code, strategy)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("cirron_otel.sdk") or name.startswith("cirron_otel.sdk.instrumentation"):
+            for code in _codes_of(module):
+                skip(code)
+
+
+def _codes_of(module: ModuleType) -> Iterator[CodeType]:
+    """Yield the code of a module's functions and methods, and of functions nested in them."""
+    for value in list(vars(module).values()):
+        for each in [value, *vars(value).values()] if isinstance(value, type) else [value]:
+            function = getattr(each, "__func__", getattr(each, "fget", each))
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                yield from _nested(code)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+class Call:
+    """An open call of a compiled function."""
+
+    __slots__ = ("backwards", "frame", "kind", "may_be_loss", "phase", "version")
+
+    def __init__(self, phase: Any, kind: int, frame: int, version: int | None) -> None:
+        self.phase, self.kind, self.frame = phase, kind, frame
+        self.version = version if kind & COMPILED else None
+        """The version of a trained parameter before the call. A call that changes it is an
+        optimizer step."""
+        self.backwards = 0
+        """The number of backwards before the call."""
+        self.may_be_loss = False
+        """Whether a model was called before: a call that returns one number is then the loss."""
+
+
+def _is_scalar(names: dict[str, Any]) -> bool:
+    """Whether the call returned one number, judging by its frame (not with torch 2.6)."""
+    return "result" not in names or getattr(names["result"], "ndim", None) == 0
+
+
+def _version(tracker: Tracker) -> int | None:
+    torch_state = tracker.torch_state
+    version = torch_state.version()
+    torch_state.seeks_parameter = torch_state.seeks_parameter or version is None
+    return version
+
+
+def find_trained_parameter(tensors: Any) -> Any:
+    """Return a weak reference to a parameter that gradients of `tensors` reach, or None."""
+    tensor = tensors[0] if isinstance(tensors, (tuple, list)) else tensors
+    node = getattr(tensor, "grad_fn", None)
+    for _ in range(_FAR):
+        if node is None:
+            return None
+        if hasattr(node, "variable"):
+            return weakref.ref(node.variable)
+        nodes = [each for each, _ in node.next_functions if each is not None]
+        node = next((each for each in nodes if hasattr(each, "variable")), None) or (
+            nodes[0] if nodes else None
+        )
+    return None

@@ -1,0 +1,209 @@
+"""The hooks into torch of one session: put together, installed once, removed once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ...session.errors import record_error, report_problem
+from ...tracing.state import state
+from ..base import FrameworkHooks, HookContext, RankCallback
+from ..patches import Patches
+from .autograd import Autograd, Checkpoints
+from .checkpoints import CheckpointFiles
+from .collectives import Collectives
+from .compiled import Compiled
+from .cuda import clock_of, devices, memory_of
+from .keras import MODULE as KERAS
+from .keras import KerasOptimizers
+from .loaders import Accelerate, Loaders, announce_loaders
+from .modules import Modules
+from .optimizers import OptimizerConstruction, Optimizers, Scaler
+from .ranks import Ranks
+from .recovery import finish
+from .torch_state import TorchState
+from .trackers import Trackers
+from .transfers import Transfers
+from .upkeep import ScopeWrapper, Upkeep
+from .workers import TORCHDATA, Workers
+
+
+class TorchHooks(FrameworkHooks):
+    """The hooks of one session; constructing it imports torch."""
+
+    claims: ClassVar = ("epoch", "step")
+
+    def __init__(self) -> None:
+        self.torch_state = TorchState()
+        self.patches = Patches()
+        self.trackers = Trackers(self.torch_state)
+        self._optimizers = Optimizers(self.trackers)
+        self._modules = Modules(self.trackers, self.torch_state, self.patches)
+        self._compiled = Compiled(self.trackers)
+        self._wrapper = ScopeWrapper(self.trackers)
+        self._upkeep = Upkeep(self._wrapper, self.patches)
+        self._files = CheckpointFiles(self._wrapper, self.patches)
+        self._owns: Callable[[str], bool] = bool
+        self._parents: Any = None
+        """In a forked child: the parent's clock."""
+        self.workers: Workers | None = None
+        """Traces the worker processes of a DataLoader, unless that is turned off."""
+        self.not_recorded: list[str] = []
+        """The parts that this version of torch does not allow to be hooked."""
+
+    def ask_rank(self, found: RankCallback) -> None:
+        """Call `found` with rank and world size once torch.distributed has assigned them."""
+        poll = self.torch_state.poll_rank = Ranks(found).poll
+        poll()
+
+    def install(self, context: HookContext) -> None:
+        """Hook the parts of torch, and those of other modules when they are imported.
+
+        A part that this version of torch lacks is left out, with one warning for each reason.
+        """
+        config, torch_state = context.config, self.torch_state
+        if config.workers and context.worker_opener() is not None:
+            self.workers = Workers(context.worker_opener, context.remove_all)
+        torch_state.epoch_ended = context.epoch_ended
+        torch_state.detail_every = config.detail_every or 0
+        torch_state.memory = memory_of(config)
+        self._owns = context.owns
+        self.owners_changed()
+        self._install_torch(clock_of(config), devices())
+        for module, install in self._later().items():
+            context.on_import(module, install)
+        if context.before_loading is not None:
+            announce_loaders(self.patches, context.before_loading)
+        state.fetched = True
+
+    def _install_torch(self, clock: Any, devices: frozenset[str]) -> None:
+        """Hook torch itself. Raises nothing.
+
+        `clock` measures time on a device (see clock.py), or is None. `devices` are the types of
+        devices to which copies are recorded.
+        """
+        self.torch_state.clock = clock
+        if clock is not None:
+            self.torch_state.has_step_end_hook, self.torch_state.on_step_end = True, clock.poll
+        for tracker in tuple(self.torch_state.trackers):
+            tracker.clock = clock
+        trackers, patches, torch_state = self.trackers, self.patches, self.torch_state
+        parts: list[tuple[str, Callable[[], None]]] = [
+            ("data_load", lambda: Loaders(trackers).install(patches)),
+            ("forward", self._modules.install),
+            ("backward", lambda: Autograd(trackers, torch_state).install(patches, "backward")),
+            ("autograd.grad", lambda: Autograd(trackers, torch_state).install(patches, "grad")),
+            ("recompute", lambda: Checkpoints(trackers).install(patches)),
+            ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
+            ("optimizer_step", self._optimizers.install),
+            ("new optimizers", lambda: OptimizerConstruction(torch_state).install(patches)),
+            ("skipped", lambda: self._install_scaler(patches)),
+            ("zero_grad", self._upkeep.zero_grad),
+            ("clip_grad", self._upkeep.clip_grad),
+            ("scheduler_step", self._upkeep.scheduler),
+            ("checkpoints", self._files.torch),
+            ("collective", Collectives(self._wrapper, patches).install),
+        ]
+        if self.workers is not None:
+            workers = self.workers
+            parts.append(("workers", lambda: workers.install(patches)))
+        if clock is not None:
+            parts.append(("captures of CUDA graphs", lambda: clock.install(patches)))
+        if devices:
+            parts.append(
+                ("h2d", lambda: Transfers(trackers, torch_state, devices).install(patches))
+            )
+        self._install(parts)
+
+    def _install_scaler(self, patches: Patches) -> None:
+        if self._optimizers.is_installed:  # else every step would look as if it was left out
+            Scaler(self.trackers).install(patches)
+
+    def owners_changed(self) -> None:
+        """Read again which names are torch's."""
+        self.torch_state.owns_epoch, self.torch_state.owns_step = (
+            self._owns("epoch"),
+            self._owns("step"),
+        )
+        for tracker in tuple(self.torch_state.trackers):
+            tracker.is_plain = False  # the next fetch decides again
+
+    def _later(self) -> dict[str, Callable[[Any], None]]:
+        """Return the functions that hook modules which may be imported later, by module."""
+        trackers, patches, workers = self.trackers, self.patches, self.workers
+        found: dict[str, Callable[[Any], None]] = {
+            "torch._dynamo.eval_frame": lambda module: self._install(
+                [("compiled functions", lambda: self._compiled.install(patches, module))]
+            ),
+            "safetensors.torch": lambda module: self._install(
+                [("safetensors", lambda: self._files.safetensors(module))]
+            ),
+            "torch.distributed.checkpoint": lambda module: self._install(
+                [("distributed checkpoints", lambda: self._files.distributed(module))]
+            ),
+            KERAS: lambda module: self._install(
+                [("keras", lambda: KerasOptimizers(trackers).install(patches, module))]
+            ),
+            "accelerate.data_loader": lambda module: self._install(
+                [("accelerate", lambda: Accelerate(trackers).install(patches, module))]
+            ),
+        }
+        if workers is not None:
+            found[TORCHDATA] = lambda module: self._install(
+                [("torchdata's workers", lambda: workers.replace(patches, module))]
+            )
+        return found
+
+    def _install(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
+        """Install the parts; those that fail for the same reason have one warning."""
+        failed: dict[str, list[str]] = {}
+        for name, install in parts:
+            try:
+                install()
+            except Exception as error:
+                failed.setdefault(f"{type(error).__name__}: {error}", []).append(name)
+        self.patches.replace_copies()
+        version = getattr(sys.modules.get("torch"), "__version__", "?")
+        for problem, names in failed.items():
+            lost = ", ".join(names)
+            self.not_recorded += names
+            message = f"torch {version} is not as expected ({problem}): not recorded: {lost}"
+            report_problem(f"torch: {lost}", message)
+
+    def health(self) -> dict[str, Any]:
+        """Return the parts that are not recorded."""
+        return {"not_recorded": list(self.not_recorded)}
+
+    def on_flush(self) -> None:
+        """Finish the phases that have waited too long for a device, or for another copy."""
+        self.torch_state.poll_rank()
+        for tracker in tuple(self.torch_state.trackers):
+            copies = tracker.copies
+            if copies is not None:
+                copies.finish_if_stale()
+        if self.torch_state.clock is not None:
+            self.torch_state.clock.expire()
+
+    def after_fork(self) -> None:
+        """In a forked child, start with one thread that is in no loop."""
+        self._parents = self._parents or self.torch_state.clock  # not to be destroyed here
+        self.torch_state.clock = self.torch_state.memory = None  # a device is not a forked child's
+        self.torch_state.stop_polling_device()
+        self.torch_state.trackers.clear()
+        self.trackers.renew()
+
+    def remove(self) -> None:
+        """Remove every hook, and close the open scopes. Raises nothing."""
+        state.fetched = False
+        try:
+            self.torch_state.stop()
+            self.patches.undo()
+            self.patches.restore_all_copies()
+            self._optimizers.remove()
+            for tracker in tuple(self.torch_state.trackers):
+                finish(tracker)
+            if self.torch_state.clock is not None:
+                self.torch_state.clock.close()
+        except Exception as error:
+            record_error("torch", error)

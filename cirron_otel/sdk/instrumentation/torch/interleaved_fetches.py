@@ -1,0 +1,429 @@
+"""Fetches of another iterator while a training pass is open.
+
+The other loader is read alongside the pass or within it, is evaluated, or takes over.
+docs/torch.md, "Passes", has the rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...tracing.phase import Phase
+from ...tracing.state import CONTEXT
+from .kinds import FORWARD, NAMES, OPTIMIZER
+from .one_pass import (
+    FirstBatch,
+    Interleaving,
+    Pass,
+    data_of,
+    is_at_start,
+    reading_frame,
+    reference_to,
+    with_foreign_values,
+)
+
+if TYPE_CHECKING:
+    from .iteration import Iteration
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
+
+_MOST_SUSPENDED = 8
+
+
+class InterleavedFetches:
+    """Decides about other iterators during the training passes of one thread."""
+
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
+        self._suspended: list[tuple[Any, Any]] = []
+        """Iterators whose pass was suspended, and the data that took over, as weak references."""
+        self.aside: Any = None
+        """A weak reference to an iterator whose only batch so far was fetched ahead of an
+        evaluation and not used."""
+
+    # --- a pass begins or goes on ---------------------------------------------------------------
+
+    def began(self, training: Pass, iterator: Any) -> None:
+        """Note that a training pass begins. It may be one that was suspended."""
+        self.aside = None
+        training.yields = reading_frame() is not None
+        training.known_data = [data for each, data in self._suspended if each() is iterator]
+        self._suspended = [pair for pair in self._suspended if pair[0]() not in (None, iterator)]
+
+    def goes_on(self, training: Pass) -> None:
+        """Note a fetch of the iterator that drives the steps: others were read inside it."""
+        interleaving = training.interleaving
+        if interleaving is None:
+            return
+        training.remember(interleaving.iterator)
+        self.settle(training)
+        iteration = self._tracker.iteration
+        if iteration is not None and iteration.is_waiting:
+            iteration.go_on()
+
+    def returns(self, training: Pass) -> None:
+        """Note a fetch of the pass's own iterator while another one drives the steps."""
+        first_batch, training.first_batch = training.first_batch, None
+        if first_batch is not None:
+            self._close(training, first_batch)
+
+    def is_left(self, training: Pass, iterator: Any) -> bool:
+        """Whether a fetch of `iterator` shows that the first batch was not part of the loop."""
+        if training.first_batch is None or training.iterator() is iterator:
+            return False
+        driver = training.driver()
+        return (
+            bool(training.first_batch.over)
+            or driver is None
+            or (driver is iterator and is_at_start(iterator))
+        )
+
+    # --- another iterator -----------------------------------------------------------------------
+
+    def fetch(self, training: Pass, iterator: Any, context: Any, current: Any) -> None:
+        """Decide about a fetch of another iterator while `training` is open."""
+        interleaving, iteration = training.interleaving, self._tracker.iteration
+        if interleaving is None or interleaving.iterator() is not iterator:
+            self._begin_interleaving(training, iterator, context, current)
+        elif iteration is None:
+            pass
+        elif self._has_stepped(training, interleaving):
+            self._take_over(training, iterator, interleaving, context, current)
+
+    def _begin_interleaving(
+        self, training: Pass, iterator: Any, context: Any, current: Any
+    ) -> None:
+        tracker = self._tracker
+        iteration = tracker.iteration
+        if training.restarted is not None and self._is_loop_again(training, iterator):
+            return
+        training.is_simple = False
+        is_known = training.knows(iterator)
+        training.interleaving = interleaving = Interleaving(iterator, tracker.stepped)
+        if (
+            iteration is None
+            and training.is_decided
+            and not is_known
+            and training.driver is training.iterator
+        ):
+            self._open_between(training, interleaving, context, current)
+            iteration = tracker.iteration
+        if iteration is None:
+            return
+        interleaving.had_stepped = iteration.was_stepped or interleaving.is_between
+        if is_known and not training.was_driven_by(iterator):
+            return
+        if iteration.micros or training.scope is None or iteration.step._folded is not None:
+            return
+        interleaving.at = len(iteration.children)
+        iteration.wait()
+        tracker.is_plain = False
+
+    def _open_between(
+        self, training: Pass, interleaving: Interleaving, context: Any, current: Any
+    ) -> None:
+        """Open a provisional step if there is none, for example after an evaluation."""
+        self._steps.open(training, *self._steps.place_of_next(training, context, current))
+        interleaving.is_between = self._tracker.iteration is not None
+
+    def settle(self, training: Pass) -> None:
+        """Drop the provisional step unless something was trained in it."""
+        interleaving, training.interleaving = training.interleaving, None
+        iteration = self._tracker.iteration
+        if interleaving is None or not interleaving.is_between or iteration is None:
+            return
+        if not (iteration.was_stepped or iteration.was_backward):
+            self._give_up(training, iteration)
+
+    def _give_up(self, training: Pass, iteration: Any) -> None:
+        self._tracker.closed()
+        training.reached = max([training.reached, *[phase._until for phase in iteration.children]])
+        iteration.dissolve(iteration.step._above)
+        training.steps -= 1
+        CONTEXT.set(with_foreign_values(CONTEXT.get(), training.inner_context))
+
+    def _has_stepped(self, training: Pass, interleaving: Interleaving) -> bool:
+        """Whether the other iterator's batch was trained on."""
+        iteration: Any = self._tracker.iteration
+        if not iteration.was_stepped:
+            if not (iteration.was_backward and self._steps.is_changed(training)):
+                return False
+            iteration.stepped(None)
+            return True
+        return not interleaving.had_stepped or self._tracker.stepped > interleaving.stepped
+
+    def _take_over(
+        self, training: Pass, iterator: Any, interleaving: Interleaving, context: Any, current: Any
+    ) -> None:
+        """Let the other iterator drive the steps, from its first fetch on."""
+        passes, tracker = self._passes, self._tracker
+        iteration: Any = tracker.iteration
+        is_divisible = interleaving.at is not None and iteration.step._collected is None
+        is_turned = training.first_batch is None and training.driver is not training.iterator
+        if training.first_batch is not None:
+            self.keep(training)
+        if (
+            is_divisible
+            and training.fetches == 1
+            and not is_turned
+            and not interleaving.had_stepped
+        ):
+            self._suspend_first(training, iteration, interleaving)
+            if training.is_same_loader(iterator):
+                self.keep(training)
+            self._steps.open(training, training.inner_context, training.scope)
+        elif (
+            is_divisible
+            and interleaving.had_stepped
+            and not is_turned
+            and self._is_new(training, iterator)
+        ):
+            self._begin_anew(training, iterator, interleaving)
+        else:
+            if is_divisible and interleaving.had_stepped:
+                self._split_step(training, iteration.cut(interleaving.at))
+            self._turn(training, interleaving)
+            passes.boundary(training, context, current)
+
+    def _turn(self, training: Pass, interleaving: Interleaving) -> None:
+        training.driver, training.interleaving, training.is_simple = (
+            interleaving.iterator,
+            None,
+            False,
+        )
+        training.remember(interleaving.iterator)
+        training.drivers = [
+            *(each for each in training.drivers if each() is not None),
+            interleaving.iterator,
+        ]
+
+    def _split_step(self, training: Pass, children: list[Phase]) -> None:
+        """Move these phases of the open step into the next step of the same epoch."""
+        steps, iteration = self._steps, self._tracker.iteration
+        if iteration is not None and not iteration.children:
+            self._give_up(training, iteration)
+        else:
+            steps.close(training)
+        steps.open(training, training.inner_context, training.scope)
+        self._fill(children)
+
+    def _is_new(self, training: Pass, iterator: Any) -> bool:
+        """Whether neither the iterator nor its data was trained on within this pass."""
+        data = data_of(iterator)
+        return not (training.knows(iterator) or any(each() is data for each in training.known_data))
+
+    # --- the first batch of a pass --------------------------------------------------------------
+
+    def _suspend_first(self, training: Pass, iteration: Any, interleaving: Interleaving) -> None:
+        """Close the first step while it is undecided whether the first batch is part of it."""
+        training.first_batch = FirstBatch(iteration, interleaving.at or 0)
+        self._turn(training, interleaving)
+        training.reached = max(training.reached, iteration.until)
+        if iteration.memory is not None:
+            iteration.memory.end(iteration.step)
+            iteration.memory = None
+        self._tracker.closed()
+        if self._tracker.torch_state.has_step_end_hook:
+            self._tracker.torch_state.on_step_end()
+
+    def keep(self, training: Pass) -> None:
+        """Give the pass to the other iterator: its first batch was only looked at."""
+        first_batch, training.first_batch = training.first_batch, None
+        scope = training.scope
+        if first_batch is None or scope is None:
+            return
+        iteration = first_batch.iteration
+        children = iteration.cut(first_batch.count)
+        for phase in iteration.children:
+            phase.move(scope._above)
+            self._tracker.settle(phase)
+        iteration.children = children
+        iteration.step._start = scope._start = children[0]._start
+        self._close(training, first_batch)
+        next_pass = training.driver()
+        if next_pass is not None:
+            training.adopt(next_pass, self._passes.iterator_gone())
+        else:
+            training.iterator = training.driver
+
+    def _close(self, training: Pass, first_batch: FirstBatch) -> None:
+        iteration = first_batch.iteration
+        iteration.close(self._steps.micro_of)
+        training.reached = max(training.reached, iteration.step._until)
+
+    def end_first_batch(self, training: Pass) -> None:
+        """End the pass. The loop is over, and the first batch was not part of it."""
+        over = training.first_batch.over if training.first_batch is not None else 0
+        self.keep(training)
+        self._passes.end_training(over)
+
+    def discard_single_batch(self, training: Pass) -> None:
+        """Discard a pass of a single untrained batch, because another pass begins."""
+        tracker, passes = self._tracker, self._passes
+        iteration = tracker.iteration
+        tracker.closed()
+        passes.training = None
+        if iteration is not None:
+            iteration.dissolve(iteration.step._above)
+        training.undo()
+        passes.uncount_epoch(training)
+
+    def set_aside(self, training: Pass) -> None:
+        """Set the first batch of a pass aside, because an evaluation begins after its fetch."""
+        reference = None if training.was_forward else training.iterator
+        self.discard_single_batch(training)
+        self.aside = reference
+
+    def resume_batch_set_aside(self) -> None:
+        """Begin the pass with the batch set aside: a model is trained after the evaluation."""
+        iterator, self.aside = self.aside(), None
+        if iterator is None:
+            return
+        self._passes.begin_training(iterator)
+        training = self._passes.training
+        if training is not None:
+            training.unused = None
+
+    # --- another pass ---------------------------------------------------------------------------
+
+    def _begin_anew(self, training: Pass, iterator: Any, interleaving: Interleaving) -> None:
+        """Suspend this pass and begin one for the other iterator."""
+        passes, tracker = self._passes, self._tracker
+        iteration: Any = tracker.iteration
+        children = iteration.cut(interleaving.at)
+        if not iteration.children:
+            self._give_up(training, iteration)
+        training.interleaving = None
+        self._suspended = [
+            *self._suspended[-_MOST_SUSPENDED:],
+            (training.iterator, reference_to(data_of(iterator))),
+        ]
+        inner = training.iterator
+        passes.end_training()
+        passes.begin_training(iterator)
+        next_pass = passes.training
+        if next_pass is None:
+            return
+        next_pass.unused = None
+        next_pass.remember(inner)
+        next_pass.drivers = [inner]
+        if next_pass.scope is not None:
+            next_pass.scope._start = children[0]._start
+        self._fill(children)
+        next_pass.fetches, next_pass.is_decided = 2, True
+        self._steps.close(next_pass)
+        self._steps.open(next_pass, next_pass.inner_context, next_pass.scope)
+
+    def _fill(self, children: list[Phase]) -> None:
+        """Add these earlier phases to the step that was just opened."""
+        iteration = self._tracker.iteration
+        if iteration is None:
+            for phase in children:
+                self._tracker.settle(phase)
+            return
+        iteration.step._start = children[0]._start
+        for phase in children:
+            phase.move(iteration.step)
+            iteration.add(phase)
+            iteration.was_stepped |= phase._name == NAMES[OPTIMIZER]
+            iteration.called |= phase._name == NAMES[FORWARD]
+
+    def _is_loop_again(self, training: Pass, iterator: Any) -> bool:
+        """Whether the inner loader, which begins again, is the loop.
+
+        A generator reads the outer one then. In that case, end the outer pass and begin the loop's.
+        """
+        data, training.restarted = training.restarted, None
+        iteration = self._tracker.iteration
+        if (
+            data() is not data_of(iterator)
+            or not training.yields
+            or reading_frame() is not None
+            or iteration is None
+            or not iteration.is_held
+            or iteration.called
+            or training.scope is None
+        ):
+            return False
+        children = iteration.cut(0)
+        inner = training.iterator
+        self._tracker.closed()
+        iteration.dissolve(training.scope)
+        self._passes.end_training()
+        self._passes.begin_training(iterator)
+        next_pass = self._passes.training
+        if next_pass is not None:
+            next_pass.remember(inner)
+            if children and next_pass.scope is not None:
+                next_pass.scope._start = children[0]._start
+                self._fill(children)
+        return True
+
+    def evaluates(self, training: Pass, iterator: Any) -> bool:
+        """Whether another iterator's batch was evaluated.
+
+        If so, turn its fetches into an evaluation.
+        """
+        interleaving, tracker = training.interleaving, self._tracker
+        if (
+            interleaving is None
+            or interleaving.at is None
+            or interleaving.iterator() is not iterator
+        ):
+            return False
+        if (
+            not interleaving.is_evaluated
+            or tracker.stepped != interleaving.stepped
+            or tracker.iteration is None
+        ):
+            return False
+        self._evaluate(training, iterator, tracker.iteration, interleaving.at)
+        return True
+
+    def _evaluate(self, training: Pass, iterator: Any, iteration: Iteration, at: int) -> None:
+        passes = self._passes
+        children = iteration.cut(at)
+        training.interleaving = None
+        if training.is_single:
+            self.discard_single_batch(training)
+        elif not iteration.children:
+            self._give_up(training, iteration)
+        passes.begin_evaluation(iterator)
+        evaluation: Any = passes.evaluation
+        evaluation.scope._start = children[0]._start
+        for phase in children:
+            phase.move(evaluation.scope)
+            evaluation.keep(phase)
+        evaluation.was_forward = True
+        evaluation.fetches += 1
+        evaluation.decide()
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def exhausted(self, training: Pass, iterator: Any, at: int) -> None:
+        """Note that another iterator than the pass's own has nothing left."""
+        if training.driver() is iterator:
+            if training.first_batch is not None:
+                training.first_batch.over = at
+        elif training.knows(iterator) or (
+            training.interleaving is not None and training.interleaving.iterator() is iterator
+        ):
+            training.restarted = reference_to(data_of(iterator))
+
+    def called(self, training: Pass, *, is_trainable: bool) -> None:
+        """Note the call of a model."""
+        if training.interleaving is not None:
+            training.interleaving.was_forward = True
+            training.interleaving.was_trainable = (
+                training.interleaving.was_trainable or is_trainable
+            )
+        if training.first_batch is not None and training.first_batch.over:
+            self.end_first_batch(training)
+
+    def training_begins(self, training: Pass) -> None:
+        """Note that a backward or an optimizer step begins."""
+        if training.interleaving is not None:
+            training.interleaving.was_backward = True
+        if training.first_batch is not None and training.first_batch.over:
+            self.end_first_batch(training)

@@ -1,0 +1,289 @@
+"""A step in progress. Its classification shows when it is over.
+
+While that is open, its children are held: they have ended, but are not sealed (see
+`sdk.phase.is_held`). Children with events on a device's stream are not finished before then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...flush.span_rows import UNATTRIBUTED
+from ...tracing.phase import Phase, Step
+from ...tracing.state import state
+from ...tracing.unwinding import Place, keep
+from .clock import span
+
+MANY = 1_024
+"""Maximal number of children kept of an open step; of further ones only their times are kept."""
+
+
+def new_step() -> Step:
+    """Return a step that is not open yet."""
+    step = Step.__new__(Step)
+    step._collected = step._folded = step._is_detailed = step._is_known = step._rest = None
+    return step
+
+
+class Iteration:
+    """A step, its children, and the operations that happened in it."""
+
+    __slots__ = (
+        "called",
+        "children",
+        "covered",
+        "held_from",
+        "is_held",
+        "is_odd",
+        "is_waiting",
+        "memory",
+        "micro",
+        "micros",
+        "optimizers",
+        "settle",
+        "step",
+        "until",
+        "was_backward",
+        "was_stepped",
+    )  # fmt: skip
+
+    def __init__(self, step: Step, settle: Any, memory: Any = None) -> None:
+        """`settle` finishes a phase that nothing holds; `memory` reads a device's memory."""
+        self.step = step
+        self.settle = settle
+        self.memory = memory
+        self.children: list[Phase] = []
+        """The phases directly in the step, or in its open micro step."""
+        self.covered = self.until = 0
+        """The sum of their durations, and the end of the last of them, ns."""
+        self.is_odd = memory is not None
+        """Whether it contains more than consecutive phases on the host."""
+        self.is_held = True
+        """Whether they are held until the step is classified."""
+        self.held_from = 0
+        """The index of the first child that is held."""
+        self.is_waiting = False
+        """Whether they are held until the next fetch, whatever happens before."""
+        self.micro: Step | None = None
+        """The open micro step."""
+        self.micros = 0
+        self.optimizers: Any = ()
+        """Ids of the optimizers that stepped in it."""
+        self.called = False
+        """Whether a model was called in it."""
+        self.was_backward = False
+        """Whether a backward ran since the last fetch."""
+        self.was_stepped = False
+        if memory is not None:
+            memory.begin(step)
+
+    def add(self, phase: Phase) -> None:
+        """Add an ended phase, which is directly in the step or in its open micro step."""
+        if phase._stamps is not None:
+            self.stamp(phase._stamps)
+        self.count(phase)
+        if self.is_held:
+            self.is_odd = True  # `release` has to settle it
+        else:
+            self.settle(phase)
+
+    def count(self, phase: Phase) -> None:
+        """Add a phase to the children, without settling it."""
+        self.children.append(phase)
+        until = phase._until
+        if phase._start < self.until:
+            self.is_odd = True
+        self.covered += until - phase._start
+        self.until = until
+
+    def stamp(self, stamps: Any) -> None:
+        """Extend the step's time on the device's stream to that of a child."""
+        self.is_odd = True
+        span(self.step, stamps)
+        if self.micro is not None:
+            span(self.micro, stamps)
+
+    def stepped(self, optimizer: Any) -> None:
+        """Note that an optimizer steps, or would have: this is not an accumulation any more."""
+        self.was_stepped = True
+        self.optimizers = (*self.optimizers, id(optimizer))
+        if self.micro is not None:
+            self._close_micro()
+        if self.is_held and not self.is_waiting:
+            self.release()
+        if len(self.children) > MANY:
+            self.thin()
+
+    def thin(self) -> None:
+        """Keep only the times of the children if there are many.
+
+        A step may last for a complete training if the iterator of a single batch stays alive.
+        """
+        if not self.is_held and self.step._folded is None:
+            inside = self.step.inside
+            for phase in self.children:
+                inside.append((phase._start, phase._until))
+            self.children = []
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a fetch now belongs to the same step."""
+        return self.was_backward and not self.was_stepped
+
+    @property
+    def has_manual_step(self) -> bool:
+        """Whether the program opened a scope directly in it as the step."""
+        inside = self.step._collected
+        return inside is not None and inside.by_hand
+
+    def next_micro(self, begin: Any) -> None:
+        """Begin a micro step for a further batch; `begin` opens it, by its index."""
+        if not self.micros:
+            self.split(begin, [self.children])
+        else:
+            self._close_micro()
+        self.is_odd = True
+        self.micro = begin(self.step, self.micros)
+        self.micros += 1
+        self.was_backward = False
+
+    def split(self, begin: Any, groups: list[list[Phase]]) -> None:
+        """Move held children into micro steps: one of each group, in order."""
+        self.children = []
+        self.is_odd = True
+        for group in groups:
+            micro = begin(self.step, self.micros)
+            self.micros += 1
+            micro._start = group[0]._start
+            for phase in group:
+                phase.move(micro)
+                if phase._stamps is not None:
+                    span(micro, phase._stamps)
+            self._finish_micro(micro, group)
+            for phase in group:
+                self.settle(phase)
+        self.is_held = False
+
+    def _close_micro(self) -> None:
+        micro, self.micro = self.micro, None
+        children, self.children = self.children, []
+        if micro is not None:
+            self._finish_micro(micro, children)
+
+    def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
+        _close(micro, children)
+        self.step.inside.append((micro._start, micro._until))
+        self.settle(micro)
+
+    def wait(self) -> None:
+        """Hold the phases from here on until `go_on`, or until the step is closed."""
+        if not self.is_held:
+            self.is_held, self.held_from = True, len(self.children)
+            self.step._is_known = None
+        self.is_waiting = self.is_odd = True
+
+    def go_on(self) -> None:
+        """Stop waiting for the next fetch."""
+        self.is_waiting = False
+        if self.is_held and self.was_stepped:
+            self.release()
+
+    def cut(self, at: int) -> list[Phase]:
+        """Remove and return the phases from `at` on: they belong to another scope."""
+        children, self.children = self.children, self.children[:at]
+        return children[at:]
+
+    def release(self) -> None:
+        """Release the held phases: the step is classified."""
+        self.is_held = self.is_waiting = False
+        self.step._is_known = True
+        is_special = state.special
+        children = self.children[self.held_from :] if self.held_from else self.children
+        self.held_from = 0
+        for phase in children:
+            if phase._stamps is None and not is_special:
+                phase._end = phase._until
+            else:
+                self.settle(phase)
+
+    def undo_micro(self) -> None:
+        """Discard the open micro step."""
+        micro, self.micro = self.micro, None
+        self.children = []
+        if micro is not None:
+            micro.drop()
+            micro._until = micro._start
+            micro.finish()
+            self.micros -= 1
+            self.was_backward = True  # the backward of the previous batch
+
+    def close(self, begin: Any, left: Place | None = None) -> None:
+        """Close the step at the end of its last child.
+
+        `left` is the position of a loop that an exception may have left. In that case the step
+        waits (`sdk.unwinding`).
+        """
+        if self.was_backward and not self.was_stepped and self.children and not self.micros:
+            self.split(begin, [self.children])
+        if self.micro is not None:
+            self._close_micro()
+        step = self.step
+        _close(step, self.children)
+        if self.memory is not None:
+            self.memory.end(step)
+        if self.is_held:
+            self.release()
+        if left is not None:
+            keep(step, left, step._until if step._stamps is None else None)
+        if step._stamps is None and left is not None:
+            pass
+        elif step._stamps is None and not state.special:
+            step._end = step._until
+        else:
+            self.settle(step)
+
+    def dissolve(self, parent_scope: Any) -> None:
+        """Discard the step and move its children to `parent_scope`."""
+        if self.is_held:
+            for phase in self.children:
+                phase.move(parent_scope)
+            self.release()
+        step = self.step
+        step.drop()
+        step._until = step._start
+        self.children = []
+        if step._stamps is not None:
+            step._stamps[0].release()
+            step._stamps[1].release()
+            step._stamps = None
+        step.finish()
+
+
+def _close(step: Step, children: list[Phase]) -> None:
+    """End a step with its last child, and record the time that no child covers."""
+    inside = step._collected
+    start = at = step._start
+    if inside is None:
+        covered = 0
+        for phase in children:
+            until = phase._until
+            if phase._start >= at:
+                covered += until - phase._start
+                at = until
+            elif until > at:
+                covered += until - at
+                at = until
+        step._until = at
+        unattributed = at - start - covered
+    else:
+        if inside.open:
+            inside.close(step._above)
+        for phase in children:
+            inside.append((phase._start, phase._until))
+        step._until = at = max(inside.last, start)
+        unattributed = step.unattributed_ns(at)
+    attrs = step._attrs
+    if attrs is None:
+        step._attrs = {UNATTRIBUTED: unattributed}
+    else:
+        attrs[UNATTRIBUTED] = unattributed

@@ -1,0 +1,328 @@
+"""Loops without a loader: an optimizer step turns the phases since the last one into a step.
+
+If no optimizer of torch.optim steps, a step ends with a change of the weights. Forwards of a
+trained model in evaluation mode, without gradients, form an evaluation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...tracing.clock import now
+from ...tracing.phase import STEPS, LoaderPassSpan, Phase, begin
+from ...tracing.state import CONTEXT
+from .accumulation import Gradients
+from .iteration import Iteration, new_step
+from .kinds import (
+    BACKWARD,
+    COLLECTIVE,
+    EVALUATIONS,
+    FORWARD,
+    LOSS,
+    NAMES,
+    OPTIMIZER,
+    TRANSFER,
+    UPKEEP,
+    ZERO_GRAD,
+)
+from .one_pass import current_scope, opened_manually
+
+if TYPE_CHECKING:
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
+
+_MOST = 4_096
+"""Maximal number of phases that wait for an optimizer step; of more, the oldest are in no step."""
+_CHANGES = 4
+"""Number of changes of the weights without an optimizer step after which none is expected."""
+_KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
+_get = CONTEXT.get
+
+Waiting = tuple[Phase, int, bool]
+"""A phase, its kind, and whether it adds to the gradients of an earlier backward."""
+
+
+class LoaderlessSteps:
+    """Makes steps of the phases of one thread outside of every pass."""
+
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
+        self._waiting: list[Waiting] = []
+        self._changes: list[int] = []
+        """Indices in `_waiting` of forwards that follow a backward and a change of the weights."""
+        self._is_manual = False
+        """Whether changes of the weights end the steps."""
+        self.gradients = Gradients(tracker.torch_state)
+        self.iteration: Iteration | None = None
+        """The last step. A further optimizer may step in it."""
+        self.evaluation: LoaderPassSpan | None = None
+        self.evaluates = False
+        """Whether the running forward is part of an evaluation."""
+        self.model: Any = None
+        """The attributes of the model whose parameter is watched, as its identity."""
+        self._above: Any = None
+        self._step_count = 0
+        self._made_at = 0
+        """The number of optimizers constructed before the last step."""
+        self._is_fresh = False
+        """Whether no phase ran since an optimizer stepped."""
+
+    def takes(self, phase: Phase, kind: int) -> bool:
+        """Whether an ended phase waits for an optimizer step, or belongs to an evaluation."""
+        tracker, passes = self._tracker, self._passes
+        if (
+            not kind & _KINDS
+            or passes.training is not None
+            or passes.evaluation is not None
+            or not tracker.torch_state.owns_step
+            or _is_in_step(phase)
+        ):
+            self.end_evaluation()
+            return False
+        if kind & UPKEEP:
+            if kind == COLLECTIVE and self._evaluate(phase, kind):
+                return True
+            self.end_evaluation()
+            if not self._waiting:
+                if self._is_followed(phase, kind):
+                    return True
+                if kind != ZERO_GRAD:
+                    return False
+        self._is_fresh = False
+        if not kind & BACKWARD and not tracker.torch_state.is_grad_enabled():
+            if not kind & UPKEEP and all(each & UPKEEP for _, each, _ in self._waiting):
+                self.release()  # a forward without gradients is in no step
+            if self._evaluate(phase, kind):
+                return True
+            if not self._waiting:
+                return False
+        self.end_evaluation()
+        if self._waiting and self._waiting[-1][0]._above is not phase._above:
+            self.release()
+        elif len(self._waiting) >= _MOST:
+            tracker.settle(self._waiting.pop(0)[0])
+            self._changes.clear()
+        if not kind & (BACKWARD | UPKEEP) and self._have_weights_changed():
+            self._weights_changed()
+        if kind == BACKWARD:
+            self.gradients.backward_ended()
+        self._waiting.append(
+            (phase, kind, kind == BACKWARD and self.gradients.accumulates_gradients)
+        )
+        return True
+
+    def _is_followed(self, phase: Phase, kind: int) -> bool:
+        """Whether upkeep right after an optimizer step belongs to that step.
+
+        A `zero_grad` begins the next step if the last one began with a `zero_grad` of its own.
+        """
+        last = self.iteration
+        if (
+            last is None
+            or not self._is_fresh
+            or last.step._above is not phase._above
+            or (kind == ZERO_GRAD and NAMES[ZERO_GRAD] in (each._name for each in last.children))
+        ):
+            return False
+        phase.move(last.step)
+        last.add(phase)
+        return True
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def step(self, optimizer: Any) -> Iteration | None:
+        """Return the step that `optimizer` steps in; None if there is to be none."""
+        tracker, passes = self._tracker, self._passes
+        if passes.training is not None or passes.evaluation is not None:
+            return None
+        self.end_evaluation()
+        self._changes, self._is_manual = [], False
+        self.gradients.forget()
+        if not tracker.torch_state.owns_step:
+            self.release()
+            return None
+        parent_scope: Any = self._waiting[0][0]._above if self._waiting else current_scope(_get())
+        if _is_in_step(parent_scope, itself=True):
+            self.release()
+            return None
+        last = self.iteration
+        if last is None or not self._joins(last, optimizer, parent_scope):
+            self.close(waiting=False)
+            last = self.iteration = self._make(parent_scope, self._waiting)
+        waiting, self._waiting = self._waiting, []
+        self._fill(last, waiting)
+        last.stepped(optimizer)
+        self._is_fresh = True
+        return last
+
+    def _joins(self, last: Iteration, optimizer: Any, parent_scope: Any) -> bool:
+        """Whether an optimizer steps in the last step, in which another one has stepped."""
+        if id(optimizer) in last.optimizers or last.step._above is not parent_scope:
+            return False
+        is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at
+        return not (is_new and self._waiting)
+
+    def _make(self, parent_scope: Any, waiting: list[Waiting]) -> Iteration:
+        if parent_scope is not self._above:
+            self._above, self._step_count = parent_scope, 0
+        self._made_at = self._tracker.torch_state.optimizers_made
+        step = new_step()
+        begin(step, "step", self._step_count, None, parent_scope, _get(), now())
+        self._step_count += 1
+        if waiting:
+            first = waiting[0][0]
+            step._start, step._trace = first._start, first._trace
+        has_memory = self._tracker.torch_state.memory is not None
+        return Iteration(step, self._settle_and_read if has_memory else self._tracker.settle)
+
+    def _fill(self, last: Iteration, waiting: list[Waiting]) -> None:
+        """Move phases into a step, or into its micro steps if gradients were accumulated."""
+        groups = _groups(waiting)
+        if len(groups) > 1:
+            for phase, _, _ in waiting:
+                if phase._stamps is not None:
+                    last.stamp(phase._stamps)
+            last.split(self._steps.micro_of, groups)
+        for phase in groups[0] if len(groups) == 1 else ():
+            phase.move(last.step)
+            last.add(phase)
+
+    def _settle_and_read(self, phase: Phase) -> None:
+        """Settle a phase, and read the device's memory after an optimizer step.
+
+        A step without a loader is closed too late for that.
+        """
+        self._tracker.settle(phase)
+        if phase._name == NAMES[OPTIMIZER] and self.iteration is not None:
+            self._tracker.torch_state.memory.end(self.iteration.step)
+
+    # --- without an optimizer of torch.optim ----------------------------------------------------
+
+    def _have_weights_changed(self) -> bool:
+        """Whether the last phase is a backward, and the weights have changed since."""
+        kinds = (kind for _, kind, _ in reversed(self._waiting) if not kind & UPKEEP)
+        return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
+
+    def _weights_changed(self) -> None:
+        """Note that a forward follows a change of the weights by no known optimizer."""
+        waiting, end = self._waiting, len(self._waiting)
+        start = self._changes[-1] if self._changes else 0
+        if waiting[start][1] == waiting[end - 1][1] == ZERO_GRAD:
+            end -= 1  # it begins the next step, since this step began with one
+        self._changes.append(end)
+        if self._is_manual or (
+            len(self._changes) >= _CHANGES and not self.gradients.are_an_optimizers()
+        ):
+            self._is_manual = True
+            self._make_manual_steps()
+
+    def _make_manual_steps(self) -> None:
+        waiting, changes = self._waiting, self._changes
+        start = 0
+        for end in changes:
+            self.close(waiting=False)
+            step = self.iteration = self._make(waiting[start][0]._above, waiting[start:end])
+            self._fill(step, waiting[start:end])
+            step.stepped(None)
+            start = end
+        self._waiting, self._changes = waiting[start:], []
+
+    def _finish_manual_steps(self) -> None:
+        """Make steps of the waiting phases, if changes of the weights ended them."""
+        if not (self._is_manual or self._changes) or self.gradients.are_an_optimizers():
+            return
+        if self._waiting and (self._have_weights_changed() or self.gradients.are_gone()):
+            self._changes.append(len(self._waiting))
+        self._make_manual_steps()
+
+    # --- evaluations ----------------------------------------------------------------------------
+
+    def _evaluate(self, phase: Phase, kind: int) -> bool:
+        """Whether a phase without gradients belongs to an evaluation. If so, move it there."""
+        if not (self.evaluates if kind == FORWARD else self.evaluation):
+            return False
+        if self._waiting:
+            if not self._is_manual and not self._changes:
+                return False  # between two backwards whose gradients add up
+            self.release()
+        scope, parent_scope = self.evaluation, phase._above
+        if scope is None or scope._above is not parent_scope:
+            self.end_evaluation()
+            if opened_manually(parent_scope, EVALUATIONS):
+                return False
+            self.close()
+            numbers = self._passes.numbers
+            scope = self.evaluation = LoaderPassSpan.__new__(LoaderPassSpan)
+            scope._ends = None
+            begin(scope, EVALUATIONS[0], numbers.evaluations, None, parent_scope, _get(), now())
+            numbers.evaluations += 1
+            scope._start, scope._trace = phase._start, phase._trace
+        phase.move(scope)
+        scope._until = phase._until
+        self._tracker.settle(phase)
+        return True
+
+    def end_evaluation(self) -> None:
+        """End the evaluation at its last phase, because something else begins."""
+        scope, self.evaluation = self.evaluation, None
+        if scope is not None:
+            scope.finish()
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Settle the waiting phases, which belong to no step."""
+        self._finish_manual_steps()
+        waiting, self._waiting = self._waiting, []
+        for phase, _, _ in waiting:
+            self._tracker.settle(phase)
+
+    def close(self, *, waiting: bool = True) -> None:
+        """Close the last step, and if `waiting`, release the phases that wait."""
+        self.end_evaluation()
+        if waiting:
+            self.release()
+        last, self.iteration = self.iteration, None
+        if last is not None:
+            last.close(self._steps.micro_of)
+            if self._tracker.torch_state.has_step_end_hook:
+                self._tracker.torch_state.on_step_end()
+
+    def open_phases(self) -> list[Any]:
+        """Return the scopes that may be open, for a tracker that starts over."""
+        return [*[phase for phase, _, _ in self._waiting], self.evaluation]
+
+
+def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
+    """Group phases by the batches whose gradients were accumulated; return one group if none were.
+
+    A forward that follows a backward begins a batch. Gradients are accumulated if a backward of a
+    later batch adds to those of an earlier one.
+    """
+    groups: list[list[Phase]] = []
+    was_backward, accumulates = True, False
+    for phase, kind, accumulates_gradients in waiting:
+        if was_backward and not kind & BACKWARD and not (kind & UPKEEP and groups):
+            groups.append([])
+            was_backward = False
+        if not groups:
+            groups.append([])
+        accumulates = accumulates or (
+            accumulates_gradients and len(groups) > 1 and not was_backward
+        )
+        groups[-1].append(phase)
+        was_backward = was_backward or kind == BACKWARD
+    if len(groups) > 1 and not accumulates:
+        return [[phase for group in groups for phase in group]]
+    return groups
+
+
+def _is_in_step(scope: Any, *, itself: bool = False) -> bool:
+    """Whether the program opened a scope around it, or `scope` `itself`, as a step."""
+    parent_scope = scope if itself else scope._above
+    while parent_scope._depth:
+        if parent_scope._name in STEPS:
+            return True
+        parent_scope = parent_scope._above
+    return False

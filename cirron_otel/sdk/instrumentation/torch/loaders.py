@@ -1,0 +1,172 @@
+"""Records `data_load`, the fetch of a batch, in a method that all iterators inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...tracing.state import state
+from ..patches import Patches
+from .kinds import LOAD, NO_FETCH, PARTIAL
+from .recovery import is_abandoned, start_over
+from .tracker import Tracker
+from .trackers import Trackers
+from .unclosed_phases import close_abandoned, end_partial_forward
+
+
+class Loaders:
+    """Replaces `__next__` on the class, so that iterators keep their type."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches) -> None:
+        """Replace the method. Raises AttributeError if this torch has no such class."""
+        from torch.utils.data import dataloader  # noqa: PLC0415
+
+        trackers = self._trackers
+        original = dataloader._BaseDataLoaderIter.__next__
+
+        def __next__(self: Any) -> Any:  # noqa: N807
+            tracker = trackers.t
+            if tracker.is_plain and not tracker.inside:
+                try:
+                    has_turned = tracker.steps.turn_over(self)
+                except BaseException as error:
+                    has_turned = False
+                    tracker.failed(error)
+                load = tracker.enter_plain(LOAD, "data_load", None) if has_turned else None
+                if load is not None:
+                    try:
+                        batch = original(self)
+                    except BaseException as error:
+                        fail(tracker, self, load, error)
+                        raise
+                    tracker.was_forward = False
+                    tracker.exit_plain(load, LOAD)
+                    return batch
+            if tracker.has_failed:
+                start_over(tracker)
+            if _is_none(tracker):
+                return original(self)
+            return fetch(tracker, self, original)
+
+        patches.replace(dataloader._BaseDataLoaderIter, "__next__", __next__)
+
+
+def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
+    """Call `tell` ahead of each iterator. Raises AttributeError if this torch has no such class."""
+    from torch.utils.data import dataloader  # noqa: PLC0415
+
+    original = dataloader._BaseDataLoaderIter.__init__
+
+    def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
+        tell()
+        original(self, *args, **named)
+
+    patches.replace(dataloader._BaseDataLoaderIter, "__init__", __init__)
+
+
+def _is_none(tracker: Tracker) -> bool:
+    """Whether a fetch now is not recorded: it is part of an open phase, or recording is off."""
+    if tracker.inside & NO_FETCH:
+        try:
+            if tracker.inside & PARTIAL:
+                end_partial_forward(
+                    tracker
+                )  # only the next call shows the end of a partial forward
+            if tracker.inside & NO_FETCH and is_abandoned(tracker):
+                start_over(tracker)
+        except BaseException as error:
+            tracker.failed(error)
+    return bool(tracker.inside & NO_FETCH or not state.recording or tracker.torch_state.is_over)
+
+
+def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> Any:
+    """Return the result of `original(iterator)`, recorded as the `data_load` of a step."""
+    load = None
+    try:
+        if tracker.inside:
+            close_abandoned(tracker)
+        load = tracker.before_fetch(iterator)
+        tracker.was_forward = False
+    except BaseException as error:
+        tracker.failed(error)
+    if load is None:
+        return original(iterator)
+    try:
+        batch = original(iterator)
+    except BaseException as error:
+        fail(tracker, iterator, load, error)
+        raise
+    tracker.exit(load, LOAD)
+    tracker.fetched(load, batch)
+    return batch
+
+
+def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> None:
+    """Close the `data_load` of a fetch that raised: nothing was left, or it failed."""
+    if isinstance(error, StopIteration):
+        exhausted(tracker, iterator, load)
+    else:
+        tracker.exit(load, LOAD, error)
+
+
+def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
+    """End the pass of a fetch that found nothing."""
+    tracker.drop(load)
+    try:
+        tracker.passes.steps.undo_fetch(load)
+        tracker.passes.exhausted(iterator)
+    except BaseException as error:
+        tracker.failed(error)
+
+
+class Ahead(Iterator[Any]):
+    """Wraps an iterator that fetches ahead: each batch that it returns to the loop is a fetch."""
+
+    def __init__(self, trackers: Trackers, inner: Any) -> None:
+        self._trackers = trackers
+        self._inner = inner
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        tracker = self._trackers.t
+        if tracker.has_failed:
+            start_over(tracker)
+        if _is_none(tracker):
+            return next(self._inner)
+        return fetch(tracker, self, _next_of)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner generator, such as `close`."""
+        return getattr(self._inner, name)
+
+
+def _next_of(ahead: Ahead) -> Any:
+    return next(ahead._inner)
+
+
+class Accelerate:
+    """Wraps Accelerate's loaders, which fetch one batch ahead of the loop.
+
+    Their `__iter__` is a generator.
+    """
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches, module: Any) -> None:
+        """Hook `module`, which is `accelerate.data_loader`."""
+        for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+            owner = getattr(module, name, None)
+            if owner is not None:
+                self._wrap(patches, owner)
+
+    def _wrap(self, patches: Patches, owner: Any) -> None:
+        trackers, original = self._trackers, owner.__iter__
+
+        def __iter__(self: Any) -> Any:  # noqa: N807
+            return Ahead(trackers, original(self))
+
+        patches.replace(owner, "__iter__", __iter__)

@@ -1,0 +1,375 @@
+"""Records `forward` and `loss`, the outermost call of a module.
+
+`torch.nn.Module.__call__` is replaced once, when the hooks are installed. Assigning it empties the
+method caches of every subclass, which costs a millisecond in a large program, so it is not assigned
+again before the hooks are removed. On a call inside a model the replacement reads one attribute and
+continues as torch's own function does (see docs/adr/0021). A class is changed only if it has a
+`__call__` of its own, or if its `forward` is called directly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ...session.errors import record_error
+from ...tracing.clock import now
+from ...tracing.otel_span import SharedAttributes
+from ...tracing.state import CONTEXT, state
+from ..patches import Patches
+from .kinds import AHEAD, BACKWARD, FORWARD, LOSS, NAMES, NO_FORWARD, PARTIAL
+from .loaderless import LoaderlessSteps
+from .torch_state import TorchState
+from .tracker import Tracker
+from .trackers import Trackers
+from .unclosed_phases import end_partial_forward, fail_step
+
+_ORIGINAL = "unpatched_nn_module_call"
+_HOLD_ORIGINAL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
+"""Dynamo's modules that hold `Module.__call__` by that name, to check whether it was replaced."""
+_MOST_CLASSES = 1_024
+"""Maximal number of classes whose `__call__` or `forward` is replaced: a program may create classes
+without end."""
+
+
+class Modules:
+    """Discovers models, and records their calls."""
+
+    def __init__(self, trackers: Trackers, torch_state: TorchState, patches: Patches) -> None:
+        import torch  # noqa: PLC0415
+
+        self._trackers, self._torch_state, self._patches = trackers, torch_state, patches
+        self._torch = torch
+        self._graph_task = torch_state.graph_task
+        self._base = torch.nn.Module
+        self._known = _Models()
+        """The modules that were called, by their ids."""
+        self._classes: set[tuple[type, str]] = set()
+        self._gate = torch_state.gate
+
+    def __reduce__(self) -> Any:
+        return _InertModules, ()
+
+    def install(self) -> None:
+        """Replace `Module.__call__`, also where dynamo compares it with torch's own."""
+        original = vars(self._base)["__call__"]
+        finder = self._finder(original)
+        self._patches.replace(self._base, "__call__", finder)
+        for name in _HOLD_ORIGINAL:
+            module = sys.modules.get(name)
+            if getattr(module, _ORIGINAL, None) is original:
+                self._patches.replace(module, _ORIGINAL, finder)
+        self._gate.is_open = True
+
+    def _finder(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement of `original`, which is `Module.__call__`."""
+        gate = self._gate
+        is_compiling = self._torch.compiler.is_dynamo_compiling
+        is_copied = _is_copied(original)
+        outermost = self._method(self._base, "__call__", original, is_copied=is_copied)
+        if is_copied:
+
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                if gate.is_open and not is_compiling():
+                    return outermost(self, *args, **kwargs)
+                # The body of torch's function, which saves a call in each layer of a model.
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+
+        else:
+
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                if gate.is_open and not is_compiling():
+                    return outermost(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
+
+        return _named_as(__call__, "__call__", original)
+
+    # --- the replaced methods -------------------------------------------------------------------
+
+    def _adopt(self, owner: type, name: str) -> None:
+        """Replace a method of a model's class, unless the class inherits `Module.__call__`."""
+        if name == "__call__" and owner.__call__ is self._base.__call__:
+            return
+        if (owner, name) not in self._classes and len(self._classes) < _MOST_CLASSES:
+            self._replace(owner, name)
+
+    def _replace(self, owner: type, name: str) -> None:
+        self._classes.add((owner, name))
+        defined = vars(owner).get(name)
+        self._patches.replace(owner, name, self._method(owner, name, defined))
+
+    def _method(
+        self, owner: type, name: str, defined: Callable[..., Any] | None, *, is_copied: bool = False
+    ) -> Any:
+        trackers, gate, enter = self._trackers, self._gate, self.enter
+        is_compiling = self._torch.compiler.is_dynamo_compiling
+        known_of = self._known.get
+        call = _inherited(owner, name) if defined is None else defined
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return call(self, *args, **kwargs)
+            tracker = trackers.t
+            inside = tracker.inside
+            known = known_of(id(self)) if tracker.is_plain and not inside else None
+            if known is not None and known.is_usual and (tracker.was_forward or not known.is_loss):
+                kind = known.kind
+                phase = tracker.enter_plain(kind, known.name, known.attrs)
+            elif (inside & NO_FORWARD and not inside & PARTIAL) or not state.recording:
+                return call(self, *args, **kwargs)
+            else:
+                entered = enter(tracker, self, (args, kwargs))
+                if entered is None:
+                    return call(self, *args, **kwargs)
+                phase, kind = entered
+            gate.is_open = gate.is_shared or kind == AHEAD
+            if phase is None:
+                tracker.inside = inside | kind
+                try:
+                    return call(self, *args, **kwargs)
+                finally:
+                    tracker.inside = inside
+                    tracker.partial_until = now()
+                    gate.is_open = True
+            try:
+                if is_copied and self._compiled_call_impl is None:
+                    # Saves a call on the most frequent path.
+                    result = self._call_impl(*args, **kwargs)
+                else:
+                    result = call(self, *args, **kwargs)
+            except BaseException as error:
+                gate.is_open = True
+                tracker.exit(phase, kind, error)
+                raise
+            gate.is_open = True
+            if kind == FORWARD:
+                tracker.was_forward = True
+                if tracker.iteration is not None:
+                    tracker.iteration.called = True
+            tracker.exit_plain(phase, kind)
+            return result
+
+        return _named_as(method, name, defined)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def enter(self, tracker: Tracker, module: Any, arguments: Any) -> tuple[Any, int] | None:
+        """Open the scope of a module's outermost call; None if the call is a part of another one.
+
+        There is no phase if a manual scope of the same name is open, if the module is a part of a
+        model whose `forward` was called directly, or if it is neither a model nor a loss.
+        """
+        try:
+            if tracker.inside & PARTIAL:
+                if _enclosing_forward(module, self._base) is tracker.partial:
+                    return None, PARTIAL
+                end_partial_forward(tracker)
+            if tracker.compiled is not None:
+                return None
+            if CONTEXT.get() is not tracker.context and self._is_on_devices_thread(tracker):
+                return None
+            known = self._known.get(id(module))
+            if known is None:
+                known = self._discover(tracker, module)
+                if known is None:
+                    return None
+            kind = known.kind
+            if tracker.stepping is not None and not tracker.stepping.has_closure:
+                fail_step(tracker)
+            if kind == LOSS:
+                if tracker.inside & AHEAD:
+                    return None
+                if not self._is_loss(tracker, known, arguments):
+                    return None, AHEAD
+            else:
+                if not known.is_usual and self._torch_state.is_grad_enabled() and module.training:
+                    known.is_usual = True
+                    self._torch_state.trained.add(module)
+                    self._torch_state.parameter = known.parameter or self._torch_state.parameter
+                if tracker.iteration is None and tracker.passes.evaluation is None:
+                    self._outside_of_steps(tracker.loaderless, known, module)
+                tracker.passes.called(module, arguments)
+            return tracker.enter(kind, known.attrs), kind
+        except Exception as error:
+            record_error("torch", error)
+            return None
+
+    def _is_loss(self, tracker: Tracker, known: KnownModule, arguments: Any) -> bool:
+        """Whether the call of a module without parameters is a loss.
+
+        It follows a forward. Without a loader nothing shows where a batch begins, so it must also
+        be a function of something that is trained, or of several arguments if gradients are off. A
+        module that was called ahead of a model, once, is never a loss there.
+        """
+        is_in_pass = tracker.iteration is not None or tracker.passes.evaluation is not None
+        if is_in_pass or known.is_proven:
+            return tracker.was_forward
+        if not tracker.was_forward:
+            known.is_ahead = True
+        if known.is_ahead:
+            return False
+        values = [*arguments[0], *arguments[1].values()]
+        if not self._torch_state.is_grad_enabled():
+            return len(values) > 1
+        tensors = [each for each in values if isinstance(each, self._torch.Tensor)]
+        known.is_proven = not tensors or any(each.requires_grad for each in tensors)
+        known.is_ahead = not known.is_proven
+        return known.is_proven
+
+    def _outside_of_steps(
+        self, loaderless: LoaderlessSteps, known: KnownModule, module: Any
+    ) -> None:
+        """Note which model is trained or evaluated while no loader drives steps."""
+        torch_state = self._torch_state
+        loaderless.evaluates = False
+        if not torch_state.is_grad_enabled():
+            trained = None if torch_state.parameter is None else torch_state.parameter()
+            loaderless.evaluates = not module.training and (
+                known.is_usual or (bool(torch_state.trained) and known.has_parameter(trained))
+            )
+        elif loaderless.model is not known.attrs and known.parameter is not None:
+            loaderless.model, torch_state.parameter = known.attrs, known.parameter
+
+    def _is_on_devices_thread(self, tracker: Tracker) -> bool:
+        """Whether autograd runs this, on a thread of its own."""
+        return not tracker.inside & BACKWARD and self._graph_task() != -1
+
+    def _discover(self, tracker: Tracker, module: Any) -> KnownModule | None:
+        """Discover a module at its first call, which is outermost as far as was seen."""
+        around = None if tracker.inside & AHEAD else _enclosing_forward(module, self._base)
+        if around is not None:
+            # Its `forward` was called directly, and is running.
+            self._adopt(type(around), "forward")
+            self._remember(around)
+            self._torch_state.trained.add(around)
+            tracker.passes.called(around)
+            name = type(around).__name__
+            tracker.partial, tracker.partial_until = around, 0
+            if tracker.enter(FORWARD | PARTIAL, {"module": name}) is None:
+                tracker.partial = None
+            return None
+        self._adopt(type(module), "__call__")
+        return self._remember(module)
+
+    def _remember(self, module: Any) -> KnownModule:
+        key, known = id(module), self._known
+        reference = weakref.ref(module, lambda _: known.pop(key, None))
+        kind = FORWARD if _is_model(module) else LOSS
+        shown = module
+        while type(shown).__name__ == "OptimizedModule" and hasattr(shown, "_orig_mod"):
+            shown = shown._orig_mod
+        attrs = SharedAttributes(module=type(shown).__name__)
+        known[key] = made = KnownModule(reference, kind, attrs)
+        if kind == FORWARD:
+            made.parameter = _first_trained(module)
+            self._torch_state.parameter = self._torch_state.parameter or made.parameter
+        return made
+
+
+class _Models(dict[int, "KnownModule"]):
+    """The modules that were called, by their ids."""
+
+    def __reduce__(self) -> Any:
+        return _Models, ()
+
+
+class _InertModules:
+    """Replaces `Modules` in another process, for a class that was pickled by value."""
+
+    def enter(self, *_: Any) -> None:
+        """Record nothing."""
+
+
+class KnownModule:
+    """A module that was called."""
+
+    __slots__ = ("attrs", "is_ahead", "is_loss", "is_proven", "is_usual", "kind", "name",
+                 "parameter", "reference")  # fmt: skip
+
+    def __init__(self, reference: Any, kind: int, attrs: dict[str, Any]) -> None:
+        self.reference, self.kind, self.attrs = reference, kind, attrs
+        self.name, self.is_loss = NAMES[kind], kind == LOSS
+        self.is_usual = self.is_loss
+        """Whether a call of it in a step provides no new information; for a model: it was trained.
+        """
+        self.is_ahead = self.is_proven = False
+        """For a module without parameters: whether it is known not to be a loss, or to be one."""
+        self.parameter: Any = None
+        """A weak reference to a trained parameter of the model."""
+
+    def has_parameter(self, parameter: Any) -> bool:
+        """Whether `parameter` is the model's first trained parameter."""
+        return (
+            parameter is not None and self.parameter is not None and (self.parameter() is parameter)
+        )
+
+
+def _inherited(owner: type, name: str) -> Callable[..., Any]:
+    """Return an inherited method. It is looked up at each call, since other code may replace it."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, self), name)(*args, **kwargs)
+
+    return call
+
+
+def _named_as(
+    method: Callable[..., Any], name: str, defined: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Return `method` under the name of the method that it replaces."""
+    if defined is None:
+        method.__name__ = method.__qualname__ = name
+        return method
+    # Its signature and source are to be those of the original.
+    return functools.wraps(defined)(method)
+
+
+def _is_copied(original: Any) -> bool:
+    """Whether `original` is the function whose body the replacement of `Module.__call__` copies."""
+    code, copied = getattr(original, "__code__", None), _wrapped_call_impl.__code__
+    return code is not None and all(
+        getattr(code, part) == getattr(copied, part)
+        for part in ("co_code", "co_names", "co_varnames", "co_freevars")
+    )
+
+
+def _wrapped_call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self._compiled_call_impl is not None:
+        return self._compiled_call_impl(*args, **kwargs)
+    else:
+        return self._call_impl(*args, **kwargs)
+
+
+def _is_model(module: Any) -> bool:
+    try:
+        return next(iter(module.parameters()), None) is not None
+    except Exception as error:
+        record_error("torch", error)
+        return True  # no loss has such parameters
+
+
+def _first_trained(module: Any) -> Any:
+    with contextlib.suppress(Exception):
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter.is_leaf:
+                return weakref.ref(parameter)
+    return None
+
+
+def _enclosing_forward(module: Any, base: type) -> Any:
+    """Return the outermost module whose `forward` runs around this call; None if there is none."""
+    frame: Any = sys._getframe(3)
+    found = None
+    while frame is not None:
+        if frame.f_code.co_name == "forward":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, base) and owner is not module:
+                found = owner
+        frame = frame.f_back
+    return found

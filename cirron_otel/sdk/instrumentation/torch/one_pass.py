@@ -1,0 +1,374 @@
+"""One pass over a loader: its state and its scope."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context.context import Context
+
+from ...tracing.clock import now
+from ...tracing.phase import LoaderPassSpan, Phase, Step, begin, make_current
+from ...tracing.scope import Scope
+from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
+from ...tracing.unwinding import Place, keep
+
+if TYPE_CHECKING:
+    from .iteration import Iteration
+    from .pending import UnusedBatches
+
+_OURS = (SPAN_KEY, SCOPE_KEY)
+
+_GENERATOR = 0x20
+_SKIPPED = ("cirron_otel.", "torch.utils.data", "torchdata.")
+_SAMPLERS = "torch.utils.data.sampler"
+_KEPT = 3
+"""Reference count of an iterator that only its loader keeps: the loader's, and two for reading the
+count."""
+_get = CONTEXT.get
+_set = CONTEXT.set
+
+
+class Pass:
+    """One pass over a loader, from its iterator's first fetch."""
+
+    __slots__ = (
+        "driver",
+        "drivers",
+        "fetches",
+        "first_batch",
+        "held",
+        "inner",
+        "inner_context",
+        "interleaving",
+        "is_crossing",
+        "is_decided",
+        "is_firm",
+        "is_manual",
+        "is_only_batch",
+        "is_simple",
+        "is_training",
+        "iterator",
+        "known_data",
+        "outer_context",
+        "over",
+        "reached",
+        "restarted",
+        "restarts",
+        "scope",
+        "settle",
+        "stepped",
+        "steps",
+        "unused",
+        "version",
+        "was_forward",
+        "was_trainable",
+        "yields",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        iterator: Any,
+        iterator_gone: Any,
+        outer_context: Any,
+        settle: Callable[[Phase], None],
+        *,
+        is_training: bool,
+    ) -> None:
+        """`gone` is called when `iterator` has died; `settle` finishes a phase."""
+        self.settle = settle
+        self.iterator = weakref.ref(iterator, iterator_gone)
+        self.outer_context = self.inner_context = outer_context
+        """The context around the pass, and the one inside it."""
+        self.is_training = is_training
+        self.is_firm = False
+        """Whether it is an evaluation in any case: gradients are off at its fetches."""
+        self.is_decided = False
+        self.scope: LoaderPassSpan | None = None
+        """Its epoch or evaluation; None if the program or another framework opens the epoch."""
+        self.driver: Any = self.iterator
+        """The iterator whose fetches begin steps: its own, or one that is read inside."""
+        self.interleaving: Interleaving | None = None
+        """Fetches of another iterator since the last fetch of the driver."""
+        self.first_batch: FirstBatch | None = None
+        """Its first batch, while it is undecided whether that belongs to the epoch."""
+        self.unused: UnusedBatches | None = None
+        """Batches that were not used yet; None if they are not tracked."""
+        self.over = 0
+        """When its iterator was exhausted with batches still unused, monotonic ns; 0 if it was not.
+        """
+        self.inner: list[Any] = []
+        """Weak references to other iterators that are fetched from inside the pass."""
+        self.drivers: list[Any] = []
+        """Weak references to those of them whose fetches began steps."""
+        self.known_data: list[Any] = []
+        """Weak references to data that is trained on within this pass."""
+        self.restarted: Any = None
+        """A weak reference to the data of an inner loader that is exhausted."""
+        self.yields = False
+        """Whether its batches go through a generator."""
+        self.fetches = self.steps = 0
+        self.reached = 0
+        """The end of the last phase known to be part of it, monotonic ns."""
+        self.held: list[Phase] = []
+        """Phases of an evaluation, held until it is decided."""
+        self.version: int | None = None
+        """The version of a trained parameter when it was last read."""
+        self.stepped = 0
+        """Number of optimizer steps of the thread before the pass."""
+        self.is_crossing = False
+        """Whether its last step continues in the next pass."""
+        self.is_simple = self.is_only_batch = False
+        """Whether only its own iterator, which never begins again, drives the steps; and whether
+        the first batch is known to be the only one of the loader."""
+        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        """Whether its iterator may begin again."""
+        self.is_manual = False
+        """Whether the program turned out to open the steps itself."""
+        self.was_forward = self.was_trainable = False
+        """Whether a model was called, and one in training mode with gradients on."""
+
+    def is_same_loader(self, iterator: Any) -> bool:
+        """Whether another iterator comes from the same loader, or from one of the same data."""
+        own = self.iterator()
+        return own is not None and data_of(own) is data_of(iterator)
+
+    def is_around(self, iterator: Any) -> bool:
+        """Whether this pass is open and `iterator` is read alongside or inside it."""
+        if self.iterator() is None or is_abandoned_iterator(self):
+            return False
+        if self.knows(iterator) or (
+            self.interleaving is not None and self.interleaving.iterator() is iterator
+        ):
+            return True
+        return not (self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward))
+
+    def knows(self, iterator: Any) -> bool:
+        """Whether another iterator is known to be fetched from inside."""
+        return any(each() is iterator for each in self.inner)
+
+    def was_driven_by(self, iterator: Any) -> bool:
+        """Whether another iterator's fetches began steps."""
+        return any(each() is iterator for each in self.drivers)
+
+    def remember(self, reference: Any) -> None:
+        """Note another iterator that is fetched from inside."""
+        if reference() is not None and not self.knows(reference()):
+            self.inner = [*(each for each in self.inner if each() is not None), reference]
+
+    def adopt(self, iterator: Any, iterator_gone: Any) -> None:
+        """Make another iterator the pass's own."""
+        self.iterator = self.driver = weakref.ref(iterator, iterator_gone)
+        self.restarts = bool(getattr(iterator, "_persistent_workers", False))
+        self.is_simple = not self.restarts
+        self.fetches = max(self.fetches, 2)
+        self.interleaving = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one batch, which was not trained on, and its iterator is alive."""
+        return self.fetches == 1 and not self.is_decided and self.iterator() is not None
+
+    def is_within(self, own: Pass) -> bool:
+        """Whether this evaluation is a child of another pass's epoch."""
+        return self.scope is not None and self.scope._above is own.scope
+
+    def open(self, name: str, index: int, parent_scope: Any) -> None:
+        """Open its scope and make that current."""
+        scope = LoaderPassSpan.__new__(LoaderPassSpan)
+        scope._ends = None
+        begin(scope, name, index, None, parent_scope, self.outer_context, now())
+        self.inner_context = make_current(scope, self.outer_context)
+        self.scope = scope
+
+    def keep(self, phase: Phase) -> None:
+        """Hold an ended phase of this evaluation until it is decided."""
+        self.reached = max(self.reached, phase._until)
+        if self.is_decided:
+            self.settle(phase)
+        else:
+            self.held.append(phase)
+
+    def decide(self) -> None:
+        """Decide that it is an evaluation, and finish the phases held."""
+        self.is_decided, self.unused = True, None
+        held, self.held = self.held, []
+        for phase in held:
+            self.settle(phase)
+
+    def close(
+        self, at: int, ended: Callable[[LoaderPassSpan], None], left: Place | None = None
+    ) -> None:
+        """Close its scope, at `at` (monotonic ns) at the earliest; call `ended` with an epoch.
+
+        `left` is the position of a loop that an exception may have left. In that case the scope
+        waits (`sdk.unwinding`).
+        """
+        scope = self.scope
+        if scope is not None:
+            until = scope._until = max(at, self.reached, scope.last_end, scope._start)
+            if left is not None:
+                keep(scope, left, until)
+            else:
+                scope.finish()
+            if self.is_training:
+                ended(scope)
+        self.leave()
+
+    def undo(self) -> None:
+        """Discard the pass and move the phases it holds to its parent."""
+        scope = self.scope
+        for phase in self.held:
+            self.settle(phase)
+        if scope is not None:
+            scope.drop()
+            scope._until = scope._start
+            scope.finish()
+        self.leave()
+
+    def leave(self, step: Step | None = None) -> None:
+        """Restore the context around the pass, unless a scope of the program is current."""
+        context = _get()
+        current: Any = context.get(SCOPE_KEY)
+        if step is not None and (current is step or current is self.scope):
+            _set(with_foreign_values(context, self.outer_context))
+        if isinstance(current, (LoaderPassSpan, Step)) and (current._until or not current._id):
+            _set(with_foreign_values(context, self.outer_context))
+
+
+class Interleaving:
+    """Fetches of another iterator within a step. The next fetches show their purpose."""
+
+    __slots__ = ("at", "had_stepped", "is_between", "iterator", "stepped", "was_backward",
+                 "was_forward", "was_trainable")  # fmt: skip
+
+    def __init__(self, iterator: Any, stepped: int) -> None:
+        self.iterator = weakref.ref(iterator)
+        self.stepped = stepped
+        """Number of optimizer steps of the thread before the first of these fetches."""
+        self.at: int | None = None
+        """Number of phases of the step before it; None if the step cannot be divided there."""
+        self.had_stepped = False
+        """Whether an optimizer had stepped in the step before it."""
+        self.is_between = False
+        """Whether no step was open before it."""
+        self.was_forward = self.was_trainable = self.was_backward = False
+        """Whether since then a model was called, one with gradients on was called, and a backward
+        ran."""
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether its batch was evaluated."""
+        return self.was_forward and not self.was_trainable and not self.was_backward
+
+
+class FirstBatch:
+    """The first batch of a pass, if another iterator that drives steps follows it.
+
+    It belongs to an outer loop, or it was looked at before the loop and its iterator is still
+    alive.
+    """
+
+    __slots__ = ("count", "iteration", "over")
+
+    def __init__(self, iteration: Iteration, count: int) -> None:
+        self.iteration = iteration
+        """The first step. It has ended, but is not sealed."""
+        self.count = count
+        """Number of its phases before the other iterator's first fetch."""
+        self.over = 0
+        """When the other iterator was exhausted, monotonic ns; 0 if it was not."""
+
+
+def reading_frame() -> Any:
+    """Return the fetching frame if it is of a generator or a `__next__`; None for a loop."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_SKIPPED):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    code = frame.f_code
+    return frame if code.co_flags & _GENERATOR or code.co_name == "__next__" else None
+
+
+def data_of(iterator: Any) -> Any:
+    """Return the data that an iterator goes over."""
+    return getattr(iterator, "_dataset", iterator)
+
+
+def reference_to(thing: Any) -> Any:
+    """Return a weak reference, or a function that returns None if the object allows none."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+def begins_again(some: Pass, iterator: Any) -> bool:
+    """Whether a known iterator begins again, as those with persistent workers do."""
+    is_known = some.restarts and some.fetches > 0 and not some.is_crossing
+    return is_known and is_at_start(iterator)
+
+
+def is_at_start(iterator: Any) -> bool:
+    """Whether an iterator has yielded nothing yet."""
+    return bool(getattr(iterator, "_num_yielded", 1) == 0)
+
+
+def is_abandoned_iterator(some: Pass) -> bool:
+    """Whether only its loader keeps an iterator: the loop over it was left."""
+    iterator = some.iterator()
+    if not (
+        getattr(iterator, "_persistent_workers", False)
+        or type(iterator).__module__.startswith("torchdata.")
+    ):
+        return False
+    return sys.getrefcount(iterator) <= _KEPT
+
+
+def with_foreign_values(context: Any, target: Any) -> Any:
+    """Return `target` with the values that other code put into `context`: baggage, say."""
+    others = {key: value for key, value in context.items() if key not in _OURS}
+    if others == {key: value for key, value in target.items() if key not in _OURS}:
+        return target
+    return Context(others | {key: target[key] for key in _OURS if key in target})
+
+
+def current_scope(context: Any) -> Any:
+    """Return the scope that is open in a context."""
+    return context.get(SCOPE_KEY) or state.session
+
+
+def without_step(context: Any, step: Any, target: Any) -> Any:
+    """Return `target` with another library's span that is current inside `step`."""
+    inside = with_foreign_values(context, target)
+    span = context.get(SPAN_KEY)
+    if span is step or isinstance(span, Scope) or span is None:
+        return inside
+    return Context({**inside, SPAN_KEY: span})
+
+
+def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
+    """Whether the program opened `scope`, or one around it, with one of the names."""
+    while scope._depth:
+        if scope._name in names and not isinstance(scope, Phase):
+            return True
+        scope = scope._above
+    return False
+
+
+def has_one_batch(iterator: Any) -> bool:
+    """Whether a loader's iterator has a single batch; False if only the program's code can tell."""
+    try:
+        sampler = iterator._index_sampler
+        inner = getattr(sampler, "sampler", sampler)
+        is_known = {type(sampler).__module__, type(inner).__module__} == {_SAMPLERS}
+        return is_known and len(sampler) == 1
+    except Exception:  # an iterator of another library, or a dataset without a length
+        return False

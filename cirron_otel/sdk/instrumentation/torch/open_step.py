@@ -1,0 +1,113 @@
+"""The state of the step that a thread, or an asyncio task, has open.
+
+`Tracker` extends it with the phases. The modules that decide about steps and passes read and write
+this state only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...session.errors import record_error
+from ...tracing.buffers import local
+from ...tracing.scope import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from ...tracing.phase import LoopFetches, Phase
+    from .iteration import Iteration
+    from .torch_state import TorchState
+
+
+class OpenStep:
+    """The open step and its context, with the counters that outlive a step."""
+
+    # The interpreter reads slots of a base class as fast as an object's own.
+    __slots__ = (
+        "batch",
+        "buffers",
+        "clock",
+        "context",
+        "copies",
+        "depth",
+        "folds",
+        "has_failed",
+        "inside",
+        "is_plain",
+        "iteration",
+        "parent",
+        "step",
+        "stepped",
+        "steps_begun",
+        "torch_state",
+    )  # fmt: skip
+
+    def __init__(self, torch_state: TorchState) -> None:
+        self.torch_state = torch_state
+        self.inside = 0
+        """The kinds of the open phases, as bits (see kinds.py)."""
+        self.iteration: Iteration | None = None
+        """The open step of a pass over a loader."""
+        self.step: Any = None
+        """The scope of `iteration`."""
+        self.is_plain = False
+        """Whether a step is open in a pass whose kind is decided: the fast paths apply."""
+        self.context: Any = None
+        """The context in which the step is current. A phase entered in it is a child of the step.
+        None if phases have to look up their parent."""
+        self.parent: Any = None
+        """The parent of the step's phases: the step, or its open micro step."""
+        self.depth = 0
+        """The depth of the step's phases."""
+        self.folds = False
+        """Whether the step's phases are summed up instead of recorded: see `Step._folded`."""
+        self.steps_begun = 0
+        """Number of steps of loaders' passes, counted with `detail_every` only."""
+        self.buffers: Any = None
+        self.clock: Any = torch_state.clock
+        self.batch: LoopFetches | None = None
+        """Set while a manual loop (`ci.batches`) fetches its next item: fetches belong to that."""
+        self.stepped = 0
+        """Number of optimizer steps begun."""
+        self.copies: Any = None
+        """An open group of copies to a device (`transfers.Copies`)."""
+        self.has_failed = False
+        """Whether a hook raised: the next fetch starts over."""
+
+    def opened(self, iteration: Iteration, context: Any) -> None:
+        """Note that a step is open; `context` is the one in which it is current."""
+        self.iteration = iteration
+        self.step = self.parent = iteration.step
+        self.depth = iteration.step._depth + 1
+        self.folds = False
+        # A phase below a step that is nested too deeply, or was dropped, looks up its parent.
+        self.context = context if iteration.step._id and self.depth <= MAX_DEPTH else None
+        self.buffers = local.b
+
+    def into(self, micro: Any) -> None:
+        """Let phases belong to a micro step from now on; None: to the step itself."""
+        self.folds = False
+        self.parent = parent = self.step if micro is None else micro
+        if parent is not None:
+            self.depth = parent._depth + 1
+
+    def closed(self) -> None:
+        """Note that no step of a pass is open."""
+        self.iteration = self.step = self.parent = self.context = None
+        self.is_plain = self.folds = False
+
+    def settle(self, phase: Phase) -> None:
+        """Finish a phase as soon as its time on the device is known."""
+        if phase._stamps is None or phase is self.copies:
+            phase.finish()
+        else:
+            self.clock.settle(phase)
+
+    def failed(self, error: BaseException) -> None:
+        """Record an error of the hooks' own code: this state may be inconsistent.
+
+        An exception that a signal handler raised, such as KeyboardInterrupt, is raised again.
+        """
+        self.has_failed, self.is_plain = True, False
+        if not isinstance(error, Exception):
+            raise error
+        record_error("torch", error)

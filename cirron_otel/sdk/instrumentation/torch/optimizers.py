@@ -1,0 +1,280 @@
+"""Records `optimizer_step` by torch's global hooks, and the steps that GradScaler skips."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ...session.errors import record_error
+from ...tracing.state import state
+from ..patches import Patches
+from .iteration import MANY
+from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
+from .recovery import is_abandoned, start_over
+from .torch_state import TorchState
+from .tracker import Tracker
+from .trackers import Trackers
+from .unclosed_phases import end_partial_forward, fail_step
+
+
+class Optimizers:
+    """The global hooks before and after the step of every optimizer."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        """Register the hooks."""
+        from torch.compiler import is_dynamo_compiling as is_compiling  # noqa: PLC0415
+        from torch.optim.optimizer import (  # noqa: PLC0415
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        trackers = self._trackers
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling():
+                return
+            tracker = trackers.t
+            has_closure = len(args) > 1 or ("closure" in kwargs and kwargs["closure"] is not None)
+            if tracker.is_plain and not tracker.inside and tracker.stepping is None:
+                begin_plain(tracker, optimizer, has_closure)
+            elif state.recording:
+                begin_step(tracker, optimizer, has_closure)
+
+        def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if is_compiling():
+                return
+            tracker = trackers.t
+            stepping = tracker.stepping
+            if stepping is not None:
+                end_step(tracker, stepping, optimizer)
+
+        self._handles = [
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ]
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the hooks are registered."""
+        return bool(self._handles)
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+class OptimizerConstruction:
+    """Replaces `Optimizer.__init__` to detect new optimizers."""
+
+    def __init__(self, torch_state: TorchState) -> None:
+        self._torch_state = torch_state
+
+    def install(self, patches: Patches) -> None:
+        """Replace the method. Raises AttributeError if this torch has none."""
+        import functools  # noqa: PLC0415
+
+        from torch.optim import Optimizer  # noqa: PLC0415
+
+        torch_state, original = self._torch_state, Optimizer.__init__
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                torch_state.optimizer_made(self)
+            except Exception as error:
+                record_error("torch", error)
+            original(self, *args, **kwargs)
+
+        patches.replace(Optimizer, "__init__", __init__)
+
+
+class OpenOptimizerStep:
+    """An open step of an optimizer."""
+
+    __slots__ = ("depth", "has_closure", "optimizer", "phase")
+
+    def __init__(self, phase: Any, optimizer: Any, has_closure: bool) -> None:
+        self.phase, self.optimizer, self.has_closure = phase, id(optimizer), has_closure
+        self.depth = 1
+
+
+def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
+    """Open an optimizer step on the fast path, on which nothing has to be decided."""
+    try:
+        tracker.stepped += 1
+        iteration: Any = tracker.iteration
+        iteration.was_stepped = True
+        if iteration.micro is not None:
+            iteration.stepped(optimizer)
+            tracker.into(None)
+        elif tracker.clock is not None and iteration.is_held:
+            iteration.release()  # from here on the device is queried for them
+        elif len(iteration.children) > MANY:
+            if iteration.is_held and not iteration.is_waiting:
+                iteration.release()
+            iteration.thin()
+        attrs = tracker.torch_state.optimizers.get(id(optimizer))
+        if attrs is None:
+            attrs = tracker.torch_state.register_optimizer(optimizer)
+        phase = tracker.enter_plain(OPTIMIZER, "optimizer_step", attrs)
+        if phase is not None:
+            stepping = tracker.spare or OpenOptimizerStep(phase, optimizer, has_closure)
+            stepping.phase, stepping.optimizer = phase, id(optimizer)
+            stepping.has_closure, stepping.depth = has_closure, 1
+            tracker.stepping = tracker.spare = stepping
+    except BaseException as error:
+        tracker.failed(error)
+
+
+def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
+    """Open an optimizer step."""
+    try:
+        if tracker.inside & LOAD:
+            return
+        if tracker.inside & PARTIAL:
+            end_partial_forward(tracker)
+        is_alone = tracker.iteration is None and tracker.stepping is None
+        if tracker.has_failed and is_alone:
+            start_over(tracker)  # no fetch will do so
+        elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
+            start_over(tracker)
+        tracker.stepped += 1
+        if id(optimizer) not in tracker.torch_state.optimizers:
+            tracker.torch_state.register_optimizer(optimizer)
+        stepping = tracker.stepping
+        if stepping is not None:
+            if tracker.inside & OPTIMIZER and _is_nested():
+                # A wrapper around another optimizer, or the `step` of a base class.
+                stepping.depth += stepping.optimizer == id(optimizer)
+                return
+            fail_step(tracker)
+        phase = open_step(tracker, optimizer)
+        if phase is not None:
+            tracker.stepping = OpenOptimizerStep(phase, optimizer, has_closure)
+    except BaseException as error:
+        tracker.failed(error)
+
+
+def _is_nested() -> bool:
+    """Whether the step that begins is inside another one. If not, an error ended the other one.
+
+    Torch's function around `step` calls the hooks. It is on the stack twice in a nested step.
+    """
+    frame: Any = sys._getframe(3)
+    code, frame = frame.f_code, frame.f_back
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = None) -> Any:
+    """Open the scope of an optimizer step below the step that it belongs to."""
+    if attrs is None:
+        attrs = {"optimizer": type(optimizer).__name__}
+    left = tracker.passes.pass_ends.step(optimizer)
+    if left is not None:
+        return tracker.enter(OPTIMIZER, attrs, left)
+    if not tracker.inside & BACKWARD:
+        tracker.training_begins()
+    iteration = tracker.iteration
+    if iteration is not None:
+        if tracker.inside & BACKWARD:
+            iteration.was_stepped = True
+        else:
+            iteration.stepped(optimizer)
+            tracker.into(None)
+        return tracker.enter(OPTIMIZER, attrs)
+    loaderless = None if tracker.inside & BACKWARD else tracker.loaderless.step(optimizer)
+    return tracker.enter(OPTIMIZER, attrs, loaderless.step if loaderless is not None else None)
+
+
+def end_step(tracker: Tracker, stepping: OpenOptimizerStep, optimizer: Any) -> None:
+    """Close an optimizer step."""
+    try:
+        if stepping.optimizer != id(optimizer):
+            return
+        stepping.depth -= 1
+        if not stepping.depth:
+            tracker.stepping = None
+            tracker.was_forward = tracker.iteration is not None
+            tracker.exit_plain(stepping.phase, OPTIMIZER)
+    except BaseException as error:
+        tracker.failed(error)
+
+
+class Scaler:
+    """Detects the steps that GradScaler skips because their gradients are not finite."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches) -> None:
+        """Replace the method. Raises AttributeError if this torch has none."""
+        from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415
+
+        trackers, original = self._trackers, GradScaler.step
+
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            tracker = trackers.t
+            before = tracker.stepped
+            result = original(self, optimizer, *args, **kwargs)
+            if state.recording and self.is_enabled():
+                if tracker.stepped == before:
+                    skip(tracker, optimizer)
+                else:
+                    check_fused_step(tracker, self, optimizer)
+            return result
+
+        patches.replace(GradScaler, "step", step)
+
+
+def skip(tracker: Tracker, optimizer: Any) -> None:
+    """Note that GradScaler did not call an optimizer."""
+    try:
+        tracker.training_begins()
+        iteration = tracker.iteration
+        if iteration is not None:
+            iteration.stepped(optimizer)
+            tracker.into(None)
+        else:
+            iteration = tracker.loaderless.step(optimizer)
+        if iteration is not None:
+            mark_skipped(iteration.step)
+    except Exception as error:
+        record_error("torch", error)
+
+
+def check_fused_step(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
+    """Check whether a fused optimizer skipped its step: GradScaler calls it in any case."""
+    try:
+        iteration = tracker.iteration or tracker.loaderless.iteration
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if iteration is None or not found or not _is_fused(optimizer):
+            return
+        clock = tracker.torch_state.clock
+        step = iteration.step
+        for value in found.values():
+            if value.device.type == "cpu":
+                if value.item():
+                    mark_skipped(step)
+            elif clock is not None:
+                clock.read(step, value, mark_skipped)
+    except Exception as error:
+        record_error("torch", error)
+
+
+def _is_fused(optimizer: Any) -> bool:
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def mark_skipped(step: Any) -> None:
+    """Mark a step whose optimizer step was skipped."""
+    if step._attrs is None:
+        step._attrs = {}
+    step._attrs["skipped"] = True

@@ -1,0 +1,411 @@
+"""Decides which passes over loaders are epochs or evaluations, and which fetches begin a step.
+
+docs/torch.md, "Passes" and "Steps", has the rules.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from asyncio import _get_running_loop as running_loop
+from typing import TYPE_CHECKING, Any
+
+from ...tracing.buffers import hooks
+from ...tracing.clock import now
+from ...tracing.phase import LOOP_KEY, STEPS, Step
+from ...tracing.scope import NO_SESSION
+from ...tracing.state import CONTEXT, SCOPE_KEY, state
+from ...tracing.unwinding import Place, keep, loop_left
+from .interleaved_fetches import InterleavedFetches
+from .kinds import EPOCHS
+from .loaderless import LoaderlessSteps
+from .one_pass import (
+    Pass,
+    begins_again,
+    current_scope,
+    has_one_batch,
+    opened_manually,
+    with_foreign_values,
+)
+from .open_passes import Numbers, OpenPasses
+from .pass_end import PassEnds, UnfinishedPass
+from .pending import UnusedBatches
+from .prefetching import Prefetching
+from .reclassification import Reclassifier
+from .steps import Steps
+
+if TYPE_CHECKING:
+    from .open_step import OpenStep
+
+_AHEAD = 64
+"""Number of fetches after which an evaluation is decided even if no batch was used."""
+_get = CONTEXT.get
+_set = CONTEXT.set
+
+
+class Passes(OpenPasses):
+    """The passes of one thread, or of one asyncio task."""
+
+    def __init__(self, tracker: OpenStep, numbers: Numbers) -> None:
+        super().__init__(numbers)
+        self._tracker = tracker
+        self.steps = steps = Steps(tracker, self)
+        self.interleaved_fetches = InterleavedFetches(tracker, self, steps)
+        self.prefetching = Prefetching(tracker, self, steps)
+        self.pass_ends = PassEnds(tracker, self, steps)
+        self.loaderless = LoaderlessSteps(tracker, self, steps)
+        self._reclassifier = Reclassifier(tracker, self, steps)
+        self._thread = threading.get_ident()
+        self.is_busy = False
+        """Whether a fetch is being arranged. An iterator that dies meanwhile ends no pass."""
+
+    # --- fetching -------------------------------------------------------------------------------
+
+    def arrange(self, iterator: Any) -> bool:
+        """Open the step that a fetch of `iterator` belongs to; False if nothing is recorded."""
+        tracker = self._tracker
+        if state.session is NO_SESSION:
+            hooks.first()
+            if not state.recording:
+                return False
+        if not tracker.torch_state.has_tasks and running_loop() is not None:
+            tracker.torch_state.use_task_trackers()
+        context = _get()
+        if self.pass_ends.unfinished is not None:
+            self.pass_ends.fetch(iterator)
+            context = _get()
+        tracker.batch = batch = context.get(LOOP_KEY)
+        if batch is None and tracker.torch_state.owns_step:
+            current: Any = context.get(SCOPE_KEY) or state.session
+            iteration = tracker.iteration
+            if (iteration is not None and current is iteration.step) or not opened_manually(
+                current, STEPS
+            ):
+                self._arrange(iterator, context, current)
+        return True
+
+    def _arrange(self, iterator: Any, context: Any, current: Any) -> None:
+        """Open the scopes that a fetch of `iterator` belongs to, and close those that it ends."""
+        training, evaluation = self.training, self.evaluation
+        if (
+            training is not None
+            and training.iterator() is iterator
+            and begins_again(training, iterator)
+        ):
+            self.end_training()
+            training = None
+        elif (
+            training is not None
+            and training.first_batch is not None
+            and self.interleaved_fetches.is_left(training, iterator)
+        ):
+            self.interleaved_fetches.end_first_batch(training)
+            training = None
+        elif training is not None and training.over and training.iterator() is not iterator:
+            self.end_training()
+            training = None
+        if (
+            evaluation is not None
+            and evaluation.iterator() is iterator
+            and begins_again(evaluation, iterator)
+        ):
+            self._end_evaluation()
+            evaluation = None
+        if evaluation is not None and evaluation.iterator() is iterator:
+            evaluation.fetches += 1
+            if evaluation.unused is not None:
+                evaluation.unused.is_expected = True
+            if evaluation.was_forward or evaluation.fetches > _AHEAD:
+                evaluation.decide()
+            if self.evaluation is evaluation:
+                return
+            training = self.training  # it was reclassified as a training pass
+        if training is not None and training.iterator() is iterator:
+            self._end_evaluation()
+            self.interleaved_fetches.goes_on(training)
+            self.interleaved_fetches.returns(training)
+            training.driver, training.is_simple = training.iterator, not training.restarts
+            training.fetches += 1
+            self.boundary(training, context, current)
+            return
+        if training is not None and training.driver() is iterator:
+            self.interleaved_fetches.goes_on(training)
+            self.boundary(training, context, current)
+            return
+        if training is not None and self.interleaved_fetches.evaluates(training, iterator):
+            return
+        torch_state = self._tracker.torch_state
+        if not torch_state.is_grad_enabled() or torch_state.is_evaluating():
+            if evaluation is None or not evaluation.is_around(iterator):
+                self.begin_evaluation(iterator)
+        elif training is not None and training.is_around(iterator):
+            self.interleaved_fetches.fetch(training, iterator, context, current)
+        else:
+            self.begin_training(iterator)
+
+    # --- beginning ------------------------------------------------------------------------------
+
+    def begin_training(self, iterator: Any) -> None:
+        """Begin a training pass, and its first step."""
+        self._end_evaluation()  # it may be within the epoch
+        if self.training is not None and self.training.is_single:
+            self.interleaved_fetches.discard_single_batch(self.training)
+        self.end_training()
+        self.loaderless.close()
+        context = _get()
+        training = Pass(
+            iterator, self.iterator_gone(), context, self._tracker.settle, is_training=True
+        )
+        training.stepped = self._tracker.stepped
+        training.is_only_batch = has_one_batch(iterator)
+        self.interleaved_fetches.began(training, iterator)
+        current: Any = context.get(SCOPE_KEY) or state.session
+        if self._tracker.torch_state.owns_epoch and not opened_manually(current, EPOCHS):
+            training.open("epoch", self.numbers.epochs, current)
+            self.numbers.epochs += 1
+        self.training = training
+        training.fetches = 1
+        training.unused = UnusedBatches()
+        self._tracker.torch_state.poll_rank()
+        self.steps.open(training, training.inner_context, training.scope or current)
+
+    def begin_evaluation(self, iterator: Any) -> None:
+        """Begin an evaluation."""
+        self._end_evaluation()
+        tracker = self._tracker
+        training = self.training
+        if training is not None and training.is_single:
+            self.interleaved_fetches.set_aside(training)
+        elif training is not None and training.iterator() is None and training.first_batch is None:
+            self.end_training()
+        elif training is not None:
+            self.interleaved_fetches.settle(training)
+            if not self.prefetching.defers_step(training):
+                self.steps.close(training)
+        self.loaderless.close()
+        context = _get()
+        evaluation = Pass(
+            iterator, self.iterator_gone(), context, tracker.settle, is_training=False
+        )
+        evaluation.is_firm = evaluation.is_decided = not tracker.torch_state.is_grad_enabled()
+        evaluation.unused = None if evaluation.is_firm else UnusedBatches()
+        current = context.get(SCOPE_KEY) or state.session
+        evaluation.open("eval", self.numbers.evaluations, current)
+        self.numbers.evaluations += 1
+        evaluation.fetches = 1
+        self.evaluation = evaluation
+        tracker.torch_state.poll_rank()
+
+    def iterator_gone(self) -> Any:
+        """Return the callback for the death of an iterator, which mostly follows a `break`."""
+        reference = weakref.ref(self)
+
+        def iterator_gone(dead: Any) -> None:
+            passes = reference()
+            try:
+                if (
+                    passes is not None
+                    and threading.get_ident() == passes._thread
+                    and not passes.is_busy
+                    and not passes._tracker.inside
+                ):
+                    passes.end_dead(dead)
+            except Exception as error:
+                if passes is not None:
+                    passes._tracker.failed(error)
+
+        return iterator_gone
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def boundary(self, training: Pass, context: Any, current: Any) -> None:
+        """Begin the next step, or micro step, at a fetch of the iterator that drives the steps."""
+        tracker = self._tracker
+        iteration = tracker.iteration
+        if training.is_crossing and self.pass_ends.is_crossed(training, iteration):
+            return
+        if training.unused is not None and self.prefetching.stays(training, training.unused):
+            return
+        if not training.is_decided:
+            self._reclassifier.decide_training(training)
+            if self.training is not training:
+                return
+        if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
+            iteration.stepped(None)
+            tracker.into(None)
+        if iteration is not None and iteration.step._id and iteration.accumulates:
+            iteration.next_micro(self.steps.micro_of)
+            tracker.into(iteration.micro)
+            return
+        is_ours = current is training.scope or isinstance(current, Step)
+        self.steps.close(training)
+        if is_ours or (training.scope is None and context is training.outer_context):
+            inner_context = with_foreign_values(_get(), training.inner_context)
+            self.steps.open(
+                training, inner_context, training.scope or current_scope(training.outer_context)
+            )
+        else:
+            self.steps.open(training, *self.steps.place_of_next(training, context, current))
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def called(self, module: Any, arguments: Any = None) -> None:
+        """Note the call of a model. Its mode and arguments may show what the pass is."""
+        if self.pass_ends.unfinished is not None:
+            self.pass_ends.settle()
+        some = self.evaluation or self.training
+        if (
+            some is None
+            and self.interleaved_fetches.aside is not None
+            and self._is_trainable(module)
+        ):
+            self.interleaved_fetches.resume_batch_set_aside()
+            some = self.training
+        if some is None:
+            return
+        if some.is_training and (some.interleaving is not None or some.first_batch is not None):
+            self.interleaved_fetches.called(some, is_trainable=self._is_trainable(module))
+        if some.unused is not None:
+            is_trainable = self._is_trainable(module)
+            self.prefetching.use(some, some.unused, arguments, is_trainable=is_trainable)
+        if not (some.is_decided and some.is_training):
+            some.was_forward = True
+            some.was_trainable = some.was_trainable or self._is_trainable(module)
+
+    def _is_trainable(self, module: Any) -> bool:
+        torch_state = self._tracker.torch_state
+        return bool(torch_state.is_grad_enabled() and getattr(module, "training", True))
+
+    def training_begins(self) -> None:
+        """Note that a backward or an optimizer step begins: the pass is one of training."""
+        if self.pass_ends.unfinished is not None:
+            self.pass_ends.settle()
+        evaluation = self.evaluation
+        if evaluation is not None:
+            if not evaluation.is_firm:
+                self._reclassifier.turn_into_training(evaluation)
+            return
+        if self.training is not None and (self.training.interleaving or self.training.first_batch):
+            self.interleaved_fetches.training_begins(self.training)
+        if self.training is not None and self.training.unused is not None:
+            self.prefetching.training_begins(self.training, self.training.unused)
+        if self.training is not None and not self.training.is_decided:
+            self.training.version = self._tracker.torch_state.version()
+            self.training.was_forward = self.training.is_decided = True
+            is_usual = self.training.interleaving is None and self.training.unused is None
+            self._tracker.is_plain = is_usual and self._tracker.context is not None
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def exhausted(self, iterator: Any) -> None:
+        """End the pass of an iterator that had nothing left."""
+        training, evaluation = self.training, self.evaluation
+        if evaluation is not None and evaluation.iterator() is iterator:
+            if evaluation.fetches <= 1:
+                self.evaluation = None
+                evaluation.undo()
+                self.numbers.evaluations -= 1
+            else:
+                self._end_evaluation(at=now())
+        elif training is not None and training.iterator() is iterator:
+            if training.fetches <= 1:
+                self.training = None
+                training.undo()
+                self.uncount_epoch(training)
+            elif not self.prefetching.exhausted(training, at := now()):
+                self.end_training(at)
+        elif training is not None:
+            self.interleaved_fetches.exhausted(training, iterator, now())
+
+    def end_dead(self, dead: Any) -> None:
+        """End the pass of a dead iterator: its loop was left by `break` or an exception."""
+        left = loop_left(2)
+        training, evaluation = self.training, self.evaluation
+        if evaluation is not None and evaluation.iterator is dead:
+            self._end_evaluation(left=left)
+        evaluation = self.evaluation
+        if training is None or training.iterator is not dead:
+            return
+        if (
+            training.first_batch is not None
+            and training.driver() is not None
+            and not training.first_batch.over
+        ):
+            self.interleaved_fetches.keep(training)
+        elif (
+            evaluation is None or not evaluation.is_within(training)
+        ) and not self.prefetching.is_awaited(training):
+            self.end_training(left=left)
+
+    def end_all(self) -> None:
+        """End every pass, because the session ends."""
+        self._end_evaluation()
+        self.end_training()
+        self.pass_ends.settle()
+        self.loaderless.close()
+
+    def _end_evaluation(self, at: int = 0, left: Place | None = None) -> None:
+        evaluation, self.evaluation = self.evaluation, None
+        if evaluation is None:
+            return
+        if not evaluation.was_forward and evaluation.fetches <= 1 and not evaluation.is_firm:
+            evaluation.undo()
+            self.numbers.evaluations -= 1
+        else:
+            evaluation.decide()
+            evaluation.close(at, self._tracker.torch_state.epoch_ended, left)
+            training = self.training
+            if training is not None and evaluation.is_within(training):
+                training.reached = max(training.reached, evaluation.reached, at)
+                if training.iterator() is None:
+                    self.end_training(left=left)
+
+    def end_training(self, at: int = 0, left: Place | None = None) -> None:
+        """End the training pass, if there is one, at `at` (monotonic ns) at the earliest."""
+        training, tracker = self.training, self._tracker
+        if training is None:
+            return
+        if training.first_batch is not None:
+            at = training.first_batch.over or at
+            self.interleaved_fetches.keep(training)
+        if training.interleaving is not None:
+            self.interleaved_fetches.settle(training)
+        at = training.over or at
+        iteration = tracker.iteration
+        if (
+            not training.is_decided
+            and training.fetches <= 1
+            and not training.was_trainable
+            and iteration is not None
+            and not (training.is_only_batch and training.was_forward and training.stepped)
+        ):
+            # One batch was fetched, and nothing was trained on it.
+            self.training = None
+            tracker.closed()
+            iteration.dissolve(iteration.step._above)
+            training.undo()
+            self.uncount_epoch(training)
+            return
+        if not training.is_decided:
+            self._reclassifier.decide_training(training)
+            if self.evaluation is training:
+                self._end_evaluation(at, left)
+                return
+        if training.unused is not None and not training.unused.was_used:
+            self.prefetching.give_up(training)  # its batches were fetched but never used
+        iteration = tracker.iteration
+        if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
+            iteration.stepped(None)
+            tracker.into(None)
+        self.training = None
+        if iteration is not None and iteration.accumulates and not iteration.has_manual_step:
+            self.pass_ends.unfinished = UnfinishedPass(training, iteration, at)
+            if left is not None:
+                keep(iteration.step, left)
+                if training.scope is not None:
+                    keep(training.scope, left)
+            tracker.closed()
+            training.leave(iteration.step)
+            return
+        self.steps.close(training, left)
+        training.close(at, tracker.torch_state.epoch_ended, left)

@@ -1,0 +1,122 @@
+"""Tracks which of its fetched batches a pass has used."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import UserDict
+from typing import Any
+
+from ...tracing.phase import Phase
+
+_TENSORS = 16
+_OBJECTS = 64
+_DEPTH = 4
+
+
+class FetchedBatch:
+    """A fetched batch: weak references to its tensors."""
+
+    __slots__ = ("load", "tensors")
+
+    def __init__(self, load: Phase, fetched: Any) -> None:
+        self.load = load
+        self.tensors = [weakref.ref(each) for each in _tensors_in(fetched)]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the program still references a part of it."""
+        return any(each() is not None for each in self.tensors)
+
+    def holds(self, tensors: list[Any]) -> bool:
+        """Whether one of the tensors is part of it, or shares memory with a part."""
+        own = [tensor for each in self.tensors if (tensor := each()) is not None]
+        return any(_is_same(one, other) for one in own for other in tensors)
+
+
+class UnusedBatches:
+    """The batches of a pass that were fetched and not used yet."""
+
+    __slots__ = ("batches", "current", "is_ahead", "is_expected", "is_flat", "used", "was_used")
+
+    def __init__(self) -> None:
+        self.batches: list[FetchedBatch] = []
+        self.current: FetchedBatch | None = None
+        """The batch in use."""
+        self.is_expected = True
+        """Whether the running fetch is one of the pass's own."""
+        self.is_ahead = False
+        """Whether the pass is known to fetch ahead."""
+        self.is_flat = False
+        """Whether fetches are attached to the epoch: there were too many before the first use."""
+        self.used = self.was_used = False
+        """Whether a batch was used since the last fetch, and since the first."""
+
+    def moved(self, tensor: Any, copy: Any) -> None:
+        """Note that a tensor was copied to a device: the copy is part of its batch, too."""
+        for batch in [*self.batches, self.current]:
+            if batch is not None and any(each() is tensor for each in batch.tensors):
+                batch.tensors.append(weakref.ref(copy))
+                return
+
+    def find(self, arguments: Any) -> int | None:
+        """Return the index of the batch that a call uses, by its arguments."""
+        tensors = _tensors_in(arguments)
+        for index, batch in enumerate(self.batches):
+            if tensors and batch.holds(tensors):
+                return index
+        return None
+
+    def is_current(self, arguments: Any) -> bool:
+        """Whether a call uses the current batch."""
+        return self.current is not None and self.current.holds(_tensors_in(arguments))
+
+    def take(self, index: int) -> None:
+        """Make a batch the current one."""
+        self.current = self.batches.pop(index)
+        self.batches = [batch for batch in self.batches if batch.is_alive]
+
+
+def _tensors_in(thing: Any) -> list[Any]:
+    """Return the first tensors in nested lists, tuples, dictionaries and plain objects."""
+    import torch  # noqa: PLC0415
+
+    found: list[Any] = []
+    waiting = [(thing, 0)]
+    for _ in range(_OBJECTS):
+        if not waiting or len(found) >= _TENSORS:
+            break
+        each, depth = waiting.pop(0)
+        if issubclass(type(each), torch.Tensor):
+            found.append(each)
+        elif depth < _DEPTH:
+            waiting += [(inner, depth + 1) for inner in _parts_of(each)]
+    return found
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    kind = type(thing)
+    if issubclass(kind, (list, tuple)):
+        parts = list.__iter__(thing) if issubclass(kind, list) else tuple.__iter__(thing)
+    elif issubclass(kind, dict):
+        parts = iter(dict.values(thing))
+    elif issubclass(kind, UserDict):
+        parts = iter([thing.data])
+    else:
+        attributes = getattr(thing, "__dict__", None)
+        parts = iter(attributes.values() if type(attributes) is dict else ())
+    return list(itertools.islice(parts, _TENSORS))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    import torch  # noqa: PLC0415
+
+    if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
+        return False
+    try:
+        with torch._C.DisableTorchFunction():
+            return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return False  # a tensor without storage

@@ -1,0 +1,225 @@
+"""Batches that are fetched before the previous one is used.
+
+Gradient accumulation that fetches the batches of a step first, prefetchers, and loops that skip
+batches. docs/torch.md, "Steps", has the rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...tracing.clock import now
+from ...tracing.phase import Phase, begin
+from ...tracing.state import CONTEXT
+from .iteration import Iteration, new_step
+from .kinds import LOAD, NAMES
+from .one_pass import Pass, current_scope, with_foreign_values
+from .pending import FetchedBatch, UnusedBatches
+
+if TYPE_CHECKING:
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
+
+MOST = 64
+"""Number of batches that a pass may fetch before the first is used."""
+_get = CONTEXT.get
+
+
+class Prefetching:
+    """Assigns fetches to the steps that use them, for the training passes of one thread."""
+
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
+
+    # --- fetches --------------------------------------------------------------------------------
+
+    def stays(self, loader_pass: Pass, unused: UnusedBatches) -> bool:
+        """Whether a fetch belongs to the open step: the previous batch was not used yet."""
+        unused.is_expected = True
+        if unused.used or not (unused.batches or unused.is_flat):
+            return False
+        if len(unused.batches) >= MOST and not unused.is_ahead:
+            self._flatten(loader_pass, unused)
+        if unused.is_flat:
+            loader_pass.reached = now()
+            return True
+        return self._tracker.iteration is not None
+
+    def fetched(self, load: Phase, batch: Any) -> None:
+        """Note the batch that a fetch returned."""
+        loader_pass = self._passes.evaluation or self._passes.training
+        unused = loader_pass.unused if loader_pass is not None else None
+        if loader_pass is None or unused is None or not unused.is_expected:
+            return
+        unused.is_expected = False
+        if unused.is_flat:
+            loader_pass.reached = max(loader_pass.reached, load._until)
+            return
+        unused.used = False
+        unused.batches = [*unused.batches[-MOST:], FetchedBatch(load, batch)]
+
+    def _flatten(self, loader_pass: Pass, unused: UnusedBatches) -> None:
+        """Attach the fetches of the pass to the epoch: so far it only loads."""
+        unused.is_flat, unused.batches = True, []
+        self.give_up(loader_pass)
+
+    def give_up(self, loader_pass: Pass) -> None:
+        """Dissolve the open step and move its phases to the step's parent."""
+        iteration = self._tracker.iteration
+        if iteration is None:
+            return
+        self._tracker.closed()
+        loader_pass.reached = max(
+            [loader_pass.reached, *[phase._until for phase in iteration.children]]
+        )
+        loader_pass.steps -= 1
+        iteration.dissolve(iteration.step._above)
+        CONTEXT.set(with_foreign_values(_get(), loader_pass.inner_context))
+
+    def defers_step(self, loader_pass: Pass) -> bool:
+        """Whether an evaluation begins before the open step's batch was used.
+
+        In that case the fetch is moved to the epoch, and the step begins with the use.
+        """
+        iteration = self._tracker.iteration
+        if (
+            iteration is None
+            or loader_pass.unused is not None
+            or loader_pass.is_manual
+            or iteration.micros
+        ):
+            return False
+        children = iteration.children
+        if len(children) != 1 or children[0]._name != NAMES[LOAD]:
+            return False
+        if iteration.step._collected is not None or iteration.was_stepped:
+            return False
+        self.give_up(loader_pass)
+        loader_pass.unused = UnusedBatches()
+        loader_pass.unused.batches = [FetchedBatch(children[0], None)]
+        return True
+
+    # --- uses -----------------------------------------------------------------------------------
+
+    def training_begins(self, loader_pass: Pass, unused: UnusedBatches) -> None:
+        """Note that a backward or an optimizer step begins."""
+        if not unused.used or self._tracker.iteration is None:
+            self.use(loader_pass, unused, None, is_trainable=True)
+
+    def use(
+        self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, *, is_trainable: bool
+    ) -> None:
+        """Note a use in a pass whose fetches are tracked: the call of a model, or a backward."""
+        if loader_pass.is_manual:
+            loader_pass.unused = None
+        elif not loader_pass.is_training:
+            self._use_undecided(loader_pass, unused, arguments)
+        elif not unused.used:
+            unused.used = unused.was_used = True
+            self._use_first(loader_pass, unused, arguments)
+        else:
+            self._use_next(loader_pass, unused, arguments, is_trainable)
+
+    def _use_first(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
+        """Decide at the first use since a fetch."""
+        iteration, batches = self._tracker.iteration, unused.batches
+        is_only = len(batches) <= 1 and not loader_pass.over
+        if not unused.is_ahead and (is_only or unused.is_flat):
+            loader_pass.unused = None
+        else:
+            found = unused.find(arguments)
+            earlier = [index for index, batch in enumerate(batches[:-1]) if batch.is_alive]
+            if not earlier and not unused.is_ahead and iteration is not None:
+                self._skip(loader_pass, iteration, batches)
+                loader_pass.unused = None
+            elif batches:
+                unused.is_ahead = True
+                unused.take([*earlier, len(batches) - 1][0] if found is None else found)
+        if iteration is None:
+            self._open(loader_pass)
+
+    def _use_undecided(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
+        """Decide at a use in a pass that may still turn out to be an evaluation."""
+        found = unused.find(arguments)
+        alive = [index for index, batch in enumerate(unused.batches) if batch.is_alive]
+        if unused.used or len(alive) <= 1:
+            loader_pass.unused = None
+            return
+        unused.used = unused.was_used = unused.is_ahead = True
+        unused.take(alive[0] if found is None else found)
+
+    def _use_next(
+        self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, is_trainable: bool
+    ) -> None:
+        """Decide at a further use since a fetch, of the same batch or of one fetched earlier."""
+        tracker = self._tracker
+        iteration = tracker.iteration
+        is_between = iteration is None or iteration.was_stepped
+        found = unused.find(arguments)
+        if found is None:
+            if unused.is_current(arguments) and iteration is not None:
+                return
+            if loader_pass.over and is_between and not (is_trainable and unused.batches):
+                self._passes.end_training()
+                return
+            follows = iteration is None or (iteration.was_backward and not iteration.was_stepped)
+            if not unused.batches or not follows or not is_trainable:
+                return
+            found = 0
+        unused.take(found)
+        if iteration is None or iteration.was_stepped:
+            self._steps.close(loader_pass)
+            self._open(loader_pass)
+        elif iteration.was_backward:
+            iteration.next_micro(self._steps.micro_of)
+            tracker.into(iteration.micro)
+
+    def _open(self, loader_pass: Pass) -> None:
+        """Open a step that begins with a use."""
+        inner_context = with_foreign_values(_get(), loader_pass.inner_context)
+        self._steps.open(
+            loader_pass,
+            inner_context,
+            loader_pass.scope or current_scope(loader_pass.outer_context),
+        )
+
+    def _skip(self, loader_pass: Pass, iteration: Iteration, batches: list[FetchedBatch]) -> None:
+        """Make a step of each fetch whose batch is gone without a use: all but the last."""
+        step = iteration.step
+        for batch in batches[1:]:
+            if batch.load not in iteration.children:
+                continue
+            remaining = iteration.cut(iteration.children.index(batch.load))
+            made = new_step()
+            begin(made, "step", step._index, None, step._above, _get(), now(), is_fixed=True)
+            skipped = Iteration(made, self._tracker.settle)
+            made._start = step._start
+            for phase in iteration.children:
+                phase.move(made)
+                skipped.add(phase)
+            skipped.close(self._steps.micro_of)
+            iteration.children = remaining
+            step._start = remaining[0]._start
+            step._index = loader_pass.steps
+            loader_pass.steps += 1
+        iteration.is_odd = True
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def exhausted(self, loader_pass: Pass, at: int) -> bool:
+        """Whether the pass continues after its iterator is exhausted, because a batch is unused."""
+        unused = loader_pass.unused
+        if unused is None or unused.is_flat:
+            return False
+        unused.batches = [batch for batch in unused.batches if batch.is_alive]
+        if unused.batches:
+            loader_pass.over = loader_pass.over or at
+        return bool(unused.batches)
+
+    def is_awaited(self, loader_pass: Pass) -> bool:
+        """Whether a pass whose iterator is gone has unused batches, or one in use."""
+        iteration, unused = self._tracker.iteration, loader_pass.unused
+        if unused is None or not loader_pass.over:
+            return False
+        return bool(unused.batches) or (iteration is not None and not iteration.was_stepped)

@@ -1,0 +1,37 @@
+"""The rank of this process, as assigned by torch.distributed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ...session.errors import record_error
+
+
+class Ranks:
+    """Polls torch.distributed for the rank until there is a default process group.
+
+    Programs that start their processes themselves, as with torch.multiprocessing.spawn, set no
+    variable: the rank is an argument of `init_process_group`. Polling replaces nothing; other
+    libraries call that function under names of their own.
+    """
+
+    def __init__(self, found: Callable[[int, int], None]) -> None:
+        """`found` is called once, with the rank and the number of processes."""
+        self._found = found
+        self._is_known = False
+
+    def poll(self) -> None:
+        """Poll once. Raises nothing. May be called from any thread, and more than once."""
+        if self._is_known:
+            return
+        try:
+            distributed: Any = sys.modules.get("torch.distributed")
+            if distributed is None or not distributed.is_available():
+                return
+            if distributed.is_initialized():
+                self._is_known = True
+                self._found(int(distributed.get_rank()), int(distributed.get_world_size()))
+        except Exception as error:
+            record_error("rank", error)

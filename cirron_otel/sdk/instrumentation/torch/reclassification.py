@@ -1,0 +1,73 @@
+"""Changes the classification of a pass: an epoch becomes an evaluation, or the reverse.
+
+docs/torch.md, "Passes", has the rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...tracing.state import CONTEXT
+from .kinds import EPOCHS
+from .one_pass import Pass, opened_manually
+
+if TYPE_CHECKING:
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+    from .steps import Steps
+
+
+class Reclassifier:
+    """Changes the kind of one thread's passes."""
+
+    def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
+        self._tracker, self._passes, self._steps = tracker, passes, steps
+
+    def turn_into_training(self, evaluation: Pass) -> None:
+        """Turn an evaluation into an epoch, and its phases so far into the first step."""
+        tracker, passes = self._tracker, self._passes
+        passes.evaluation = None
+        held, evaluation.held = evaluation.held, []
+        training = passes.training
+        if training is not None or evaluation.scope is None or evaluation.is_decided:
+            # It remains an evaluation, since parts of it may be sealed.
+            for phase in held:
+                tracker.settle(phase)
+            evaluation.is_firm = evaluation.is_decided = True
+            passes.evaluation = evaluation
+            return
+        scope = evaluation.scope
+        passes.numbers.evaluations -= 1
+        evaluation.is_training = evaluation.is_decided = True
+        if tracker.torch_state.owns_epoch and not opened_manually(scope._above, EPOCHS):
+            scope._name, scope._index = "epoch", passes.numbers.epochs
+            passes.numbers.epochs += 1
+        passes.training = evaluation
+        self._steps.open(evaluation, evaluation.inner_context, scope)
+        iteration = tracker.iteration
+        if iteration is None:
+            return
+        for phase in held:
+            iteration.step._start = min(iteration.step._start, phase._start)
+            phase.move(iteration.step)
+            iteration.add(phase)
+
+    def decide_training(self, training: Pass) -> None:
+        """Decide about a training pass at the end of its first batch, if nothing was trained."""
+        training.is_decided = True
+        if not training.was_forward or training.was_trainable or training.scope is None:
+            return
+        tracker, passes = self._tracker, self._passes
+        iteration = tracker.iteration
+        tracker.closed()
+        passes.training = None
+        passes.numbers.epochs -= 1
+        training.scope._name, training.scope._index = "eval", passes.numbers.evaluations
+        passes.numbers.evaluations += 1
+        if iteration is not None:
+            training.reached = max([phase._until for phase in iteration.children], default=0)
+            iteration.dissolve(training.scope)
+        training.is_training, training.unused = False, None
+        training.is_firm = True
+        passes.evaluation = training
+        CONTEXT.set(training.inner_context)

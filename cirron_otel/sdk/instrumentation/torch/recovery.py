@@ -1,0 +1,122 @@
+"""Recovery from an error in the hooks: close the open scopes as they are, and start afresh.
+
+A KeyboardInterrupt raised inside a hook is one of these errors.
+
+The error may have interrupted a change, so the state of the tracker is discarded. What was recorded
+is kept, below its parents.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context.context import Context
+
+from ...session.errors import record_error
+from ...tracing.clock import now
+from ...tracing.phase import Phase
+from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY
+from .unclosed_phases import end_open_phases
+
+if TYPE_CHECKING:
+    from .tracker import Tracker
+
+_HOOKS = __name__.rpartition(".")[0]
+
+
+def is_abandoned(tracker: Tracker) -> bool:
+    """Whether the open scopes are abandoned: no hook that could close them is on the stack.
+
+    The hook that calls this does not count. A KeyboardInterrupt may be raised inside a hook. The
+    scopes that the hook opened then stay open, and everything that follows would become part of
+    them.
+    """
+    if tracker.compiled is not None:
+        return False  # no hook is on the stack while a compiled function runs
+    frame: Any = sys._getframe(3)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_HOOKS):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def start_over(tracker: Tracker) -> None:
+    """Close the open scopes of the calling thread's tracker and reset it. Raises nothing."""
+    tracker.torch_state.gate.is_open = True
+    try:
+        if tracker.copies is not None:
+            tracker.copies.over()
+        for phase in list(_open(tracker)):
+            _close(phase)
+        _leave()
+    except Exception as error:
+        record_error("torch", error)
+    passes = tracker.passes
+    tracker.__init__(tracker.torch_state, passes.numbers)  # type: ignore[misc]
+
+
+def finish(tracker: Tracker) -> None:
+    """Close everything that a tracker has open, because the session ends. Raises nothing."""
+    try:
+        if tracker.has_failed:
+            start_over(tracker)
+            return
+        if tracker.open is not None:
+            end_open_phases(tracker)
+        if tracker.copies is not None:
+            tracker.copies.over()
+        tracker.passes.end_all()
+    except BaseException as error:
+        tracker.failed(error)
+
+
+def _open(tracker: Tracker) -> Iterator[Phase]:
+    """Yield the scopes that may be open, inner ones first, each followed by its ancestors."""
+    passes, loaderless = tracker.passes, tracker.loaderless
+    unfinished = passes.pass_ends.unfinished
+    iterations = [
+        tracker.iteration,
+        loaderless.iteration,
+        unfinished.iteration if unfinished else None,
+    ]
+    if passes.training is not None and passes.training.first_batch is not None:
+        iterations.append(passes.training.first_batch.iteration)
+    inner: list[Any] = [CONTEXT.get().get(SCOPE_KEY), tracker.open, tracker.step, tracker.backward]
+    for iteration in filter(None, iterations):
+        inner += [*iteration.children, iteration.micro, iteration.step]
+    inner += loaderless.open_phases()
+    for some in (passes.evaluation, passes.training, unfinished.training if unfinished else None):
+        if some is not None:
+            inner += [*some.held, some.scope]
+    for each in inner:
+        parent_scope = each
+        while isinstance(parent_scope, Phase):
+            yield parent_scope
+            parent_scope = parent_scope._above
+
+
+def _close(phase: Phase) -> None:
+    if phase._end:
+        return
+    phase._until = phase._until or now()
+    if phase._stamps is not None:
+        for stamp in phase._stamps:
+            stamp.release()
+        phase._stamps = None
+    phase.finish()
+
+
+def _leave() -> None:
+    """Make the innermost scope that is not of the hooks current, if one of theirs is."""
+    context = CONTEXT.get()
+    current = found = context.get(SCOPE_KEY)
+    while isinstance(current, Phase):
+        current = current._above
+    if current is not found:
+        changed: dict[str, Any] = {**context, SCOPE_KEY: current}
+        if isinstance(context.get(SPAN_KEY), Phase):
+            changed[SPAN_KEY] = current
+        CONTEXT.set(Context(changed))

@@ -1,0 +1,201 @@
+"""The steps of training passes: opened before a fetch, closed by the next one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context.context import Context
+
+from ...tracing.clock import now
+from ...tracing.phase import Phase, Step, begin, make_current
+from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
+from ...tracing.traces import UNIT_DEPTH
+from ...tracing.unwinding import Place
+from .iteration import Iteration, new_step
+from .one_pass import Pass, current_scope, without_step
+
+if TYPE_CHECKING:
+    from .open_passes import OpenPasses
+    from .open_step import OpenStep
+
+_get = CONTEXT.get
+_set = CONTEXT.set
+_new = Step.__new__
+
+
+class Steps:
+    """Opens and closes the steps of one thread's passes."""
+
+    def __init__(self, tracker: OpenStep, passes: OpenPasses) -> None:
+        self._tracker, self._passes = tracker, passes
+
+    def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - inlined, see below
+        """Close one step and open the next if nothing has to be decided; return whether it did so.
+
+        The bodies of `close` and `open` are inlined. Between two steps other code has filled the
+        processor's caches, so that each function call costs extra. May raise.
+        """
+        begun = now()
+        training, tracker = self._passes.training, self._tracker
+        iteration: Any = tracker.iteration
+        step: Any = tracker.step
+        context = _get()
+        if (
+            context is not tracker.context
+            or training is None
+            or training.iterator() is not iterator
+            or not training.is_simple
+            or not iteration.was_stepped
+            or iteration.is_odd
+            or step._collected is not None
+            or state.special
+        ):
+            return False
+        start = step._start
+        until = iteration.until or start
+        step._rest = until - start - iteration.covered
+        step._end = step._until = training.reached = until
+        training.fetches += 1
+        if tracker.torch_state.has_step_end_hook:
+            tracker.torch_state.on_step_end()
+        parent_scope: Any = step._above
+        following = _new(Step)
+        following._name, following._index = "step", training.steps
+        training.steps += 1
+        following._above, following._depth = parent_scope, step._depth
+        following._attrs = following._more = following._token = None
+        following._stamps = following._collected = following._folded = following._rest = None
+        following._is_known = None
+        following._end = following._overhead = following._until = 0
+        buffers = tracker.buffers
+        for following._id in buffers.ids:
+            break
+        else:
+            following._id = buffers.next_id()
+        segments: Any = state.segments
+        if step._depth > UNIT_DEPTH or segments is None or parent_scope._trace.is_apart:
+            following._trace = parent_scope._trace
+        else:
+            segments.tick -= 1
+            following._trace = segments.trace
+            if segments.tick < 0:
+                following._start = 0
+                following._place(training.inner_context, parent_scope, again=True)
+        following._thread = buffers.ident
+        tracker.context = inside = Context({**context, SPAN_KEY: following, SCOPE_KEY: following})
+        _set(inside)
+        tracker.step = tracker.parent = following
+        iteration.step, iteration.children, iteration.optimizers = following, [], ()
+        iteration.is_held = True
+        iteration.covered = iteration.until = 0
+        iteration.called = iteration.was_backward = iteration.was_stepped = False
+        every = tracker.torch_state.detail_every
+        if every:
+            _fold(tracker, following, iteration, every)
+        else:
+            following._is_detailed = None
+        following._start = begins = now()
+        buffers.put(following)
+        parent_scope._overhead += begins - begun
+        return True
+
+    def open(self, training: Pass, context: Any, parent_scope: Any) -> None:
+        """Open the next step of a pass, as a child of `parent_scope`."""
+        if training.is_manual:
+            _set(context)
+            return
+        tracker = self._tracker
+        step = new_step()
+        begin(step, "step", training.steps, None, parent_scope, context, now())
+        training.steps += 1
+        if tracker.torch_state.detail_every:
+            step._is_detailed = tracker.steps_begun % tracker.torch_state.detail_every == 0
+            tracker.steps_begun += 1
+        iteration = Iteration(step, tracker.settle, tracker.torch_state.memory)
+        tracker.opened(iteration, make_current(step, context))
+        is_usual = training.is_decided and training.unused is None
+        tracker.is_plain = is_usual and tracker.context is not None
+
+    def close(self, training: Pass, left: Place | None = None) -> None:
+        """Close the open step, if there is one."""
+        tracker = self._tracker
+        iteration = tracker.iteration
+        if iteration is None:
+            return
+        tracker.closed()
+        if iteration.has_manual_step:
+            iteration.dissolve(iteration.step._above)
+            training.is_manual = True
+        else:
+            iteration.close(self.micro_of, left)
+            training.reached = max(training.reached, iteration.step._until)
+            if tracker.torch_state.has_step_end_hook:
+                tracker.torch_state.on_step_end()
+        context = _get()
+        if current_scope(context) is iteration.step:
+            _set(without_step(context, iteration.step, training.inner_context))
+
+    def undo_fetch(self, load: Phase) -> None:
+        """Drop the step, or micro step, that was opened for a fetch which found no batch."""
+        training, tracker = self._passes.training, self._tracker
+        iteration = tracker.iteration
+        if training is None or iteration is None:
+            return
+        if (
+            iteration.micro is not None
+            and load._above is iteration.micro
+            and not iteration.children
+        ):
+            iteration.undo_micro()
+            tracker.into(None)
+        elif load._above is iteration.step and not iteration.children and not iteration.was_stepped:
+            tracker.closed()
+            training.steps -= 1
+            tracker.steps_begun -= 1
+            iteration.dissolve(iteration.step._above)
+            _set(training.inner_context)
+
+    def place_of_next(self, training: Pass, context: Any, current: Any) -> tuple[Any, Any]:
+        """Return the context and the parent of the next step.
+
+        Called if the scopes of the loop are not current.
+        """
+        parent_scope = current
+        while parent_scope._depth:
+            if parent_scope is training.scope:
+                return training.inner_context, training.scope
+            parent_scope = parent_scope._above
+        return context, current
+
+    def is_changed(self, training: Pass) -> bool:
+        """Whether the weights were changed without an optimizer since the last batch.
+
+        Checked only if no optimizer has stepped in the pass, since optimizers change them, too.
+        """
+        tracker = self._tracker
+        before, training.version = training.version, tracker.torch_state.version()
+        return tracker.stepped == training.stepped and before not in (None, training.version)
+
+    def micro_of(self, step: Step, index: int) -> Step:
+        """Open a micro step of a step."""
+        micro = new_step()
+        begin(micro, "micro_step", index, None, step, _get(), now(), is_fixed=True)
+        return micro
+
+    def yield_step(self) -> None:
+        """Drop the open step: the program opened a scope of its own as the step."""
+        iteration = self._tracker.iteration
+        self._tracker.closed()
+        if self._passes.training is not None:
+            self._passes.training.is_manual = True
+        if iteration is not None:
+            iteration.dissolve(iteration.step._above)
+
+
+def _fold(tracker: OpenStep, step: Any, iteration: Iteration, every: int) -> None:
+    """Record the phases of every `every`th step, and fold those of the others into the step."""
+    step._is_detailed = is_detailed = tracker.steps_begun % every == 0
+    tracker.steps_begun += 1
+    tracker.folds = not is_detailed and tracker.clock is None
+    if tracker.folds:
+        step._folded = iteration.children

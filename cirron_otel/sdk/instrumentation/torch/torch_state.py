@@ -1,0 +1,141 @@
+"""State that the trackers of all threads share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ...tracing.otel_span import SharedAttributes
+
+
+class TorchState:
+    """The shared state of the hooks of one session. Constructing it imports torch."""
+
+    def __init__(self) -> None:
+        import torch  # noqa: PLC0415 - the program has imported it
+
+        self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
+        """Returns the id of the backward that the calling thread runs in: -1 for none."""
+        self.owns_epoch = self.owns_step = True
+        """Whether torch owns these scope names, and no other framework does."""
+        self.is_over = False
+        """Whether the hooks are removed. The program may still hold references to some."""
+        self.detail_every = 0
+        """The inside of every nth step is recorded; 0: of every step."""
+        self.clock: Any = None
+        """Measures time on a device; None without one."""
+        self.memory: Any = None
+        """Reads the device's memory at the ends of a step; None if it is not recorded."""
+        self.trained: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Models that were called in training mode with gradients on."""
+        self.parameter: Any = None
+        """A weak reference to a trained parameter."""
+        self.optimizers: dict[int, SharedAttributes] = {}
+        """Attributes for the steps of the live optimizers that have stepped, by their ids."""
+        self._references: dict[int, Any] = {}
+        self.optimizers_made = 0
+        """The number of optimizers constructed since the hooks were installed."""
+        self._numbers: dict[int, tuple[Any, int]] = {}
+        """A weak reference to each of those optimizers and its number, by the optimizer's id."""
+        self.seeks_parameter = False
+        """Whether to look for a trained parameter in backwards, because no model provided one."""
+        self.trackers: set[Any] = set()
+        """The trackers of all live threads and tasks."""
+        self.gate = ModuleGate()
+        self.has_step_end_hook = False
+        """Whether `on_step_end` does anything; checked on the fast path only."""
+        self.on_step_end: Callable[[], None] = _nothing
+        """Called at the end of every step."""
+        self.poll_rank: Callable[[], None] = _nothing
+        """Asks torch.distributed for the rank of this process; called at the begin of a loop."""
+        self.has_tasks = False
+        """Whether asyncio tasks have trackers of their own."""
+        self.use_task_trackers: Callable[[], None] = _nothing
+        """Gives each task a tracker: a hook runs in an event loop."""
+        self.epoch_ended: Callable[[Any], None] = _ignore
+        """Called with the scope of an epoch that is over."""
+
+    def stop(self) -> None:
+        """Stop looking for models and for the rank, and stop polling a device."""
+        self.is_over = True
+        self.gate.is_open = False
+        self.poll_rank = _nothing
+        self.stop_polling_device()
+
+    def stop_polling_device(self) -> None:
+        """Stop polling a device at the end of every step."""
+        self.has_step_end_hook, self.on_step_end = False, _nothing
+
+    def threads_changed(self) -> None:
+        """Update the gate after a change of the set of trackers."""
+        self.gate.is_shared = len(self.trackers) > 1
+        self.gate.is_open = not self.is_over
+
+    def register_optimizer(self, optimizer: Any) -> SharedAttributes:
+        """Return the attributes of an optimizer that steps for the first time."""
+        key, known = id(optimizer), self.optimizers
+        made = known[key] = SharedAttributes(optimizer=type(optimizer).__name__)
+        references = self._references
+
+        def forget(_: Any) -> None:
+            known.pop(key, None)
+            references.pop(key, None)
+
+        references[key] = weakref.ref(optimizer, forget)
+        self.poll_rank()
+        return made
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Give a newly constructed optimizer the next number."""
+        self.optimizers_made += 1
+        key, numbers = id(optimizer), self._numbers
+        reference = weakref.ref(optimizer, lambda _: numbers.pop(key, None))
+        numbers[key] = reference, self.optimizers_made
+
+    def number_of(self, optimizer: Any) -> int:
+        """Return the number of an optimizer, from 1; 0 if it was constructed before the hooks."""
+        entry = self._numbers.get(id(optimizer))
+        return 0 if entry is None else entry[1]
+
+    def living_optimizers(self) -> list[Any]:
+        """Return the live optimizers that were seen."""
+        references = [*self._references.values(), *(entry[0] for entry in self._numbers.values())]
+        return [each for each in (reference() for reference in references) if each is not None]
+
+    def is_evaluating(self) -> bool:
+        """Whether every model that was trained so far is in evaluation mode."""
+        models = self.trained
+        return bool(models) and not any(model.training for model in list(models))
+
+    def version(self) -> int | None:
+        """Return how often a trained parameter was changed; None if no such parameter is known."""
+        parameter = None if self.parameter is None else self.parameter()
+        return None if parameter is None else int(parameter._version)
+
+
+class ModuleGate:
+    """Whether a module's call may be an outermost one. Every call of every module reads this.
+
+    It is one flag for the process, since a flag for each thread is ten times as expensive to read.
+    The thread that enters a model closes the gate, and opens it on leaving. If several threads have
+    trackers, it stays open, and each call checks its thread's tracker.
+    """
+
+    __slots__ = ("is_open", "is_shared")
+
+    def __init__(self) -> None:
+        self.is_open = self.is_shared = False
+
+
+def _none() -> int:
+    return -1
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore(_: Any) -> None:
+    pass

@@ -1,0 +1,179 @@
+"""Records `zero_grad`, `clip_grad` and `scheduler_step`: the work between a step's phases.
+
+`ScopeWrapper` also wraps the functions of checkpoints.py and collectives.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...session.errors import record_error
+from ...tracing.otel_span import SharedAttributes
+from ...tracing.state import state
+from ..patches import Patches
+from .kinds import CLIP_GRAD, NAMES, NO_UPKEEP, OPTIMIZER, PARTIAL, SCHEDULER, ZERO_GRAD
+from .tracker import Tracker
+from .trackers import Trackers
+from .unclosed_phases import end_partial_forward
+
+Attributes = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
+"""Returns the attributes of a scope from the arguments of the call; None if the call is no scope.
+"""
+Ended = Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], None]
+"""Adds attributes that are known at the end of the call, from the same arguments."""
+
+
+class ScopeWrapper:
+    """Wraps functions so that each outermost call is a scope of one kind."""
+
+    def __init__(self, trackers: Trackers) -> None:
+        from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
+
+        self._trackers, self._is_compiling = trackers, is_dynamo_compiling
+
+    def wrap(
+        self, original: Any, kind: int, attributes: Attributes, ended: Ended | None = None
+    ) -> Any:
+        """Return `original`, wrapped. A call inside a phase is part of that phase."""
+        trackers, is_compiling, name = self._trackers, self._is_compiling, NAMES[kind]
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            tracker = trackers.t
+            inside = tracker.inside
+            if inside and not _is_free(tracker, inside):
+                return original(*args, **kwargs)
+            attrs = _attributes_of(attributes, args, kwargs)
+            if attrs is None:
+                return original(*args, **kwargs)
+            if inside or not tracker.is_plain:
+                phase = tracker.enter(kind, attrs) if state.recording else None
+            else:
+                phase = tracker.enter_plain(kind, name, attrs)
+            if phase is None:
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                tracker.exit(phase, kind, error)
+                raise
+            if ended is not None:
+                _add(ended, attrs, args, kwargs)
+            tracker.exit_plain(phase, kind)
+            return result
+
+        return call
+
+
+def _is_free(tracker: Tracker, inside: int) -> bool:
+    """Whether a call is not part of a phase, although a phase is open."""
+    try:
+        if inside & PARTIAL:
+            end_partial_forward(tracker)  # a partial forward ends when something else begins
+            inside = tracker.inside
+        if inside & OPTIMIZER and not inside & NO_UPKEEP:
+            stepping = tracker.stepping
+            return stepping is not None and stepping.has_closure
+    except Exception as error:
+        tracker.failed(error)
+    return not inside & NO_UPKEEP
+
+
+def _attributes_of(
+    attributes: Attributes, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    try:
+        return attributes(args, kwargs)
+    except Exception as error:
+        record_error("torch", error)
+        return {}
+
+
+def _add(
+    ended: Ended, attrs: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    try:
+        ended(attrs, args, kwargs)
+    except Exception as error:
+        record_error("torch", error)
+
+
+def constant(**attrs: Any) -> Attributes:
+    """Return a function that gives every call the same attributes."""
+    made = SharedAttributes(**attrs)
+    return lambda _args, _kwargs: made
+
+
+def named(key: str) -> Attributes:
+    """Return a function that puts the class name of a method's object into the attribute `key`."""
+    known: dict[type, SharedAttributes] = {}
+
+    def attributes(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
+        kind = type(args[0])
+        found = known.get(kind)
+        if found is None:
+            if len(known) > _MOST_CLASSES:
+                known.clear()  # a program that creates classes without end
+            found = known[kind] = SharedAttributes({key: kind.__name__})
+        return found
+
+    return attributes
+
+
+_MOST_CLASSES = 256
+
+
+class Upkeep:
+    """Hooks the functions that zero gradients, clip gradients and schedule learning rates."""
+
+    def __init__(self, wrapper: ScopeWrapper, patches: Patches) -> None:
+        self._wrapper, self._patches = wrapper, patches
+
+    def zero_grad(self) -> None:
+        """Replace `zero_grad` in both classes. Raises AttributeError if torch has changed."""
+        from torch.nn import Module  # noqa: PLC0415
+        from torch.optim import Optimizer  # noqa: PLC0415
+
+        for owner, key in ((Optimizer, "optimizer"), (Module, "module")):
+            made = self._wrapper.wrap(owner.zero_grad, ZERO_GRAD, named(key))
+            self._patches.replace(owner, "zero_grad", made)
+
+    def clip_grad(self) -> None:
+        """Replace the functions. Raises AttributeError if torch has changed."""
+        from torch.nn import utils  # noqa: PLC0415
+
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            original = getattr(utils, name)
+            made = self._wrapper.wrap(original, CLIP_GRAD, constant(function=name))
+            self._patches.replace_function((utils.clip_grad, utils), name, made)
+
+    def scheduler(self) -> None:
+        """Replace `step` of each scheduler class that defines it."""
+        from torch.optim import lr_scheduler  # noqa: PLC0415
+
+        for owner in _classes(lr_scheduler.LRScheduler):
+            if "step" in vars(owner):
+                made = self._wrapper.wrap(owner.step, SCHEDULER, _scheduler)
+                self._patches.replace(owner, "step", made)
+
+
+def _classes(base: Any) -> Iterator[Any]:
+    yield base
+    each: Any
+    for each in base.__subclasses__():
+        yield from _classes(each)
+
+
+_named_scheduler = named("scheduler")
+
+
+def _scheduler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the attributes; None for the step in a scheduler's constructor."""
+    scheduler = args[0]
+    if getattr(scheduler, "_step_count", 1) == 0 or getattr(scheduler, "_is_initial", False):
+        return None
+    return _named_scheduler(args, kwargs)

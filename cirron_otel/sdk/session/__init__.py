@@ -1,0 +1,1 @@
+"""Sessions: identity, provider, lifetime, and the public Profiler."""

@@ -1,0 +1,103 @@
+"""What `cirron-otel run` has every Python process below it import at its start.
+
+This directory stands first on PYTHONPATH. It holds nothing else, imports nothing but the standard
+library, and does nothing but wait: a process that never imports torch, nor opens a scope of
+cirron-otel's, is not touched. It runs in interpreters of any version, with this package or not, so
+it is written for old ones, too, and whatever fails here is one line on stderr at most.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# ruff: noqa: PLC0415, SIM105, UP031 - nothing is imported that need not be; old interpreters
+
+import os
+import sys
+import time
+from importlib.machinery import PathFinder
+
+_BEGUN = time.monotonic_ns() if hasattr(time, "monotonic_ns") else None
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms
+_NAME = "sitecustomize"
+_PROFILER, _SCOPES = "cirron_otel.sdk.session.api", "cirron_otel.sdk.tracing.scope"
+_MET = ("torch", _PROFILER, _SCOPES)
+"""What shows that the process may have something to record, once it is imported."""
+
+
+class _Finder(object):  # noqa: UP004 - for any interpreter
+    """Finds nothing itself; sees to it that we hear of an import when it is done."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in _MET:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _tell_when_loaded(spec.loader, self)
+                return spec
+        return None
+
+
+def _tell_when_loaded(loader, finder):
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module):
+        loader.__dict__.pop("exec_module", None)
+        execute(module)
+        # All of it is there, which importlib says a moment later only.
+        module.__spec__._initializing = False
+        _met(module.__name__, finder)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        pass  # a loader of another kind: this process is not recorded
+
+
+def _met(name, finder):
+    # While the profiler is being imported its own end tells.
+    if name == _SCOPES and _PROFILER in sys.modules:
+        return
+    if finder in sys.meta_path:
+        sys.meta_path.remove(finder)
+    try:
+        from cirron_otel.sdk.session.waiting import wait_for_session
+
+        wait_for_session(_BEGUN)
+    except Exception as error:
+        _say(
+            "%s cannot import cirron-otel (%s: %s): it is not recorded"
+            % (sys.executable, type(error).__name__, " ".join(str(error).split()))
+        )
+
+
+def _say(text):
+    try:
+        sys.stderr.write("cirron-otel: " + text + "\n")
+    except Exception:  # noqa: S110 - nobody reads it
+        pass
+
+
+def _others():
+    """The next sitecustomize on the path runs as if this one were not there."""
+    spec = PathFinder.find_spec(_NAME)
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec
+
+    module = module_from_spec(spec)
+    ours = sys.modules.get(_NAME)
+    sys.modules[_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if ours is not None:
+            sys.modules[_NAME] = ours
+        raise
+
+
+sys.path[:] = [each for each in sys.path if each != _HERE]
+sys.meta_path.insert(0, _Finder())
+_others()

@@ -1,0 +1,243 @@
+"""`Cirron`, explicit configuration, and the functions of this package over the default one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from opentelemetry.sdk.trace import TracerProvider
+
+from ...core.config.keywords import CirronOptions, Output, ProfileOptions, Size, Snapshots
+from ...core.config.options import NOT_GIVEN, OPTIONS, Config, NotGiven
+from ...core.config.resolve import Resolved, resolve
+from ..snapshots.recorder import watch
+from ..tracing.inference import inference
+from ..tracing.loops import batches, epochs
+from ..tracing.mark import mark
+from ..tracing.scope import Scope
+from .errors import record_error
+from .handle import Profiler, active
+from .health import disabled_health
+from .joining import inject
+from .opening import open_profiler
+from .starting import Joining
+
+_GIVEN_TO_CIRRON = (
+    "api_key", "api_endpoint", "workspace_id", "output_dir", "snapshots", "sample_rate",
+    "flush_interval", "spool_max_bytes", "ingest_path", "output", "trace_buffer_max_spans",
+)  # fmt: skip
+
+
+class Cirron:
+    """Explicit configuration: what is given here is asked for before the environment and files.
+
+    The parameters are options of docs/configuration.md; None stands for "not given". All instances
+    share the one session of the process.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        api_endpoint: str | None = None,
+        workspace_id: str | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        snapshots: Snapshots | NotGiven | None = NOT_GIVEN,
+        sample_rate: float | None = None,
+        flush_interval: float | None = None,
+        spool_max_bytes: Size | None = None,
+        ingest_path: str | None = None,
+        output: Output | Sequence[Output] | None = None,
+        trace_buffer_max_spans: int | None = None,
+        **options: Unpack[CirronOptions],
+    ) -> None:
+        """Nothing is read, opened or started yet."""
+        own = (
+            api_key, api_endpoint, workspace_id, output_dir, snapshots, sample_rate,
+            flush_interval, spool_max_bytes, ingest_path, output, trace_buffer_max_spans,
+        )  # fmt: skip
+        self._given: dict[str, Any] = dict(zip(_GIVEN_TO_CIRRON, own, strict=True)) | options
+        # cirron-sdk's None is "not given" here, too, for what the constructor takes by name.
+        if snapshots is None:
+            self._given["snapshots"] = NOT_GIVEN
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"Cirron(output_dir={self.config.output_dir})"
+
+    @property
+    def config(self) -> Config:
+        """The options as they would be now."""
+        return resolve(None, instance=self._given).config
+
+    def __getattr__(self, name: str) -> Any:
+        """The options that the constructor takes by name, as they would be now."""
+        if name not in _GIVEN_TO_CIRRON:
+            missing = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{missing}; docs/migrating.md says what is cirron-sdk's alone")
+        value = getattr(self.config, name)
+        return str(value) if isinstance(value, Path) else value
+
+    def profile(
+        self,
+        config: dict[str, Any] | None = None,
+        frameworks: str | Sequence[str] | NotGiven | None = NOT_GIVEN,
+        snapshots: Snapshots | NotGiven | None = NOT_GIVEN,
+        sample_rate: float | NotGiven | None = NOT_GIVEN,
+        flush_interval: float | NotGiven | None = NOT_GIVEN,
+        enabled: bool | NotGiven | None = NOT_GIVEN,
+        path: str | os.PathLike[str] | None = None,
+        output: Output | Sequence[Output] | NotGiven | None = NOT_GIVEN,
+        *,
+        parent: object = None,
+        link: object = None,
+        provider: TracerProvider | None = None,
+        name: str | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        **options: Unpack[ProfileOptions],
+    ) -> Profiler:
+        """Open the session; see the module's `profile`."""
+        given = {
+            "frameworks": frameworks, "snapshots": snapshots, "sample_rate": sample_rate,
+            "flush_interval": flush_interval, "enabled": enabled, "output": output,
+            "run_name": name, **options,
+        }  # fmt: skip
+        with active.lock:
+            if active.profiler is not None:
+                return active.profiler
+            problem: Exception | None = None
+            try:
+                resolved = resolve(given, config=config, instance=self._given, path=path)
+            except Exception as error:
+                # What was asked for is not known: nothing is the safe reading.
+                resolved, problem = Resolved(Config(enabled=False), (), {}), error
+            joining = Joining(parent, link, provider)
+            joining.hyperparameters = _hyperparameters(config, hyperparameters)
+            profiler = open_profiler(resolved, joining, cirron=self)
+            if problem is not None:
+                record_error("configuration", problem)
+            active.profiler = profiler
+            return profiler
+
+    def scope(self, name: str, index: int | None = None, **attrs: Any) -> Scope:
+        """A scope; see `scope`."""
+        return Scope(name, index, **attrs)
+
+    mark = staticmethod(mark)
+    epochs = staticmethod(epochs)
+    batches = staticmethod(batches)
+    inference = staticmethod(inference)
+    watch = staticmethod(watch)
+    inject = staticmethod(inject)
+
+    def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
+        """The last scopes; see `trace`."""
+        return trace(format, name, last)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Seal what was recorded; see `flush`."""
+        return flush(timeout)
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """Close the session; see `shutdown`."""
+        return shutdown(timeout)
+
+    def health(self) -> dict[str, Any]:
+        """How the SDK fares; see `health`."""
+        return health()
+
+
+class _Default:
+    """The instance that `get_default` makes when it is first needed."""
+
+    instance: Cirron | None = None
+
+
+def get_default() -> Cirron:
+    """The `Cirron` behind the functions of this package."""
+    with active.lock:
+        if _Default.instance is None:
+            _Default.instance = Cirron()
+        return _Default.instance
+
+
+active.default = get_default
+
+
+def profile(
+    config: dict[str, Any] | None = None,
+    frameworks: str | Sequence[str] | NotGiven | None = NOT_GIVEN,
+    snapshots: Snapshots | NotGiven | None = NOT_GIVEN,
+    sample_rate: float | NotGiven | None = NOT_GIVEN,
+    flush_interval: float | NotGiven | None = NOT_GIVEN,
+    enabled: bool | NotGiven | None = NOT_GIVEN,
+    path: str | os.PathLike[str] | None = None,
+    output: Output | Sequence[Output] | NotGiven | None = NOT_GIVEN,
+    *,
+    parent: object = None,
+    link: object = None,
+    provider: TracerProvider | None = None,
+    name: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    **options: Unpack[ProfileOptions],
+) -> Profiler:
+    """Open the session of this process and start what records it; called again, the same Profiler.
+
+    The parameters are those of cirron-sdk, further options of docs/configuration.md go by keyword.
+    `snapshots=None` is off; not given is the default. `path` names a cirron.yaml. `parent=` or
+    `link=` (a Span, SpanContext, Context or carrier) join another trace, `provider=` names a
+    TracerProvider to work in: by default the application's where it has set one, else one is made
+    and set. `name` is the name of the run. Keys of `config` that are no option are recorded as
+    hyperparameters of the run, and so are all items of `hyperparameters`. Nothing is raised: what
+    is wrong is logged, and `health()` counts it.
+    """
+    return get_default().profile(
+        config, frameworks, snapshots, sample_rate, flush_interval, enabled, path, output,
+        parent=parent, link=link, provider=provider, name=name, hyperparameters=hyperparameters,
+        **options,
+    )  # fmt: skip
+
+
+def _hyperparameters(
+    config: Mapping[str, Any] | None, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The items of `config` that are no options, and those of `given`. Raises nothing."""
+    options = {option.name for option in OPTIONS}
+    try:
+        found = {key: value for key, value in (config or {}).items() if key not in options}
+        return found | dict(given or {})
+    except Exception as error:
+        record_error("hyperparameters", error)
+        return {}
+
+
+def flush(timeout: float | None = None) -> bool:
+    """Seal what was recorded until now into the spool; whether that was done.
+
+    It waits at most `timeout` seconds (`shutdown_timeout` by default), not for exporters.
+    """
+    profiler = active.profiler
+    return profiler.flush(timeout) if profiler is not None else False
+
+
+def shutdown(timeout: float | None = None) -> bool:
+    """Close the session, seal it, and export it; whether all of that was done in `timeout` s."""
+    profiler = active.profiler
+    return profiler.shutdown(timeout) if profiler is not None else True
+
+
+def health() -> dict[str, Any]:
+    """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""
+    profiler = active.profiler or active.last
+    return profiler.health() if profiler is not None else disabled_health()
+
+
+def trace(format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
+    """The last scopes of this process: `tree` prints them, `dict`, `json` and `df` return them.
+
+    `name` keeps the scopes of that name, `last` the last so many roots. `df` needs pandas. What
+    cannot be had (another format, no pandas) is logged, and None returned.
+    """
+    profiler = active.profiler or active.last or Profiler(None, Config())
+    return profiler.trace(format, name, last)

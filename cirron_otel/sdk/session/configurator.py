@@ -1,0 +1,116 @@
+"""OpenTelemetry's configurator `cirron`: what `opentelemetry-instrument` sets tracing up with.
+
+Spans go into Cirron's spool and from there over OTLP, by the same options as with `profile()`; the
+session opens with the first span, scope or phase, for `opentelemetry-instrument` reaches every
+Python process below it. Exporters that are not OTLP's (OTEL_TRACES_EXPORTER=console), metrics and
+logs are set up as OpenTelemetry's own configurator does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.util._decorator import _agnosticcontextmanager
+
+from ...core.config.exporters import TRACES_EXPORTER, names_otlp
+from ..tracing import buffers as buf
+from ..tracing.clock import now
+from .errors import record_error
+from .handle import active
+from .provider import RandomIds, RecordAll
+from .waiting import wait_for_session
+
+_CONFIG_FILE = "OTEL_CONFIG_FILE"
+_DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+
+
+class CirronConfigurator(_OTelSDKConfigurator):
+    """The entry point. `configure()` sets the global providers; what is ours never raises."""
+
+    def _configure(self, **kwargs: Any) -> None:
+        begun = now()
+        if os.environ.get(_CONFIG_FILE):
+            # The file says it all; the session will work in the provider that it describes.
+            super()._configure(**kwargs)  # type: ignore[no-untyped-call]
+            wait_for_session(begun, hooks=_are_hooks_wanted())
+            return
+        kwargs.setdefault("id_generator", RandomIds())
+        with _without_otlp():
+            super()._configure(**kwargs)  # type: ignore[no-untyped-call]
+        provider = trace.get_tracer_provider()
+        try:
+            if not isinstance(provider, TracerProvider):
+                return
+            if wait_for_session(begun, hooks=_are_hooks_wanted()):
+                _own(provider)
+        except Exception as error:
+            record_error("configurator", error)
+
+
+def _are_hooks_wanted() -> bool:
+    """Whether the instrumentor `cirron` is left in, which would install them."""
+    named = os.environ.get(_DISABLED, "").split(",")
+    return not {"cirron", "*"} & {name.strip() for name in named}
+
+
+@contextmanager
+def _without_otlp() -> Iterator[None]:
+    """OTLP is the spool's to send, which loses nothing."""
+    before = os.environ.get(TRACES_EXPORTER)
+    left = [name for name in (before or "").split(",") if name.strip() and not names_otlp(name)]
+    os.environ[TRACES_EXPORTER] = ",".join(left) or "none"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TRACES_EXPORTER]
+        else:
+            os.environ[TRACES_EXPORTER] = before
+
+
+def _own(provider: Any) -> None:
+    """Let the provider be as one of ours: what is not sampled is recorded, and the first span of
+    the process finds the session open.
+    """
+    provider._is_cirrons = True
+    provider.sampler = RecordAll(provider.sampler)
+    make = provider.get_tracer
+    provider.get_tracer = lambda *args, **named: OpeningTracer(make(*args, **named))
+
+
+class OpeningTracer(trace.Tracer):
+    """A tracer whose first span has the session open before it asks for its parent."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        """`tracer` makes the spans."""
+        self._tracer = tracer
+
+    def __getattr__(self, name: str) -> Any:
+        """What the SDK's tracer has besides."""
+        return getattr(self._tracer, name)
+
+    def start_span(self, *args: Any, **named: Any) -> Any:
+        """See `opentelemetry.trace.Tracer`."""
+        _open()
+        return self._tracer.start_span(*args, **named)
+
+    @_agnosticcontextmanager
+    def start_as_current_span(self, *args: Any, **named: Any) -> Iterator[Any]:
+        """The same: where it decorates, with the first call."""
+        _open()
+        with self._tracer.start_as_current_span(*args, **named) as span:
+            yield span
+
+
+def _open() -> None:
+    waiting = active.waiting
+    if waiting is not None:
+        waiting.open()
+    elif active.profiler is None:
+        buf.hooks.first()  # a forked child opens its own session; after the last there is none

@@ -1,0 +1,182 @@
+"""Open a session, of this process or of a DataLoader's worker, and prepare exits and forks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from opentelemetry.trace import SpanContext
+
+from ...core.config.options import Config
+from ...core.config.resolve import Resolved
+from ..instrumentation.installing import Instrumentation
+from ..tracing.state import state
+from . import forks
+from .errors import errors, record_error, report_problem
+from .exits import Exits
+from .handle import Profiler, active, seal_late
+from .identity import TORCH_DISTRIBUTED, Identity
+from .run_identity import RunIdentity
+from .runtime import Runtime
+from .starting import Joining, start_runtime
+
+END_S = 1.0
+"""A worker that ends seals and sends its records for at most so many seconds. The spool keeps the
+rest. Torch terminates a worker that is still alive after 5 s."""
+WORKER = "worker"
+
+
+def open_profiler(
+    resolved: Resolved,
+    joining: Joining,
+    instrumentation: Instrumentation | None = None,
+    cirron: object = None,
+) -> Profiler:
+    """A profiler whose session is open, or one that is off. Nothing is raised.
+
+    `instrumentation`: hooks that are there already: a forking parent's, or those of a session that
+    waited, which gives way to this one. `cirron` is the `Cirron` that opens the session; None is
+    the default one.
+    """
+    config = resolved.config
+    waiting, active.waiting = active.waiting, None
+    if waiting is not None and waiting.hooks is not instrumentation:
+        waiting.give_up()
+    errors.reset()
+    for problem in resolved.problems:
+        report_problem("configuration", problem)
+    state.recording = config.enabled
+    if not config.enabled:
+        return Profiler(None, config, cirron)
+    try:
+        runtime = start_runtime(config, os.environ, joining)
+    except Exception as error:
+        record_error("profile", error)
+        return Profiler(None, config, cirron)
+    profiler = Profiler(runtime, config, cirron)
+    is_new = instrumentation is None
+    instrumentation = instrumentation or Instrumentation(config)
+    instrumentation.opens_worker = _worker_opening(profiler)
+    instrumentation.ask_rank(partial(_rank_found, profiler, runtime, instrumentation))
+    if is_new:
+        instrumentation.install()
+    profiler.instrumentation = instrumentation
+    runtime.look_after = instrumentation.on_flush
+    try:
+        _prepare_exits(profiler, resolved, joining)
+    except Exception as error:
+        record_error("exit", error)
+    return profiler
+
+
+def _rank_found(
+    profiler: Profiler, runtime: Runtime, instrumentation: Instrumentation, rank: int, size: int
+) -> None:
+    runtime.identify(rank, size, TORCH_DISTRIBUTED)
+    instrumentation.opens_worker = _worker_opening(profiler)
+
+
+def _worker_opening(profiler: Profiler) -> object:
+    runtime = profiler.runtime
+    if runtime is None or profiler.session is None:
+        return None
+    context = profiler.session.get_span_context()
+    return WorkerOpening(profiler.config, context, runtime.inherited_identity, runtime.run)
+
+
+@dataclass(frozen=True)
+class WorkerOpening:
+    """Opens the session of a worker, forked or spawned, in its process; it can be pickled."""
+
+    config: Config
+    """The configuration of the parent process."""
+    parent: SpanContext
+    """The parent's session, to which the worker's is linked."""
+    identity: Identity | None = None
+    """The parent's place in the job, if that is not in the environment."""
+    run: RunIdentity | None = None
+    """The run that the parent's session belongs to."""
+
+    def __call__(self, worker: int) -> Callable[[], object]:
+        """Open the session of the worker with this id; returns what ends it. Raises nothing."""
+        with active.lock:
+            profiler = active.profiler
+            if profiler is None:
+                profiler = active.profiler = self._open()
+        if profiler.session is None:
+            state.recording = False
+        else:
+            profiler.session.set_attribute(WORKER, worker)
+        return lambda: profiler.shutdown(END_S)
+
+    def _open(self) -> Profiler:
+        # Torch has handlers of its own for a worker's signals.
+        config = replace(
+            self.config, frameworks=("none",), snapshots=None, handle_signals=False,
+            exit_timeout=min(self.config.exit_timeout, END_S),
+        )  # fmt: skip
+        run = self.run and replace(self.run, is_inherited=True)
+        joining = Joining(link=self.parent, identity=self.identity, run=run)
+        return open_profiler(Resolved(config, (), {}), joining)
+
+
+def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> None:
+    limit = resolved.config.exit_timeout
+    atexit.unregister(seal_late)
+    atexit.register(seal_late)  # before the session's own: it runs after that
+    exits = Exits(
+        lambda: profiler.flush(limit), lambda: _end(profiler, limit), profiler.fail,
+        profiler.terminate,
+    )  # fmt: skip
+    profiler.exits = exits
+    exits.install(signals=resolved.config.handle_signals)
+    forks.finish_with_process(lambda: profiler.shutdown(limit))
+    forks.watch_forks(lambda: _after_fork(profiler, resolved, joining))
+
+
+def _end(profiler: Profiler, limit: float) -> None:
+    """At a signal or the interpreter's exit: close the session, within `limit` seconds.
+
+    The signal may have interrupted a `shutdown` in the same thread, which then goes on no more.
+    """
+    runtime = profiler.runtime
+    if profiler.enabled:
+        profiler.shutdown(limit)
+    elif runtime is not None:
+        runtime.pipeline.shutdown(limit)
+        runtime.owner.release()
+
+
+def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
+    """In a forked child: let go of the parent's session; the first scope opens one of its own."""
+    active.lock = threading.RLock()  # a thread that is not here may have held the parent's
+    runtime = parent.runtime
+    if runtime is None or runtime.is_over:
+        return
+    if parent.exits is not None:
+        parent.exits.remove()
+    context = runtime.origin.session.get_span_context()
+    runtime.abandon()
+    hooks = parent.instrumentation
+    if hooks is not None:
+        hooks.after_fork()
+    active.profiler, active.last = None, None
+    # Below `cirron-otel run` the child is one of the job's processes, as its parent is.
+    joining = Joining(
+        link=context,
+        identity=runtime.inherited_identity,
+        environment_first=before.environment_first,
+        run=replace(runtime.run, is_inherited=True),
+        hyperparameters=before.hyperparameters,
+    )
+
+    def revive() -> None:
+        with active.lock:
+            if active.profiler is None:
+                active.profiler = open_profiler(resolved, joining, hooks, parent.cirron)
+
+    forks.revive_later(revive)

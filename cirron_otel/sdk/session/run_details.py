@@ -1,0 +1,167 @@
+"""Resource attributes that distinguish one run from another.
+
+Each kind of detail can be switched off with the option `run_details`. Values are bounded and
+contain no secrets that `redaction` recognises.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from opentelemetry.sdk.resources import Resource
+
+from ..._version import __version__
+from ...core.config.options import Config
+from ...semconv import RUN_ID
+from ..flush.json_attributes import text_of
+from .errors import record_error
+from .git_state import BRANCH, COMMIT, DIRTY, TreeState, head_of, program_directory
+from .identity import Identity
+from .redaction import REDACTED, names_a_secret, redacted
+from .run_identity import RunIdentity
+
+RUN_NAME: Final = "cirron.run.name"
+SCRIPT: Final = "cirron.run.script"
+ARGUMENTS: Final = "process.command_args"
+"""OpenTelemetry's name, as are those of `telemetry.distro`."""
+DISTRO_NAME: Final = "telemetry.distro.name"
+DISTRO_VERSION: Final = "telemetry.distro.version"
+TORCH_VERSION: Final = "cirron.torch.version"
+CUDA_VERSION: Final = "cirron.cuda.version"
+HYPERPARAMETER: Final = "cirron.config."
+
+COMMAND, GIT, VERSIONS, HOST, DEVICES, LAUNCHER, HYPERPARAMETERS = (
+    "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
+)  # fmt: skip
+_OTHERS: Final = {
+    "process.runtime.": VERSIONS,
+    "host.name": HOST,
+    "cirron.gpu.": DEVICES,
+    "cirron.launcher": LAUNCHER,
+}
+"""Details of attributes that every resource has, by the prefix of the attribute's name."""
+_DESCRIPTIONS: Final = frozenset({
+    ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
+})  # fmt: skip
+_MOST_ARGUMENTS = 100
+_MOST_ITEMS = 200
+_MOST_DEPTH = 8
+_MOST_CHARACTERS = 256
+
+
+def run_attributes(
+    run: RunIdentity, config: Config, hyperparameters: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the attributes that are known when a session begins. Raises nothing."""
+    attributes: dict[str, Any] = {RUN_ID: run.id, RUN_NAME: run.name, SCRIPT: run.script}
+    try:
+        if COMMAND in config.run_details:
+            attributes[ARGUMENTS] = [
+                _cut(each) for each in redacted(run.arguments[:_MOST_ARGUMENTS])
+            ]
+        if VERSIONS in config.run_details:
+            attributes |= {DISTRO_NAME: "cirron-otel", DISTRO_VERSION: __version__}
+        if HYPERPARAMETERS in config.run_details and hyperparameters:
+            attributes |= _hyperparameters(hyperparameters)
+    except Exception as error:
+        record_error("run", error)
+    return attributes
+
+
+def is_wanted(attribute: str, config: Config) -> bool:
+    """Return whether an attribute of the resource is not a detail that is switched off."""
+    details = (kind for prefix, kind in _OTHERS.items() if attribute.startswith(prefix))
+    return all(kind in config.run_details for kind in details)
+
+
+def without_details(resource: Resource) -> Resource:
+    """Return the resource of metrics: `resource` without attributes that describe the run."""
+    return Resource({
+        key: value
+        for key, value in resource.attributes.items()
+        if key not in _DESCRIPTIONS and not key.startswith(HYPERPARAMETER)
+    })  # fmt: skip
+
+
+class LateDetails:
+    """Attributes that take time to compute, or are available once torch is imported.
+
+    `begin` and `found` are called on the flush thread.
+    """
+
+    def __init__(self, config: Config, identity: Identity, run: RunIdentity) -> None:
+        """Read nothing yet. Only the first process of a run compares the tree."""
+        self._has_git = GIT in config.run_details
+        self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
+        self._has_versions = VERSIONS in config.run_details
+        self._tree: TreeState | None = None
+
+    def begin(self) -> dict[str, Any]:
+        """Return the commit, and start to compare the tree with it. Raises nothing."""
+        if not self._has_git:
+            return {}
+        try:
+            directory = program_directory()
+            head = {key: _cut(value) for key, value in head_of(directory).items()}
+            if head and self._asks_tree:
+                self._tree = TreeState(directory)
+        except Exception as error:
+            record_error("run", error)
+            return {}
+        return head
+
+    def found(self, *, is_last: bool) -> dict[str, Any]:
+        """Return attributes that have become available since the last call. Raises nothing."""
+        attributes: dict[str, Any] = {}
+        try:
+            if self._has_versions and "torch" in sys.modules:
+                attributes |= self._versions(sys.modules["torch"])
+            if self._tree is not None:
+                attributes |= self._tree.result(is_last=is_last)
+                self._tree = self._tree if self._tree.is_pending else None
+        except Exception as error:
+            record_error("run", error)
+        return attributes
+
+    def _versions(self, torch: Any) -> dict[str, str]:
+        if not hasattr(torch, "version") or not hasattr(torch, "__version__"):
+            return {}  # it is still being imported
+        self._has_versions = False
+        cuda = getattr(torch.version, "cuda", None)
+        made = {TORCH_VERSION: _cut(str(torch.__version__))}
+        return made | ({CUDA_VERSION: _cut(str(cuda))} if cuda else {})
+
+
+def _hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for key, value in _flattened(given, "", 0):
+        if len(attributes) >= _MOST_ITEMS:
+            break
+        attributes[HYPERPARAMETER + _cut(key)] = REDACTED if names_a_secret(key) else _value(value)
+    return attributes
+
+
+def _flattened(given: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, value in dict(given).items():
+        name = f"{prefix}{text_of(key)}"
+        if isinstance(value, Mapping) and value and depth < _MOST_DEPTH:
+            yield from _flattened(value, f"{name}.", depth + 1)
+        else:
+            yield name, value
+
+
+def _value(value: Any) -> Any:
+    """Convert a value to one that a resource attribute can have."""
+    if isinstance(value, bool):
+        return value
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
+    if type(value) is float:
+        return value
+    return _cut(redacted([text_of(value)])[0])
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")[:_MOST_CHARACTERS]

@@ -1,0 +1,149 @@
+"""An open session: the parts that `starting.start_runtime` connects, and its life cycle."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ...core.config.options import Config
+from ...core.spool.owner import Owner
+from ...core.spool.paths import SpoolPaths
+from ..drop_counts import DropCounts
+from ..flush.flush_builder import SessionOrigin
+from ..flush.pipeline import Pipeline
+from ..provider_link import ProviderLink
+from ..snapshots.recorder import Snapshots
+from ..tracing import buffers as buf
+from ..tracing import costs, unwinding
+from ..tracing.clock import now
+from ..tracing.scope import NO_SESSION
+from ..tracing.state import state
+from . import logs
+from .identity import NO_SOURCE, Identity
+from .readback import Recent
+from .resource import SessionResource, rank_attributes
+from .run_details import LateDetails
+from .run_identity import RunIdentity
+from .session import Entered
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Runtime:
+    """A session of this process."""
+
+    config: Config
+    environ: Mapping[str, str]
+    identity: Identity
+    run: RunIdentity
+    resource: SessionResource
+    origin: SessionOrigin
+    entered: Entered
+    link: ProviderLink
+    pipeline: Pipeline
+    paths: SpoolPaths
+    owner: Owner
+    snapshots: Snapshots | None
+    recent: Recent
+    drops: DropCounts
+    details: LateDetails
+    started: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    inherited_identity: Identity | None = None
+    """The identity of child processes; None: they read it from their environment."""
+    look_after: Callable[[], None] = _nothing
+    """Called on the flush thread before each flush; the framework hooks set it."""
+
+    def before_flush(self) -> None:
+        """Do the flush thread's periodic work; called before each flush."""
+        self.link.observe()
+        self.origin.segments.look_again()
+        unwinding.release()
+        self.resource.add(self.details.found(is_last=self.is_over))
+        self.look_after()
+
+    def identify(self, rank: int, world_size: int, source: str) -> None:
+        """Take the rank that a framework reports, unless a launcher has set one.
+
+        Records that are already sealed keep rank 0; all later ones get the new rank.
+        """
+        identity = self.identity
+        if identity.source != NO_SOURCE or identity.rank is None:
+            return
+        self.identity = replace(identity, rank=rank, world_size=world_size, source=source)
+        self.pipeline.collector.set_rank(rank)
+        self.resource.add(rank_attributes(self.identity))
+        self.inherited_identity = self.identity
+
+    def flush(self, timeout: float) -> bool:
+        """Seal all records made so far; return whether they are in the spool in `timeout` s."""
+        deadline = time.monotonic() + timeout
+        if self.snapshots is not None:
+            self.snapshots.wait(timeout)
+        return self.pipeline.flush(max(deadline - time.monotonic(), 0.0))
+
+    def shutdown(self, timeout: float) -> bool:
+        """End the session; return whether everything is sealed and sent within `timeout` s."""
+        if self.is_over:
+            return True
+        self.is_over = True
+        deadline = time.monotonic() + timeout
+        session = self.origin.session
+        try:
+            unwinding.release(now=True)
+            self.entered.leave()
+            self.link.end()
+            is_whole = self.snapshots is None or self.snapshots.finish(timeout)
+            self.drops.record_in(session)
+            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and is_whole
+            # The other processors see the session as a span: without it their trace has no root.
+            session._end = session._end or now()
+            self.link.observers.end(session)
+            self.drops.warn()
+        finally:
+            self.link.disconnect()
+            buf.hooks.wake = buf.hooks.first = _nothing
+            costs.configure(cpu_time=False, memory_peak=False)
+            logs.restore()
+            self.owner.release()
+        return done
+
+    def undo(self) -> None:
+        """Release everything after the start of the session has failed."""
+        self.is_over = True
+        self.link.end()
+        self.entered.leave()
+        if self.snapshots is not None:
+            self.snapshots.close()
+        state.special = False
+        for exporter in self.pipeline.exporters:
+            exporter.finish(0.0)
+        if self.pipeline.metrics is not None:
+            self.pipeline.metrics.finish(0.0)
+        costs.configure(cpu_time=False, memory_peak=False)
+        logs.restore()
+        self.owner.release()
+
+    def seal_late(self) -> None:
+        """Seal what was recorded after the session in one more batch, when the process exits.
+
+        Marks made after `shutdown()` belong to `root` (schemas page, "marks[]").
+        """
+        if self.is_over and state.session is NO_SESSION and os.getpid() == self.origin.pid:
+            pipeline = self.pipeline
+            pipeline.sealer.seal_late(pipeline.collector.collect(is_last=True))
+
+    def abandon(self) -> None:
+        """In a forked child: release everything that belongs to the parent."""
+        self.is_over = True
+        self.link.end()
+        self.pipeline.abandon()
+        if self.snapshots is not None:
+            self.snapshots.abandon()
+        self.owner.abandon()
+        state.special = False

@@ -1,0 +1,237 @@
+"""Start a session: create its parts, connect them, and start the flush thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from ...core.config.exporters import Export
+from ...core.config.options import Config
+from ...core.spool.owner import Owner
+from ...core.spool.paths import SpoolPaths, target_spool
+from ...core.spool.writer import SpoolWriter
+from ...errors import CirronOtelError
+from ..drop_counts import DropCounts
+from ..flush.flush_builder import FlushBuilder, SessionOrigin
+from ..flush.pipeline import Pipeline
+from ..flush.sealer import BatchNames, Sealer, Unwritten
+from ..flush.sinks import sinks_of
+from ..provider_link import ProviderLink
+from ..snapshots.recorder import snapshots_of
+from ..tracing import buffers as buf
+from ..tracing import costs
+from ..tracing.buffers import recorded
+from ..tracing.detail_sampling import DetailSampler
+from ..tracing.foreign_spans import ForeignSpans
+from ..tracing.scope import Scope
+from ..tracing.span_processor import ForeignSpanProcessor, processor_of
+from ..tracing.state import state
+from ..tracing.traces import Segments
+from . import logs
+from .errors import record_error, report_problem
+from .identity import Identity
+from .joining import Joined, join
+from .provider import applications_provider, make_provider, sampler_of
+from .readback import Recent
+from .resource import SessionResource, batch_attributes, resource_of
+from .run_details import LateDetails
+from .run_identity import RunIdentity, run_identity
+from .runtime import Runtime
+from .sending import Deliveries, exports_of_session, recover_left, start_metrics
+from .session import Entered, open_session, sampling
+
+_UNLIMITED = 1 << 62
+
+
+@dataclass(slots=True)
+class Joining:
+    """The caller's choices for a session: the traces to join, the provider, and the run."""
+
+    parent: object = None
+    link: object = None
+    provider: TracerProvider | None = None
+    """The provider to work in; None: the application's, else a new one that becomes global."""
+    processor: ForeignSpanProcessor | None = None
+    """Our processor, if the application has added it."""
+    identity: Identity | None = None
+    """The position in the job; None: read it from the launcher's variables."""
+    begun: int | None = None
+    """Start of the session by `clock.now`; None: now."""
+    environment_first: bool = False
+    """Whether the trace in the environment takes precedence over the current span."""
+    run: RunIdentity | None = None
+    """The run that the session belongs to; None: determined by `run_identity`."""
+    hyperparameters: Mapping[str, Any] | None = None
+    """Values from the user that describe the run."""
+
+
+class SessionStart(NamedTuple):
+    """A session that has begun, and the provider it works in."""
+
+    session: Scope
+    joined: Joined
+    resource: Resource
+    provider: TracerProvider | None
+    """None if the application adds our processor to a provider that is not known yet."""
+    is_own: bool
+    """Whether the SDK created the provider."""
+
+
+def begin_session(
+    config: Config,
+    environ: Mapping[str, str],
+    identity: Identity,
+    joining: Joining,
+    run: RunIdentity,
+) -> SessionStart:
+    """Begin the session; create a provider if the application has none."""
+    provider = _given(joining.provider) or applications_provider()
+    # If the application adds our processor, its provider may become known later.
+    is_own = joining.processor is None and (
+        provider is None or getattr(provider, "_is_cirrons", False)
+    )
+    joined = join(
+        config.join, environ, joining.parent, joining.link,
+        environment_first=joining.environment_first,
+    )  # fmt: skip
+    session = open_session(joined, sampler_of(provider) if provider is not None else None)
+    session._start = joining.begun or session._start
+    resource = resource_of(config, identity, session.id, run, joining.hyperparameters)
+    if provider is None and is_own:
+        provider = make_provider(resource, environ)
+        provider._is_cirrons = True  # type: ignore[attr-defined]
+        _sample(provider, joined, session)
+    elif provider is not None and not is_own:
+        resource = resource.merge(provider.resource)
+    return SessionStart(session, joined, resource, provider, is_own)
+
+
+def _given(provider: object) -> TracerProvider | None:
+    """Return the caller's provider if it is valid."""
+    if provider is None or isinstance(provider, TracerProvider):
+        return provider
+    report_problem(
+        "provider",
+        f"provider= is a {type(provider).__name__}: expected a TracerProvider of"
+        " the OpenTelemetry SDK; it is not used",
+    )
+    return None
+
+
+def _sample(provider: TracerProvider, joined: Any, session: Any) -> None:
+    """Apply the decision of the new provider's sampler to the session."""
+    around = session._trace
+    around.flags, around.state = sampling(sampler_of(provider), around.trace_id, joined)
+
+
+def segments_of(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:
+    """Create the segments; ranks that share a trace divide its records among themselves."""
+    if config.trace_layout == "session":
+        return Segments(session.id, session._trace, _UNLIMITED, _UNLIMITED, recorded)
+    ranks = max(identity.world_size, 1) if is_shared else 1
+    records = max(config.segment_records // ranks, 1)
+    age_ns = int(config.segment_seconds * 1e9)
+    return Segments(session.id, session._trace, records, age_ns, recorded)
+
+
+def place_of(config: Config, is_spooled: bool) -> tuple[SpoolPaths, Owner]:
+    """Return the paths of the spool, and this process as one of its owners."""
+    paths = target_spool(config.output_dir)
+    try:
+        if is_spooled:
+            return paths, Owner.acquire(paths)
+    except CirronOtelError as error:
+        # The disk may be full only temporarily: every flush tries again.
+        record_error("spool", error)
+    return paths, Owner(paths, os.urandom(6).hex())
+
+
+def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) -> Runtime:
+    """Open a session and start its threads. Raises TargetError if its spool cannot be created."""
+    identity = joining.identity or Identity.from_environment(environ)
+    buf.limits.set(config.scope_capacity, config.mark_capacity)
+    run = joining.run or run_identity(config, environ, identity)
+    begun = begin_session(config, environ, identity, joining, run)
+    session, joined, resource, provider, is_own = begun
+    segments = segments_of(config, identity, session, is_shared=joined.parent is not None)
+    origin = SessionOrigin(
+        os.getpid(), identity.rank, session, segments, batch_attributes(resource)
+    )
+    foreign = ForeignSpans()
+    processor = joining.processor or processor_of(provider) or ForeignSpanProcessor(foreign)
+    processor.foreign, processor.is_on = foreign, True
+    thinner = None
+    if config.detail_every:
+        thinner = DetailSampler(config.detail_every, config.detail_slow_factor)
+    recent = Recent(config.trace_buffer_max_spans)
+    exports = exports_of_session(config, environ, provider if not is_own else None)
+    is_spooled = "spool" in config.output or bool(exports)
+    paths, owner = place_of(config, is_spooled)
+    snapshots = None
+    if is_spooled:
+        snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
+    collector = FlushBuilder(
+        origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
+        naming=BatchNames(owner), snapshots=snapshots, announces_open=bool(exports),
+    )  # fmt: skip
+    writer = SpoolWriter(paths.root, config.spool_max_bytes)
+    sealer = (Sealer if is_spooled else Unwritten)(
+        owner,
+        writer,
+        origin,
+        lambda name: pipeline.written(name),  # noqa: PLW0108 - made below
+    )
+    pipeline = Pipeline(collector, sealer, config.flush_interval, sinks_of(config.output))
+    entered = Entered(session, segments, joined)
+    session_resource = SessionResource(resource, origin.set_resource)
+    link = ProviderLink(
+        provider, processor, session_resource, joined, session, is_own=is_own,
+        has_costs=config.cpu_time or config.memory_peak, is_thinned=thinner is not None,
+    )  # fmt: skip
+    runtime = Runtime(
+        config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
+        owner, snapshots, recent, DropCounts(collector, sealer, writer, snapshots, thinner),
+        LateDetails(config, identity, run),
+    )  # fmt: skip
+    try:
+        state.resource = resource
+        costs.configure(cpu_time=config.cpu_time, memory_peak=config.memory_peak)
+        if config.log_correlation:
+            logs.correlate()
+        link.connect(is_added=joining.processor is not None)
+        _start(runtime, exports, is_spooled=is_spooled)
+    except BaseException:
+        runtime.undo()
+        raise
+    return runtime
+
+
+def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None:
+    config, pipeline = runtime.config, runtime.pipeline
+    if runtime.snapshots is not None:
+        runtime.snapshots.open()
+    deliveries = Deliveries(config, runtime.environ, runtime.paths, runtime.owner)
+    pipeline.exporters = deliveries.start(exports, runtime.resource.value)
+    if deliveries.automatic_otlp is not None:
+        runtime.link.on_application_exporters = lambda: deliveries.leave_otlp(pipeline.flush)
+    metrics = start_metrics(
+        config, runtime.environ, lambda: runtime.resource.value, runtime.drops.by_reason
+    )
+    pipeline.metrics = metrics
+    if metrics is not None:
+        pipeline.collector.keeps_taken = True
+        pipeline.sinks += (metrics.measures,)
+    if is_spooled:
+        pipeline.before_first = lambda: _prepare_spool(runtime)
+    pipeline.before_each = runtime.before_flush
+    pipeline.start()
+
+
+def _prepare_spool(runtime: Runtime) -> None:
+    runtime.resource.add(runtime.details.begin())
+    recover_left(runtime.paths, runtime.pipeline.exporters)

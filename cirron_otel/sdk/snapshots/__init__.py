@@ -1,0 +1,1 @@
+"""Snapshots of weights and gradients: statistics, samples, and complete tensors in files."""

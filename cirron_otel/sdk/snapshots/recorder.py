@@ -1,0 +1,344 @@
+"""Snapshots of the watched model, one at the end of each epoch (docs/snapshots.md).
+
+Measuring and copying is the training thread's, for the weights change behind it. Files are written
+by a thread of its own; the flush thread makes records of what is measured and, where a file was
+asked for, written. What is too much is dropped and counted, never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from os import urandom
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...core.spool.blobs import GRADIENTS, WEIGHTS
+from ...errors import CirronOtelError
+from ..flush.rows import SnapshotRow
+from ..session.errors import record_error
+from ..tracing.buffers import local
+from ..tracing.clock import now, wall
+from ..tracing.state import ignore_epoch, state
+
+if TYPE_CHECKING:
+    from ..tracing.scope import Scope
+    from .capture import Capture
+
+STATS, SAMPLED, FULL = "stats", "sampled", "full"
+
+MOST_BYTES = 4 << 30
+"""Copies of tensors that wait to be written, bytes; what would be more goes without a file."""
+MOST_WAITING = 1_000
+"""Snapshots that wait for that, however small."""
+_ATTEMPTS = 2
+"""How often the files of a snapshot are tried where the thread is thrown out of it."""
+
+
+class TakenSnapshot:
+    """A snapshot that was taken; its records follow."""
+
+    def __init__(self, scope: Scope, capture: Capture, mode: str) -> None:
+        """`mode` is that of the records whose tensor is in a file."""
+        self.scope = scope
+        self._capture = capture
+        self._mode = mode
+        self._ts_ns = wall(scope._end or getattr(scope, "_until", 0) or now())
+        self.copies = capture.copies
+        self.bytes = sum(each.size for each in capture.copies)
+        self.uris: dict[bool, str] = {}
+        """Of files that were written, by whether they hold gradients."""
+        self.attempts = 0
+        self.is_written = not capture.copies
+        """Whether nothing is to be written any more."""
+        self._rows: list[SnapshotRow] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its records can be made."""
+        return self.is_written and self._capture.is_measured
+
+    def rows(self) -> list[SnapshotRow]:
+        """Its records in canonical order; the same each time."""
+        if self._rows is None:
+            self._rows = self._made()
+        return self._rows
+
+    def _made(self) -> list[SnapshotRow]:
+        scope = self.scope
+        span_id, low = scope.id or "", scope._trace.low
+        if not span_id:
+            return []  # the scope was dropped
+        records = list(self._capture.records())
+        # Sorted, so that canonical order is the model's.
+        halves = sorted(urandom(8 * len(records)).hex(" ", 8).split(" "))
+        rows = []
+        for half, record in zip(halves, records, strict=False):
+            uri = self.uris.get(record.is_gradient) if record.is_stored else None
+            rows.append(
+                SnapshotRow(
+                    half + low, span_id, record.name, record.shape, record.dtype,
+                    STATS if uri is None else self._mode, record.stats, uri, self._ts_ns,
+                    record.attrs,
+                )
+            )  # fmt: skip
+        return rows
+
+    @property
+    def size(self) -> int:
+        """How many records there are."""
+        return len(self._capture.subjects)
+
+
+class Snapshots:
+    """The snapshots of one session."""
+
+    def __init__(
+        self, mode: str, rate: float, directory: Path, roll: Callable[[], float] | None = None
+    ) -> None:
+        """Files go below `directory`. `roll` gives a number in [0, 1) for each epoch.
+
+        It is the operating system's by default: the generators that training draws from stay as
+        they are.
+        """
+        self._mode, self._rate = mode, rate
+        self._directory = directory.absolute()
+        self._roll = roll or random.SystemRandom().random
+        self._pending: deque[TakenSnapshot] = deque()
+        self._last: Any = None
+        # To put into it is safe in a signal handler that interrupted another put.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self.count = 0
+        """Snapshots taken."""
+        self.files = self.file_bytes = 0
+        self.files_dropped = 0
+        """Files that were to be written, and were not: too much waited, or the disk is full."""
+        self.lost = 0
+        """Records of snapshots that were not ready when the session ended."""
+        self.seconds = self.longest = 0.0
+        """How long the threads that train were held up, in all and at most."""
+
+    def open(self) -> None:
+        """Take a snapshot at the end of each epoch from now on."""
+        state.epoch_ended = self.epoch_ended
+
+    def close(self) -> None:
+        """No more snapshots; what was taken is still written."""
+        if state.epoch_ended == self.epoch_ended:
+            state.epoch_ended = ignore_epoch
+
+    @property
+    def waiting(self) -> int:
+        """Snapshots of which no records could be made yet."""
+        return 0 if self._is_over else len(self._pending)
+
+    def told(self) -> dict[str, Any]:
+        """What `health()` shows: times in seconds, sizes in bytes."""
+        return {
+            "count": self.count,
+            "seconds": self.seconds,
+            "longest_seconds": self.longest,
+            "files": self.files,
+            "file_bytes": self.file_bytes,
+        }
+
+    # --- on the thread that trains --------------------------------------------------------------
+
+    def epoch_ended(self, scope: Any) -> None:
+        """Take a snapshot of the watched model, if there is one; the hook `state.epoch_ended`.
+
+        A second call for the same scope does nothing. Nothing is raised.
+        """
+        try:
+            model = watched.model
+            if model is None or "torch" not in sys.modules or sys.is_finalizing():
+                return
+        except Exception as error:
+            record_error("snapshot", error)
+            return
+        self.take(scope, model)
+
+    def take(self, scope: Scope, model: Any) -> None:
+        """Look at `model` on behalf of a scope that ends. Nothing is raised."""
+        begun = now()
+        try:
+            if scope is self._last or not scope._id:
+                return
+            self._last = scope
+            self._take(scope, model)
+        except Exception as error:
+            record_error("snapshot", error)
+        took = now() - begun
+        scope._above._overhead += took
+        self.seconds += took / 1e9
+        self.longest = max(self.longest, took / 1e9)
+
+    def _take(self, scope: Scope, model: Any) -> None:
+        from . import capture  # noqa: PLC0415 - torch is there, it needs no other place
+
+        is_copied = self._mode == FULL or (self._mode == SAMPLED and self._roll() < self._rate)
+        found = capture.take(model, self._room() if is_copied else None)
+        if not found.subjects:
+            return
+        for failure in found.failures:
+            record_error("snapshot of a tensor", failure)
+        if found.refused:
+            self.files_dropped += found.refused
+            record_error(
+                "snapshot file",
+                f"more than {MOST_BYTES} bytes, or {MOST_WAITING} snapshots,"
+                " would wait to be written",
+            )
+        taken = TakenSnapshot(scope, found, self._mode)
+        # Segments count records (docs/otlp-mapping.md, "Trace layout"): this thread's own counter.
+        local.b.drawn += taken.size
+        self.count += 1
+        self._pending.append(taken)
+        if not taken.is_written:
+            self._tend()
+            self._wake.put(None)
+
+    def _room(self) -> int:
+        """How many bytes may be copied now."""
+        waiting = [each.bytes for each in self._pending.copy() if not each.is_written]
+        return 0 if len(waiting) >= MOST_WAITING else MOST_BYTES - sum(waiting)
+
+    # --- on the writing thread ------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """See to it that the writing thread lives."""
+        thread = self._thread
+        if (thread is None or not thread.is_alive()) and not self._is_over:
+            self._thread = threading.Thread(
+                target=self._run, name="cirron-otel-snapshots", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            try:
+                self._wake.get()
+                for taken in self._pending.copy():
+                    if not taken.is_written:
+                        self._write(taken)
+            except BaseException as error:
+                # SystemExit, too: what was interrupted is tried again.
+                record_error("snapshot thread", error)
+                self._wake.put(None)
+
+    def _write(self, taken: TakenSnapshot) -> None:
+        from ...core.spool import snapshot_files  # noqa: PLC0415 - needs torch
+
+        taken.attempts += 1
+        while taken.copies and taken.attempts <= _ATTEMPTS:
+            copies = taken.copies[0]
+            name = GRADIENTS if copies.is_gradients else WEIGHTS
+            path = self._directory / str(taken.scope.id) / name
+            try:
+                self.file_bytes += snapshot_files.write(path, copies.tensors)
+                self.files += 1
+                taken.uris[copies.is_gradients] = f"file://{path}"
+            except CirronOtelError as error:
+                record_error("snapshot file", error)
+                self.files_dropped += 1
+            del taken.copies[0]
+        self.files_dropped += len(taken.copies)
+        taken.copies.clear()
+        taken.is_written = True
+
+    # --- on the flush thread --------------------------------------------------------------------
+
+    def hand_over(self, taken: list[TakenSnapshot]) -> None:
+        """Move what can be made records of into `taken`; safe to be broken off and called again."""
+        for each in self._pending.copy():
+            if each.is_ready:
+                if each not in taken:
+                    taken.append(each)
+                self._pending.remove(each)
+
+    # --- at the end -----------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all that was taken until now can be made records of, so many seconds at most.
+
+        It takes no lock, so it may be called from a signal handler.
+        """
+        deadline = time.monotonic() + timeout
+        rest = 0.001
+        for taken in self._pending.copy():
+            while not taken.is_ready:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                if not taken.is_written:
+                    self._tend()
+                time.sleep(min(rest, left))
+                rest = min(2 * rest, 0.05)
+        return True
+
+    def finish(self, timeout: float) -> bool:
+        """Take no more, and `wait`; what is not ready for the last flush is lost, and counted."""
+        self.close()
+        is_done = self.wait(timeout)
+        self._is_over = True
+        self._wake.put(None)
+        for taken in self._pending.copy():
+            if not taken.is_ready:
+                with contextlib.suppress(ValueError):  # the flush thread took it meanwhile
+                    self._pending.remove(taken)
+                    self.lost += taken.size
+        return is_done
+
+    def abandon(self) -> None:
+        """In a forked child: what was taken is the parent's."""
+        self.close()
+        self._is_over = True
+        self._pending.clear()
+
+
+def snapshots_of(mode: str | None, rate: float, directory: Path) -> Snapshots | None:
+    """As the options `snapshots` and `sample_rate` say; None where nothing is to be taken."""
+    return None if mode is None else Snapshots(mode, rate, directory)
+
+
+T = TypeVar("T")
+
+
+class Watched:
+    """The model that was named last, held weakly: the SDK keeps no model alive."""
+
+    def __init__(self) -> None:
+        self._reference: Any = None
+
+    def set(self, model: Any) -> None:
+        """Watch `model`; None: no model."""
+        self._reference = None if model is None else weakref.ref(model)
+
+    @property
+    def model(self) -> Any:
+        """The model, as long as it lives."""
+        return None if self._reference is None else self._reference()
+
+
+watched = Watched()
+
+
+def watch(model: T) -> T:
+    """Name the model whose weights and gradients snapshots take; returns it unchanged.
+
+    None takes the name back. It is held weakly. Nothing is raised.
+    """
+    try:
+        watched.set(model)
+    except Exception as error:
+        record_error("watch", error)
+    return model

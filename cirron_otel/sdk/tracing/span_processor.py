@@ -1,0 +1,93 @@
+"""The span processor that passes spans of other libraries to the spool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+
+from ..session.errors import record_error
+from .foreign_spans import ForeignSpans
+
+
+class ForeignSpanProcessor(SpanProcessor):
+    """Passes foreign spans to the flush thread. Scopes use the hot path and not this processor."""
+
+    def __init__(self, foreign: ForeignSpans) -> None:
+        """`foreign` contains the spans while they are open."""
+        self.foreign = foreign
+        self.is_on = True
+        self.met: Callable[[Any, Resource], None] | None = None
+        """Called with the provider's processors and resource when its first span begins."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """A span begins."""
+        if self.is_on:
+            try:
+                if self.met is not None:
+                    met, self.met = self.met, None
+                    met(getattr(span, "_span_processor", None), span.resource)
+                self.foreign.start(span, parent_context)
+            except Exception as error:
+                record_error("on_start", error)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """A span has ended."""
+        if self.is_on:
+            try:
+                self.foreign.end(span)
+            except Exception as error:
+                record_error("on_end", error)
+
+
+def processors_of(provider: Any) -> tuple[SpanProcessor, ...]:
+    """Return the current processors of a provider."""
+    multi = getattr(provider, "_active_span_processor", None)
+    return tuple(getattr(multi, "_span_processors", ()))
+
+
+def processor_of(provider: Any) -> ForeignSpanProcessor | None:
+    """Return our processor if an earlier session has added it: it cannot be removed."""
+    ours = (each for each in processors_of(provider) if type(each) is ForeignSpanProcessor)
+    return next(ours, None)
+
+
+class Observers:
+    """The other processors of the provider, which see scopes like any span."""
+
+    def __init__(self, provider: Any, own: SpanProcessor) -> None:
+        """`own` is our processor, which is left out."""
+        self.processors: Any = getattr(provider, "_active_span_processor", None)
+        """All processors of the provider; None while the provider is unknown."""
+        self.earlier: tuple[SpanProcessor, ...] = ()
+        """Processors that the program had added to our provider before it replaced it."""
+        self._own = own
+
+    def are_of(self, provider: Any) -> bool:
+        """Return whether our processor belongs to the provider."""
+        multi = getattr(provider, "_active_span_processor", None)
+        return self._own in getattr(multi, "_span_processors", ())
+
+    def others(self) -> tuple[SpanProcessor, ...]:
+        """Return the current processors other than ours."""
+        processors = self.earlier + getattr(self.processors, "_span_processors", ())
+        return tuple(each for each in processors if not isinstance(each, ForeignSpanProcessor))
+
+    def start(self, span: Any, context: Any) -> None:
+        """A scope begins."""
+        for each in self.others():
+            try:
+                each.on_start(span, context)
+            except Exception as error:
+                record_error("on_start of another processor", error)
+
+    def end(self, span: Any) -> None:
+        """A scope has ended."""
+        for each in self.others():
+            try:
+                each.on_end(span)
+            except Exception as error:
+                record_error("on_end of another processor", error)

@@ -1,0 +1,1 @@
+"""Tools on top of the other wings: conversion, queries of backends, doctor, command line."""

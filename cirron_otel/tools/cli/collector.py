@@ -1,0 +1,144 @@
+"""`cirron-otel collector`: receive OTLP and Cirron batches, store them, and forward them."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from ...errors import UsageError
+from . import output
+from .text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...collector.service.config_file import ConfigError, Loaded
+
+logger = logging.getLogger("cirron_otel.collector.service")
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command(short_help="Receive OTLP and Cirron, keep it, and hand it on.")
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    type=click.Path(),
+    help="A YAML file with all options (docs/collector.md).",
+)
+@click.option("--spool", metavar="DIR", help="Where batches are kept; default: .cirron.")
+@click.option(
+    "--storage", metavar="URL", help="Write the platform's tables: sqlite:///FILE, postgresql://…"
+)
+@click.option("--blobs", metavar="URL", help="Keep snapshot files in a directory or s3://BUCKET/…")
+@click.option(
+    "--grpc", metavar="HOST:PORT", help="Listen for gRPC there; default: localhost:4317; off: not."
+)
+@click.option(
+    "--http", metavar="HOST:PORT", help="Listen for HTTP there; default: localhost:4318; off: not."
+)
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), help="The least that is logged; default: info."
+)
+@click.option("--check", is_flag=True, help="Check the configuration, and start nothing.")
+@click.option(
+    "--print-config", is_flag=True, help="Print the configuration without secrets; start nothing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to stdout.")
+def collector(
+    file: str | None,
+    check: bool,
+    print_config: bool,
+    as_json: bool,
+    **flags: str | None,
+) -> int:
+    """Receive OTLP over gRPC and HTTP, and Cirron's batches, until Ctrl-C or SIGTERM.
+
+    What is acknowledged is kept: in a spool, and as configured in a database, in a blob store and
+    at other endpoints. Port 0 takes a free one; the addresses are printed once all listen. Flags go
+    before the file.
+    """
+    from ...collector.service.config_file import ConfigError, load_options
+    from ...collector.service.extra import require
+
+    given = {
+        f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None
+    }
+    try:
+        loaded = load_options(file, given)
+    except ConfigError as error:
+        _refuse(error)
+    if print_config:
+        return _print(loaded, as_json)
+    require()
+    if check:
+        return _check(loaded, file, as_json)
+    return _serve(loaded, as_json, lambda: load_options(file, given))
+
+
+def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
+    import asyncio
+
+    from ...collector.service.event_loop import new_event_loop
+    from ...collector.service.logs import Logging
+    from ...collector.service.options_tree import secrets_of
+    from ...collector.service.service import run
+
+    def announce(addresses: dict[str, str]) -> None:
+        if as_json:
+            output.document(addresses)
+            output.flush()
+        else:
+            shown = ", ".join(f"{name} on {address}" for name, address in addresses.items())
+            logger.info("listening: %s", shown)
+
+    # gRPC's core writes lines to stderr that are not JSON. The receiver counts and logs what gRPC
+    # refuses; GRPC_VERBOSITY=error restores the lines.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # uvloop forks to start a process, and gRPC's fork handlers would report on stderr that they
+    # give up. No child uses gRPC's state: each executes another program at once.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    with (
+        Logging(loaded.options.logs, secrets_of(loaded.options)) as logs,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        for warning in loaded.warnings:
+            logger.warning("%s", warning, extra={"cause": warning})
+        return runner.run(run(loaded.options, announce, read, logs))
+
+
+def _refuse(error: ConfigError) -> NoReturn:
+    """Report each problem on its own line; the last is raised as the command's error."""
+    *others, last = error.problems
+    for problem in others:
+        output.error(problem)
+    raise UsageError(last) from None
+
+
+def _print(loaded: Loaded, as_json: bool) -> int:
+    from ...collector.service.options_tree import tree_of
+
+    tree = tree_of(loaded.options)
+    if as_json:
+        output.document(tree)
+    else:
+        import yaml
+
+        output.result(yaml.safe_dump(tree, sort_keys=False).rstrip())
+    return 0
+
+
+def _check(loaded: Loaded, file: str | None, as_json: bool) -> int:
+    if as_json:
+        output.document({"config": file, "warnings": loaded.warnings})
+        return 0
+    for warning in loaded.warnings:
+        output.message(f"warning: {warning}")
+    output.result(f"{printable(file or 'the configuration')}: good")
+    return 0

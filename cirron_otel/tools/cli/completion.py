@@ -1,0 +1,63 @@
+"""Completion of command lines in bash, zsh and fish, which call the command for each Tab."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from ...core.spool.directories import DEFAULT_NAME
+from ...errors import CirronOtelError
+
+_FILES = frozenset({"SRC", "[SRC]", "DST", "DIR", "[DIR]", "FILE", "A", "B"})
+"""The metavars of parameters whose values are paths."""
+_SOURCES = ("source", "directory", "first")
+"""The parameters that name the spool whose runs `--run` completes."""
+
+
+def complete(cli: click.Group, program: str, arguments: list[str]) -> NoReturn:
+    """Print the completions for the shell, and exit."""
+    _prepare(cli)
+    cli.main(arguments, prog_name=program)
+    raise SystemExit(0)
+
+
+def _prepare(command: click.Command) -> None:
+    """Give path parameters and `--run` the types that complete file names and run names.
+
+    In a real call their type is text, because some of them accept addresses too.
+    """
+    for parameter in command.params:
+        if parameter.metavar in _FILES:
+            parameter.type = click.Path()
+        elif "--run" in parameter.opts:
+            parameter.type = _RunName()
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _prepare(below)
+
+
+class _RunName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a run in the spool that the command line gives."""
+
+    name = "run"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click passes it
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """List the runs of the spool, the latest first, with `last` and `all`."""
+        from ...core.analysis.runs import read_runs  # noqa: PLC0415 - the same
+        from ...core.spool.reader import SpoolReader  # noqa: PLC0415 - only for this option
+
+        # `--run` without its value ends the parsing: what is before it is not assigned yet.
+        given = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
+        place = next((each for each in given if isinstance(each, str)), DEFAULT_NAME)
+        try:
+            names = [run.name for run in reversed(read_runs(SpoolReader(place)).runs)]
+        except (CirronOtelError, OSError):
+            names = []
+        texts = dict.fromkeys([*names, "last", "all"])
+        return [CompletionItem(text) for text in texts if text.startswith(incomplete)]

@@ -1,0 +1,122 @@
+"""`cirron-otel convert`: convert between spools, batch files, OTLP files and Cirron protobuf."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ...errors import UsageError
+from ..convert import tables
+from . import output
+from .parameters import (
+    FormatChoice,
+    PlacesCommand,
+    from_option,
+    json_option,
+    layout_option,
+    run_option,
+)
+from .text import count, printable, size
+
+if TYPE_CHECKING:
+    from ...core.delivery.export_report import Report
+
+
+@click.command(cls=PlacesCommand, has_target=True, short_help="Spool to OTLP, or OTLP to spool.")
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@from_option
+@click.option(
+    "--to",
+    "target_format",
+    type=FormatChoice(lambda: list(tables.TARGETS)),
+    help="The format of DST, whatever its suffix.",
+)
+@layout_option
+@run_option
+@click.option(
+    "--select",
+    "expressions",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Convert only matching records: session=ID or a prefix of an ID, rank=N, epoch=N or"
+    " epoch=A..B, name=NAME. May be given several times.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Workers; default: all cores."
+)
+@json_option
+def convert(
+    source: str,
+    target: str,
+    source_format: str | None,
+    target_format: str | None,
+    layout: str,
+    run: str | None,
+    expressions: tuple[str, ...],
+    jobs: int | None,
+    as_json: bool,
+) -> int:
+    """Convert SRC to DST. SRC and DST may be - for stdin and stdout.
+
+    A file is replaced completely or not at all; batches are added to a spool.
+    """
+    from ..convert.convert import Request
+    from ..convert.convert import convert as convert_request
+    from ..convert.select import Selection
+
+    if as_json and target == tables.STANDARD:
+        raise UsageError(
+            "--json and DST '-' both write to stdout: name a file for DST, or leave out --json"
+        )
+    request = Request(
+        source=source,
+        target=target,
+        source_format=source_format,
+        target_format=target_format,
+        layout=layout,
+        select=Selection.parse(expressions) if expressions else None,
+        run=run,
+        jobs=jobs,
+    )
+    with output.progress("converting") as progress:
+        report = convert_request(request, progress=progress)
+    if as_json:
+        output.document(report.to_json())
+    elif target == tables.STANDARD:
+        output.message(summary(report))
+    else:
+        output.result(summary(report))
+    output.shortfalls(report)
+    if report.backend is not None:
+        kept = "; ".join(report.backend.not_kept)
+        output.message(f"{report.backend.backend} never gives back: {kept}")
+    return report.exit_code
+
+
+def summary(report: Report) -> str:
+    """Return a conversion as one line."""
+    parts = [
+        f"{count(report.batches, 'batch', 'batches')} ({counts(report)})",
+        f"{size(report.bytes_read)} read",
+        f"{size(report.bytes_written)} written to {printable(report.target)}",
+    ]
+    if report.unchanged:
+        parts.append(f"{count(report.unchanged, 'file')} there already")
+    if report.duplicates:
+        parts.append(f"{count(report.duplicates, 'duplicate')} left out")
+    return ", ".join(parts)
+
+
+def counts(report: Report) -> str:
+    """Return the records of a report, as in `173 spans, 105 marks, 24 snapshots`."""
+    return ", ".join(
+        (
+            count(report.spans, "span"),
+            count(report.marks, "mark"),
+            count(report.snapshots, "snapshot"),
+        )
+    )

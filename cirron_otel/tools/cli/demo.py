@@ -1,0 +1,305 @@
+"""`cirron-otel demo`: train a small network with the hooks on; show its tree and its times.
+
+Without PyTorch, a recording of the same program is shown. It is part of the package, and `python -m
+tests.recorder.demo` records it anew.
+"""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import EndpointError, InputError, TargetError
+from . import demo_targets, output, training
+from .folding import fold, folded_trees
+from .parameters import json_option
+from .tables import breakdown_table
+from .text import count, duration, printable, size
+
+if TYPE_CHECKING:
+    from ...core.analysis.breakdown import Breakdown
+    from ...core.analysis.tree import Forest
+    from ...core.delivery.export_report import Report
+    from .demo_targets import Sent, Stored
+
+RECORDING = Path(__file__).parent / "recording"
+_NAME = "cirron-otel"
+_OTLP = "trace.jsonl"
+_SPANS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A training, or the recording of one."""
+
+    source: Path
+    """The directory of its batches."""
+    forest: Forest
+    reason: str | None = None
+    """Why the recording is shown, unless that was requested."""
+    has_failed: bool = False
+    """Whether a training was started and did not finish."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the training ran just now, on this machine."""
+        return self.source is not RECORDING
+
+    @property
+    def session(self) -> str | None:
+        """Return its session id, which is also its trace id, because it joins no other trace."""
+        return self.forest.trees[0].id if self.forest.trees else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The results of converting, storing and sending the run."""
+
+    there: Report
+    """The conversion to an OTLP file."""
+    back: Report
+    is_equal: bool
+    """Whether every batch is equal after the conversion back."""
+    stored: Stored
+    sent: Sent | None
+    """None if no endpoint is set."""
+
+
+@click.command(short_help="Train a small network, and look at its trace.")
+@click.option(
+    "--output",
+    "directory",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Keep the files in DIR; by default in a new temporary directory.",
+)
+@click.option("--replay", is_flag=True, help="Show the recording that ships with this program.")
+@json_option
+def demo(directory: str | None, replay: bool, as_json: bool) -> int:
+    """Train a small network for a few seconds with the hooks on; show its tree and its times.
+
+    The run goes to a collector, which is started for it, and into an SQLite file; where
+    OTEL_EXPORTER_OTLP_ENDPOINT is set, there as well. Without PyTorch a recording of the same
+    training is shown. Nothing is downloaded.
+    """
+    from ...core.analysis.breakdown import break_down
+
+    with _place(directory) as place, demo_targets.storing(place) as storing:
+        if not as_json and not replay and training.is_installed():
+            output.result("Training a small network on the CPU, for a few seconds …")
+            output.flush()
+        run = _run(place, replay)
+        trip = _round_trip(run, place)
+        stored = storing.store(run.source, run.session, run.forest.spans)
+        gone = _Gone(*trip, stored, demo_targets.send(run.source, run.session))
+        found = break_down(run.forest.trees)
+        if as_json:
+            output.document(_to_json(run, found, place, gone))
+        else:
+            _show(run, found)
+            for line in _files(place, gone) + _next(place, gone):
+                output.result(line)
+    return _exit_code(run, gone)
+
+
+def _exit_code(run: _Run, gone: _Gone) -> int:
+    """Report failures; return 5 if the endpoint failed, 1 for any other failure."""
+    if run.has_failed:
+        output.message(f"the training failed, and the recording was shown: {run.reason}")
+    if gone.stored.has_failed:
+        output.message(f"the collector did not store the run: {gone.stored.reason}")
+    sent = gone.sent
+    if sent is not None and sent.message:
+        output.message(f"the endpoint says: {sent.message}")
+    if sent is not None and sent.hint:
+        output.message(sent.hint)
+    if sent is not None and sent.failure:
+        output.error(f"the run was not sent: {sent.failure}")
+        return EndpointError.exit_code
+    is_whole = gone.is_equal and not gone.stored.has_failed
+    return 0 if is_whole and not run.has_failed and not (sent and sent.rejected) else 1
+
+
+@contextlib.contextmanager
+def _place(directory: str | None) -> Iterator[Path]:
+    """Yield the directory for the files; a new temporary one is removed if the block fails."""
+    if directory is not None:
+        path = Path(directory)
+        with _unwritable(directory):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
+        yield path
+        return
+    with _unwritable("a temporary directory"):
+        path = Path(tempfile.mkdtemp(prefix="cirron-otel-demo-"))
+    try:
+        yield path
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _unwritable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise TargetError(f"{what} cannot be made or written: {reason}") from None
+
+
+def _run(place: Path, replay: bool) -> _Run:
+    """Train if PyTorch is installed, else load the recording."""
+    if replay:
+        return _recorded(None)
+    if not training.is_installed():
+        return _recorded("PyTorch is not installed")
+    try:
+        return _Run(place, _forest(place, training.train(place)))
+    except training.TrainingError as error:
+        return _recorded(str(error), has_failed=True)
+    except InputError as error:
+        return _recorded(f"nothing of it was recorded: {error}", has_failed=True)
+
+
+def _recorded(reason: str | None, *, has_failed: bool = False) -> _Run:
+    reason = None if reason is None else printable(reason)
+    return _Run(RECORDING, _forest(RECORDING), reason, has_failed)
+
+
+def _forest(directory: Path, session: str | None = None) -> Forest:
+    from ...core.analysis.tree import Limits, build_trees
+    from ...core.spool.reader import SpoolReader
+
+    limits = Limits(spans=_SPANS, children=_SPANS)
+    return build_trees(SpoolReader(directory), session=session, limits=limits)
+
+
+def _round_trip(run: _Run, place: Path) -> tuple[Report, Report, bool]:
+    """Convert to OTLP and back; return both reports, and whether every batch is equal."""
+    from ..convert.convert import Request, convert
+
+    otlp = str(place / _OTLP)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".restored-") as temporary:
+        restored = Path(temporary) if run.is_trained else place
+        there = convert(Request(source=str(run.source), target=otlp, jobs=1))
+        back = convert(Request(source=otlp, target=str(restored), target_format="spool", jobs=1))
+        return there, back, _has_same_batches(run.source, restored)
+
+
+def _has_same_batches(left: Path, right: Path) -> bool:
+    """Return whether `right` has every file of `left`, with equal JSON values."""
+    from ... import exactjson
+    from ...core.spool.reader import SpoolReader
+
+    one, other = (
+        {batch.name: exactjson.loads(batch.data) for batch in SpoolReader(each)}
+        for each in (left, right)
+    )
+    return bool(one) and all(
+        name in other and exactjson.equal(value, other[name]) for name, value in one.items()
+    )
+
+
+def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Gone) -> dict[str, Any]:
+    return {
+        "trained": run.is_trained,
+        "reason": run.reason,
+        "program": str(training.PROGRAM),
+        "output": str(place),
+        "spans": run.forest.spans,
+        "trees": [each.to_json() for each in fold(run.forest.trees)],
+        "breakdown": found.to_json(),
+        "to_otlp": gone.there.to_json(),
+        "to_spool": gone.back.to_json(),
+        "equal": gone.is_equal,
+        "collector": gone.stored.to_json(),
+        "endpoint": None if gone.sent is None else gone.sent.to_json(),
+        "next": _commands(place, gone),
+    }
+
+
+def _show(run: _Run, found: Breakdown) -> None:
+    for line in _heading(run):
+        output.result(line)
+    output.show(*folded_trees(fold(run.forest.trees)))
+    steps = count(len(found.steps.durations), "step")
+    output.result(f"\nWhere {steps} spent {duration(found.steps.total_ns)}:\n")
+    output.show(breakdown_table(found))
+
+
+def _heading(run: _Run) -> list[str]:
+    program = printable(str(training.PROGRAM))
+    if run.is_trained:
+        return [f"This is what {program} did:", ""]
+    because = "" if run.reason is None else f", because {run.reason}"
+    lines = [f"A recording{because}. This is what {program} did:"]
+    if not training.is_installed():
+        lines.append("To train here: pip install 'cirron-otel[torch]' (about 3 GB on Linux).")
+    return [*lines, ""]
+
+
+def _files(place: Path, gone: _Gone) -> list[str]:
+    otlp, there = place / _OTLP, gone.there
+    outcome = "every value of every batch is the same" if gone.is_equal else "NOT THE SAME"
+    lines = [
+        "",
+        f"spool   {printable(str(place))}/spool"
+        f"  ({count(there.batches, 'file')}, {size(there.bytes_read)},"
+        f" {count(there.spans, 'span')}, {count(there.marks, 'mark')},"
+        f" {count(there.snapshots, 'snapshot')})",
+        f"OTLP    {printable(str(otlp))}  ({size(otlp.stat().st_size)}; and back: {outcome})",
+        gone.stored.line(),
+    ]
+    return lines if gone.sent is None else [*lines, gone.sent.line()]
+
+
+def _command() -> str:
+    """Return how to start this program in the shell that started it."""
+    called = Path(sys.argv[0])
+    is_elsewhere = called.name == _NAME and shutil.which(_NAME) is None
+    return printable(str(called)) if is_elsewhere else _NAME
+
+
+def _commands(place: Path, gone: _Gone) -> list[str]:
+    """Return the three commands to try next, quoted for a shell."""
+    import shlex
+
+    def line(*words: str) -> str:
+        return printable(" ".join(shlex.quote(word) for word in (_command(), *words)))
+
+    where, database = str(place), gone.stored.database.absolute()
+    perfetto = str(place / "perfetto.json")
+    second = line("convert", where, str(place / "trace.binpb.zst"))
+    if gone.stored.is_there:
+        second = line("report", f"sqlite:///{database}")
+    return [line("report", where, "--slowest", "3", "--perfetto", perfetto), second, line("doctor")]
+
+
+def _next(place: Path, gone: _Gone) -> list[str]:
+    import shlex
+
+    first, second, third = _commands(place, gone)
+    what = "what the collector stored" if gone.stored.is_there else "the run as OTLP, compressed"
+    return [
+        "",
+        "Try next:",
+        f"  {first}",
+        "    # the slowest steps; the file opens in ui.perfetto.dev",
+        f"  {second}",
+        f"    # {what}",
+        f"  {third}",
+        "    # is all ready to send a run to a backend?",
+        "and with a training program of yours, as it is:",
+        f"  {shlex.quote(_command())} run -- python train.py",
+    ]

@@ -1,0 +1,216 @@
+"""`cirron-otel diff`: compare how two runs spent their time."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ...core.spool.directories import DEFAULT_NAME
+from ...errors import UsageError
+from . import output
+from .parameters import PlacesCommand, from_option, json_option
+from .report_text import of_ranks
+from .runs import chosen_run, run_json
+from .sources import as_spool, shown_source
+from .tables import rows_table
+from .text import count, duration, printable, value_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.mark_series import MarkSeries
+    from ...core.analysis.run_report import RunReport
+    from ...core.analysis.run_selection import ChosenRun
+    from ...core.records.findings import Finding
+
+
+_SIDES = 2
+
+
+class _Run(NamedTuple):
+    """One of the two runs."""
+
+    report: RunReport
+    steps: Breakdown
+    """The breakdown over all ranks."""
+    chosen: ChosenRun
+    findings: list[Finding]
+    code: int
+
+
+@click.command(cls=PlacesCommand, short_help="Where two runs spent their time differently.")
+@click.argument("first", metavar="[A]", default=DEFAULT_NAME)
+@click.argument("second", metavar="[B]", required=False)
+@from_option
+@click.option(
+    "--run",
+    "runs",
+    multiple=True,
+    metavar="NAME|ID|last|all",
+    help="Only this run of A and of B; given twice, the run of A and the run of B.",
+)
+@json_option
+def diff(
+    first: str,
+    second: str | None,
+    source_format: str | None,
+    runs: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """The steps of A and of B by phase, all ranks together, and how their marks ended.
+
+    A is .cirron by default, and B is A. One of them may be - for stdin; --from then applies to it.
+    """
+    if len(runs) > _SIDES:
+        raise UsageError("--run is given twice at most: for A and for B")
+    if second is None:
+        if len(runs) < _SIDES:
+            raise UsageError("B is missing: name it, or name two runs of A with --run")
+        second = first
+    if first == second == "-":
+        raise UsageError("only one of A and B can be standard input")
+    has_stdin = "-" in (first, second)
+    a, b = (
+        _read(each, source_format if each == "-" or not has_stdin else None, run)
+        for each, run in zip((first, second), _of_sides(runs), strict=True)
+    )
+    phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
+    if as_json:
+        output.document({
+            "a": _side(first, a),
+            "b": _side(second, b),
+            "phases": [_phase_json(*pair) for pair in phases],
+            "marks": [_mark_json(*pair) for pair in marks],
+            "marks_left_out": max(each.report.marks_left_out for each in (a, b)),
+        })  # fmt: skip
+    else:
+        for letter, source, run in (("A", first, a), ("B", second, b)):
+            steps = run.steps.steps.durations
+            told = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
+            name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
+            output.result(f"{letter}  {printable(shown_source(source))}{name}: {told}")
+        _show(phases, marks)
+        if left_out := max(each.report.marks_left_out for each in (a, b)):
+            output.result(f"and up to {left_out:,} more series of marks")
+    return max(a.code, b.code)
+
+
+def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Return the `--run` of A and that of B."""
+    return (runs[0], runs[-1]) if runs else (None, None)
+
+
+def _read(source: str, source_format: str | None, run: str | None) -> _Run:
+    from ...core.analysis.breakdown import joined
+    from ...core.analysis.run_report import report_run, run_index
+    from ...core.spool.reader import SpoolReader
+
+    with as_spool(source, source_format) as place:
+        reader = SpoolReader(place.directory)
+        chosen = chosen_run(reader, run)
+        with run_index(reader) as index:
+            report = report_run(index, 0)
+    steps = joined(each.steps for each in report.ranks)
+    return _Run(report, steps, chosen, place.findings(reader), place.told(reader))
+
+
+def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None]]:
+    """Return the phases of both, those of A first; unattributed time and steps come last."""
+    theirs = {each.name: each for each in b.phases}
+    pairs: list[tuple[Phase | None, Phase | None]] = [
+        (each, theirs.pop(each.name, None)) for each in a.phases
+    ]
+    pairs += [(None, each) for each in theirs.values()]
+    return [*pairs, (a.unattributed, b.unattributed), (a.steps, b.steps)]
+
+
+def _marks(a: RunReport, b: RunReport) -> list[tuple[MarkSeries, MarkSeries]]:
+    """Return the series of marks that both runs have."""
+    theirs = {(each.name, each.rank): each for each in b.marks}
+    pairs = ((each, theirs.get((each.name, each.rank))) for each in a.marks)
+    return [(each, other) for each, other in pairs if other is not None]
+
+
+def _side(source: str, run: _Run) -> dict[str, Any]:
+    return {
+        "source": shown_source(source),
+        "run": run_json(run.chosen),
+        "ranks": [each.rank for each in run.report.ranks],
+        "steps": len(run.steps.steps.durations),
+        "findings": [finding.to_json() for finding in run.findings],
+    }
+
+
+def _phase_json(a: Phase | None, b: Phase | None) -> dict[str, Any]:
+    return {"name": _name(a, b), "a": _times(a), "b": _times(b), "change": _change(a, b)}
+
+
+def _times(phase: Phase | None) -> dict[str, int] | None:
+    if phase is None or not phase.durations:
+        return None
+    return {
+        "times": len(phase.durations),
+        "total_ns": phase.total_ns,
+        "median_ns": phase.median_ns,
+    }
+
+
+def _mark_json(a: MarkSeries, b: MarkSeries) -> dict[str, Any]:
+    return {"name": a.name, "rank": a.rank, "a": a.last, "b": b.last}
+
+
+def _name(a: Phase | None, b: Phase | None) -> str:
+    phase = a if a is not None else b
+    return phase.name if phase is not None else "?"
+
+
+def _change(a: Phase | None, b: Phase | None) -> float | None:
+    """Return the change of the median relative to A; None if one is missing, or A's is 0."""
+    if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
+        return None
+    return (b.median_ns - a.median_ns) / abs(a.median_ns)
+
+
+def _show(
+    phases: list[tuple[Phase | None, Phase | None]], marks: list[tuple[MarkSeries, MarkSeries]]
+) -> None:
+    heads = ("phase", "times A", "times B", "median A", "median B", "change")
+    rows: list[tuple[str, ...]] = [
+        (_name(a, b), _count(a), _count(b), _median(a), _median(b), _percent(_change(a, b)))
+        for a, b in phases
+    ]
+    output.result("")
+    output.show(rows_table(heads, set(heads[1:]), rows))
+    if marks:
+        output.result("")
+        output.show(_marks_table(marks))
+
+
+def _marks_table(marks: list[tuple[MarkSeries, MarkSeries]]) -> Table:
+    heads = ("mark", "rank", "last A", "last B")
+    rows: list[tuple[str, ...]] = [
+        (
+            a.name,
+            "-" if a.rank is None else str(a.rank),
+            value_text(a.last),
+            value_text(b.last),
+        )
+        for a, b in marks
+    ]
+    return rows_table(heads, set(heads[1:]), rows)
+
+
+def _count(phase: Phase | None) -> str:
+    return f"{len(phase.durations) if phase is not None else 0:,}"
+
+
+def _median(phase: Phase | None) -> str:
+    return duration(phase.median_ns) if phase is not None and phase.durations else "-"
+
+
+def _percent(change: float | None) -> str:
+    return "-" if change is None else f"{100 * change:+.1f} %"

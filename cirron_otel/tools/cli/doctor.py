@@ -1,0 +1,84 @@
+"""`cirron-otel doctor`: check what a training run needs."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from ...errors import EndpointError
+from . import output
+from .parameters import json_option
+from .text import count, printable
+
+if TYPE_CHECKING:
+    from ..doctor import Check
+
+_MEND = 1
+
+
+def _a_time(_: click.Context, __: click.Parameter, seconds: float) -> float:
+    if math.isnan(seconds):  # no range refuses it
+        raise click.BadParameter("'nan' is no number of seconds.")
+    return seconds
+
+
+@click.command(short_help="Check endpoint, spool, hooks and versions.")
+@click.option("--no-send", is_flag=True, help="Ask the endpoint, but send no span.")
+@click.option("--no-hooks", is_flag=True, help="Leave PyTorch alone, which takes seconds to start.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 600),
+    callback=_a_time,
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The most that the checks of one endpoint may take.",
+)
+@json_option
+def doctor(no_send: bool, no_hooks: bool, timeout: float, as_json: bool) -> int:
+    """Check what a training run needs, send one span, and say what came back.
+
+    Looked at are versions, clock, variables, configuration, the spool's directory, PyTorch's hooks,
+    and the endpoints that the environment names: name, connection, TLS, protocol, headers. Exit
+    code 5 where an endpoint fails, 1 where something else is to be mended.
+    """
+    from ..doctor import Request, examine
+
+    request = Request(os.environ, timeout, is_sent=not no_send, has_hooks=not no_hooks)
+    checks: list[Check] = []
+    for check in examine(request):
+        checks.append(check)
+        if not as_json:
+            _show(check)
+    if as_json:
+        output.document({"checks": [each.to_json() for each in checks], **_counts(checks)})
+    else:
+        counts = _counts(checks)
+        told = (
+            f"{counts['ok']} ok, {count(counts['warning'], 'warning')}, {counts['failed']} failed"
+        )
+        output.result(f"\n{count(len(checks), 'check')}: {told}")
+    return _exit_code(checks)
+
+
+def _show(check: Check) -> None:
+    advice = f" → {check.advice}" if check.advice else ""
+    output.result(f"{check.state:<8} {check.name:<15}  {printable(check.found + advice)}")
+    output.flush()
+
+
+def _counts(checks: list[Check]) -> dict[str, int]:
+    states = [str(each.state) for each in checks]
+    return {state: states.count(state) for state in ("ok", "warning", "failed")}
+
+
+def _exit_code(checks: list[Check]) -> int:
+    failures = [each for each in checks if each.state == "failed"]
+    if any(each.is_endpoint for each in failures):
+        return EndpointError.exit_code
+    return _MEND if failures else 0

@@ -1,0 +1,80 @@
+"""`cirron-otel export`: push a spool or an OTLP file to an OTLP endpoint."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from . import output, signals
+from .convert import counts
+from .parameters import PlacesCommand, from_option, json_option, layout_option, run_option
+from .text import added, count, size
+
+if TYPE_CHECKING:
+    from ...core.delivery.export_report import ExportReport
+
+_INTERRUPTED = 130
+
+
+@click.command(cls=PlacesCommand, short_help="Push to an OTLP endpoint.")
+@click.argument("source", metavar="SRC")
+@click.option("--follow", is_flag=True, help="Keep on as new batches arrive, until Ctrl-C.")
+@from_option
+@layout_option
+@run_option
+@json_option
+def export(
+    source: str,
+    follow: bool,
+    source_format: str | None,
+    layout: str,
+    run: str | None,
+    as_json: bool,
+) -> int:
+    """Push SRC to OTEL_EXPORTER_OTLP_ENDPOINT.
+
+    Every OTEL_EXPORTER_OTLP_* variable and its _TRACES_ form is honoured. With --follow a cursor
+    file beside the spool remembers what was accepted: after a stop or an outage it goes on there.
+    """
+    from ..convert.export import ExportRequest
+    from ..convert.export import export as export_request
+
+    request = ExportRequest(
+        source=source, source_format=source_format, layout=layout, follow=follow, run=run
+    )
+    stop = threading.Event()
+    with signals.stopping(stop), output.progress("exporting") as progress:
+        report = export_request(
+            request, environ=os.environ, stop=stop, progress=progress, say=output.message
+        )
+    if as_json:
+        output.document(report.to_json())
+    else:
+        output.result(_summary(report))
+    output.shortfalls(report)
+    if report.message:
+        output.message(f"the endpoint says: {report.message}")
+    if report.hint:
+        output.message(f'{report.hint}; docs/backends.md, "Old runs in Tempo", describes a remedy')
+    if stop.is_set():
+        output.message("interrupted")
+        return _INTERRUPTED
+    return report.exit_code
+
+
+def _summary(report: ExportReport) -> str:
+    """Describe an export in one line, in which the numbers of spans add up."""
+    if report.is_translated:
+        content = f"{count(report.batches, 'batch', 'batches')} ({counts(report)})"
+    else:
+        content = count(report.messages, "message")
+    return (
+        f"{content}, {size(report.bytes_written)} sent to {report.target}:"
+        f" {count(report.accepted, 'span')} accepted, {report.rejected:,} rejected"
+        + added(report.spans, report.synthetic)
+    )

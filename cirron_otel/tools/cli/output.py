@@ -1,0 +1,222 @@
+"""Output: results on stdout, messages on stderr, progress bars on a terminal only.
+
+Names come from recordings and may contain anything, so control characters are escaped.
+"""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TargetError
+from .text import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...core.delivery.export_report import Report
+    from ...core.records.findings import Finding
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes done, and the total if it is known."""
+
+_PREFIX = "cirron-otel: "
+_MAX_LISTED = 20
+_REDRAW_SECONDS = 0.1
+_PIPE_WIDTH = 100_000
+_TABLE_WIDTH = 80
+_LAST_STANDARD = 2
+"""The descriptor of standard error."""
+
+
+def prepare() -> None:
+    """Let stdout and stderr accept every character, even if the locale cannot encode it.
+
+    Open /dev/null for each standard descriptor that is closed. Otherwise the next file that is
+    opened gets its number, and messages for stderr are written into that file.
+    """
+    with contextlib.suppress(OSError):
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+            pass
+        os.close(descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def result(text: str) -> None:
+    """Write one line or several to stdout. Raises TargetError if that fails."""
+    _write(text + "\n")
+
+
+def document(value: Any) -> None:
+    """Write the one JSON document that `--json` asks for: ASCII, on one line."""
+    result(json.dumps(value))
+
+
+def flush() -> None:
+    """Flush stdout. Raises TargetError if that fails."""
+    if sys.stdout is not None:  # closed: nothing was written
+        _write("")
+
+
+def give_up() -> None:
+    """Discard what stdout still buffers, so that no later flush fails: its reader is gone."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(text: str) -> None:
+    if sys.stdout is None:
+        raise TargetError("standard output is closed: expected a file, a pipe or a terminal")
+    try:
+        sys.stdout.write(text)
+        if not text:
+            sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            give_up()
+        reason = error.strerror or str(error)
+        raise TargetError(f"standard output cannot be written: {reason}") from error
+
+
+def message(text: str) -> None:
+    """Write one line to stderr."""
+    message_block(_PREFIX + printable(" ".join(text.splitlines())))
+
+
+def message_block(text: str) -> None:
+    """Write lines to stderr unchanged; errors are ignored, because nothing depends on them."""
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def error(text: str) -> None:
+    """Write the one line of an error to stderr."""
+    message(f"error: {text}")
+
+
+def skipped(findings: Sequence[Finding], count: int | None = None) -> None:
+    """Report what was skipped: the first items, one per line, and `count`, the total."""
+    total = len(findings) if count is None else count
+    for finding in findings[:_MAX_LISTED]:
+        place = f"{finding.name} {finding.path}".strip()
+        message(f"skipped: {place + ': ' if place else ''}{finding.message} [{finding.code}]")
+    if total > _MAX_LISTED:
+        message(f"skipped: {total - _MAX_LISTED} more, {total} in all")
+
+
+def shortfalls(report: Report) -> None:
+    """Report what a conversion skipped, could not complete, or could not represent."""
+    skipped(report.skipped, report.skipped_count)
+    for text in report.incomplete[:_MAX_LISTED]:
+        message(f"incomplete: {text}")
+    if len(report.incomplete) > _MAX_LISTED:
+        message(f"incomplete: {len(report.incomplete) - _MAX_LISTED} more")
+    if report.backend is not None:
+        missing = report.backend.missing
+        for text in missing[:_MAX_LISTED]:
+            message(f"missing: {text}")
+        if report.backend.missing_count > _MAX_LISTED:
+            message(f"missing: {report.backend.missing_count - _MAX_LISTED} more")
+    for text, often in report.losses.items():
+        message(f"not kept: {text}" + (f" ({often:,} times)" if often > 1 else ""))
+
+
+class _Terminal:
+    """The terminal that a pager writes to."""
+
+    width: int | None = None
+    """Its columns; None if stdout goes to no pager."""
+
+
+terminal = _Terminal()
+
+
+def show(*renderables: RenderableType) -> None:
+    """Write what rich renders to stdout; in a pipe, lines are as long as they need to be.
+
+    On a terminal, tables are at least 80 columns wide: in fewer, their figures would be cut.
+    """
+    from rich.console import Console
+
+    if terminal.width is not None:
+        for each in renderables:
+            Console(
+                highlight=False, markup=False, emoji=False, force_terminal=True,
+                width=_width(each, terminal.width),
+            ).print(each)  # fmt: skip
+        return
+    if sys.stdout is not None and sys.stdout.isatty():
+        columns = Console().width
+        with _failures():
+            for each in renderables:
+                Console(
+                    highlight=False, markup=False, emoji=False, width=_width(each, columns)
+                ).print(each)
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    buffer = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
+    console = Console(
+        file=buffer, width=_PIPE_WIDTH, highlight=False, markup=False, emoji=False, no_color=True
+    )
+    for each in renderables:
+        console.print(each)
+    buffer.seek(0)
+    for line in buffer:
+        _write(line.rstrip() + "\n")
+
+
+def _width(renderable: RenderableType, columns: int) -> int:
+    from rich.table import Table
+
+    return max(columns, _TABLE_WIDTH) if isinstance(renderable, Table) else columns
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TargetError(f"standard output cannot be written: {reason}") from error
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Progress | None]:
+    """Show a progress bar on stderr while the block runs; yield None if stderr is no terminal.
+
+    The calls themselves draw it: a thread would not survive the forks of worker processes.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with Bar(
+        *columns, TimeRemainingColumn(), console=console, transient=True, auto_refresh=False
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        drawn = 0.0
+
+        def advance(done: int, total: int | None) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            if now - drawn >= _REDRAW_SECONDS:
+                drawn = now
+                bar.update(task, completed=done, total=total, refresh=True)
+
+        yield advance

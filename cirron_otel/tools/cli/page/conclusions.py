@@ -1,0 +1,109 @@
+"""The top of the page: failures, what bounds the run, and drops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....core.analysis.failures import Failure
+from ....core.analysis.run_time import Row, WallTime
+from ....core.analysis.verdict import Verdict, what
+from ..report_text import wall_time_names
+from ..text import duration, local_moment, reason
+from .content import RunContent
+from .element import Content, Element
+from .parts import code, note, rank_name, section, share, short, table, took
+
+_MOST_FAILURES = 20
+_MOST_RANKS = 128
+
+
+def failures_section(content: RunContent) -> Element | None:
+    """Return the failed or killed sessions and the drops; None if there are none."""
+    report = content.report
+    rows: list[Content] = [_failure(each) for each in report.failures[:_MOST_FAILURES]]
+    if len(report.failures) > _MOST_FAILURES:
+        rows.append(f"{len(report.failures) - _MOST_FAILURES:,} more sessions failed")
+    rows += [
+        f"dropped while recording, {rank_name(each.rank)}: {each.count:,} {short(each.reason)}"
+        for each in report.drops[:_MOST_FAILURES]
+    ]
+    if not rows:
+        return None
+    return Element(
+        "section",
+        Element("h2", "What failed" if report.failures else "What was dropped", id="failed-h"),
+        Element("ul", [Element("li", row) for row in rows]),
+        class_="warning",
+        aria_labelledby="failed-h",
+    )
+
+
+def _failure(failure: Failure) -> Content:
+    place = [
+        f"{name} {short(index, 20)}"
+        for name, index in (("epoch", failure.epoch), ("step", failure.step))
+        if index is not None
+    ]
+    facts = [", ".join(place)] if place else []
+    if failure.time_ns is not None:
+        facts.append(local_moment(failure.time_ns))
+    if failure.last_loss is not None:
+        facts.append(f"last {short(failure.loss_name, 30)} {failure.last_loss:.6g}")
+    if failure.where is not None:
+        facts.append(short(failure.where, 200))
+    rank = "" if failure.rank is None else f"{rank_name(failure.rank)} "
+    head = f"{rank}{failure.state}: "
+    return [
+        Element("strong", head + short(reason(failure.error), 300)),
+        Element("div", "; ".join(facts)),
+    ]
+
+
+def verdict_section(content: RunContent) -> Element | None:
+    """Return what bounds the run, and the wall time of each rank by row."""
+    verdict = content.report.verdict
+    if verdict is None:
+        return None
+    return section(
+        "verdict",
+        f"Bound by {verdict.bound}",
+        Element(
+            "p",
+            f"{what(verdict.bound)} took {share(verdict.share)} of the wall time:"
+            f" {verdict.evidence}.",
+        ),
+        Element("ul", [Element("li", each) for each in verdict.suggestions]),
+        *_steps(verdict),
+        *_wall_time(content),
+    )
+
+
+def _steps(verdict: Verdict) -> Iterator[Content]:
+    steps = verdict.in_steps
+    if steps is not None:
+        yield Element(
+            "p",
+            f"Its steps are bound by {steps.bound}: {what(steps.bound)} took {share(steps.share)}"
+            f" of their time: {steps.evidence}.",
+        )
+        yield Element("ul", [Element("li", each) for each in steps.suggestions])
+
+
+def _wall_time(content: RunContent) -> Iterator[Content]:
+    names = wall_time_names()
+    ranks = [each for each in content.report.ranks if each.steps.steps.durations]
+    rows = [row for row in names if any(each.time.rows[row] for each in ranks)]
+    listed = [
+        (rank_name(each.rank), took(each.time.total_ns),
+         *(_with_share(each.time, row) for row in rows))
+        for each in ranks[:_MOST_RANKS]
+    ]  # fmt: skip
+    heads = ("rank", "wall time", *(names[row] for row in rows))
+    yield table("The wall time of each rank", heads, listed, right=heads[1:], class_="wall")
+    if len(ranks) > _MOST_RANKS:
+        yield note(f"and {len(ranks) - _MOST_RANKS:,} more: ", code("report --json"), " has them")
+
+
+def _with_share(time: WallTime, row: Row) -> Content:
+    """Return a row's time with its share below it, so that all columns fit the page."""
+    return [duration(time.rows[row]), Element("div", share(time.share(row)), class_="dim")]

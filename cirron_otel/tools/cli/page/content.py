@@ -1,0 +1,158 @@
+"""Gather the content of a page within limits: a page stays small for runs of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....core.analysis.index import SpoolIndex, id_of
+from ....core.analysis.mark_series import MarkSeries
+from ....core.analysis.run_report import RunReport
+from ....core.analysis.run_series import Point, epoch_starts, mark_points, step_points
+from ....core.analysis.run_traces import StepTrace, records_of, scopes_of, step_traces
+from ....core.analysis.summary import SessionSummary, sessions_of, with_processes
+from ....core.analysis.tree import Limits, TreeNode, build_tree
+from ....core.records.findings import Finding
+from ....core.spool.reader import SpoolReader
+
+DRAWN_RANKS = 32
+"""The number of ranks with a chart of their steps and a table of their own."""
+TRACED_RANKS = 16
+"""The number of ranks of which single steps are shown."""
+DRAWN_MARKS = 40
+_STEP_POINTS, _MARK_POINTS = 1600, 1200
+"""Points of all courses together."""
+_MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
+_SCOPES, _MOST_SCOPES = 1000, 150
+"""Scopes of all steps that are shown, and of one."""
+_MOST_EPOCHS = 50
+"""With more epochs than this, no epoch's start is drawn."""
+_TOPS, _BELOW_TOP = 24, 24
+_MARKS = 12
+
+_TOP_SCOPES = """
+SELECT span.id FROM top JOIN span ON span.no = top.no WHERE span.id IS NOT NULL
+ORDER BY span.start_ns, span.no LIMIT ?
+"""
+_COUNT_TOPS = "SELECT count(*) FROM top"
+_NO_TIME = "SELECT count(*) FROM span WHERE start_ns IS NULL OR end_ns IS NULL"
+
+
+@dataclass(slots=True)
+class RunContent:
+    """The content of the page of one run."""
+
+    source: str
+    """The source, without credentials."""
+    run_name: str | None
+    """None if the source records no run, or if several runs are shown together."""
+    report: RunReport
+    sessions: list[SessionSummary]
+    versions: list[str]
+    courses: list[tuple[int | None, list[Point]]]
+    """The course of the steps of each rank that has steps."""
+    epochs: dict[int | None, list[int]]
+    """The start of each epoch of a rank, in Unix ns."""
+    marks: list[tuple[MarkSeries, list[Point]]]
+    """The series of marks that have numbers, with their points."""
+    tops: list[TreeNode]
+    """The outermost scopes with their direct children."""
+    tops_left_out: int
+    traces: list[StepTrace]
+    records: dict[str, dict[str, Any]]
+    """The stored records of the scopes that are shown, by id."""
+    warnings: list[str]
+    findings: Sequence[Finding]
+
+
+def gather(
+    source: str,
+    report: RunReport,
+    index: SpoolIndex,
+    reader: SpoolReader,
+    asked: Sequence[str],
+    warnings: list[str],
+    findings: Sequence[Finding],
+    run_name: str | None = None,
+) -> RunContent:
+    """Gather the content of a run's page; `report` is the result of `report_run` for the index.
+
+    Raises InputError if no scope has an id in `asked`, TargetError if there is no room for the
+    index.
+    """
+    ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
+    tops = _tops(index)
+    shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
+    scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
+    limits = Limits(spans=scopes, children=scopes, marks=_MARKS)
+    traces = step_traces(index, ranks[:TRACED_RANKS], asked, limits)
+    trees = [*tops, *(trace.step for trace in traces)]
+    ids = {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}
+    sessions = sessions_of(index)
+    if isinstance(reader, SpoolReader):
+        sessions = with_processes(sessions, reader.paths)
+    return RunContent(
+        source,
+        run_name,
+        report,
+        sessions,
+        sorted(index.sdk_versions),
+        _courses(index, report),
+        {
+            each.rank: epoch_starts(index, each.rank, _MOST_EPOCHS)
+            for each in report.ranks[:DRAWN_RANKS]
+        },
+        _mark_courses(index, report),
+        tops,
+        max(index.one(_COUNT_TOPS) - len(tops), 0),
+        traces,
+        records_of(index, reader, ids),
+        [*warnings, *_states(sessions), *_missing(index)],
+        findings,
+    )
+
+
+def _courses(index: SpoolIndex, report: RunReport) -> list[tuple[int | None, list[Point]]]:
+    counts = {each.rank: len(each.steps.steps.durations) for each in report.ranks}
+    drawn = [(rank, count) for rank, count in counts.items() if count][:DRAWN_RANKS]
+    limit = min(_MOST_STEP_POINTS, _STEP_POINTS // max(len(drawn), 1))
+    return [(rank, step_points(index, rank, count, limit)) for rank, count in drawn]
+
+
+def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries, list[Point]]]:
+    drawn = {
+        (each.name, each.rank, each.is_eval): each for each in report.marks if each.numbers > 1
+    }
+    kept = dict(list(drawn.items())[:DRAWN_MARKS])
+    if not kept:
+        return []
+    limit = min(_MOST_MARK_POINTS, _MARK_POINTS // len(kept))
+    return list(mark_points(index, lambda *key: kept.get(key), limit))
+
+
+def _tops(index: SpoolIndex) -> list[TreeNode]:
+    """Read each tree on its own, so that one with many scopes leaves room for the others."""
+    limits = Limits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
+    found = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
+    return [each for each in found if each is not None]
+
+
+def _states(sessions: list[SessionSummary]) -> list[str]:
+    said = {
+        "open": "still running when this was read",
+        "unfinished": "without an end: still running, or killed",
+        "killed": "killed",
+        "failed": "failed",
+    }
+    counts = {state: sum(each.state == state for each in sessions) for state in said}
+    return [
+        f"{count:,} {'session' if count == 1 else 'sessions'} {said[state]}"
+        for state, count in counts.items()
+        if count
+    ]
+
+
+def _missing(index: SpoolIndex) -> list[str]:
+    without = index.one(_NO_TIME)
+    return [f"{without:,} spans without a time: they are in no figure"] if without else []

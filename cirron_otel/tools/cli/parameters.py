@@ -1,0 +1,108 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import click
+
+from ...core.durations import UNIT_SECONDS
+from ...core.spool.directories import DEFAULT_NAME
+from ..convert import tables
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
+_PREFIXES = ("", "k", "m", "g", "t")
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
+
+
+def size_in_bytes(text: str) -> int:
+    """Parse a size such as `1000000`, `500MB` or `1GiB`. Raises click.BadParameter."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{text!a} is no size: expected bytes, as in 1000000, 500MB or 1GiB"
+        )
+    prefix = match[2].lower()
+    base = 1024 if prefix.endswith("i") else 1000
+    scale: int = base ** _PREFIXES.index(prefix[:1])
+    return round(Decimal(match[1]) * scale)
+
+
+def age_in_ns(text: str) -> int:
+    """Parse an age such as `90s`, `30m`, `12h`, `7d` or `2w`. Raises click.BadParameter."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{text!a} is no age: expected a number and s, m, h, d or w, as in 7d"
+        )
+    return round(Decimal(match[1]) * UNIT_SECONDS[match[2].lower()] * 1_000_000_000)
+
+
+class FormatChoice(click.Choice[str]):
+    """One of the names in a table of sources or targets, rows that were added later included."""
+
+    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+        """Read the table when the choices are needed."""
+        self._names = names
+        super().__init__(())
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names."""
+        return tuple(self._names())
+
+    @choices.setter
+    def choices(self, _: tuple[str, ...]) -> None:
+        """Ignored: the table has the choices."""
+
+
+class PlacesCommand(click.Command):
+    """A command whose help lists the sources that it reads, and the targets that it writes."""
+
+    def __init__(self, *arguments: Any, has_target: bool = False, **options: Any) -> None:
+        """`has_target` is for a command that writes a target of the table."""
+        super().__init__(*arguments, **options)
+        self._has_target = has_target
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the tables."""
+        rows = {"Sources": [(name, row.summary) for name, row in tables.SOURCES.items()]}
+        if self._has_target:
+            rows["Targets"] = [(name, row.summary) for name, row in tables.TARGETS.items()]
+        for title, lines in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
+        super().format_epilog(ctx, formatter)
+
+
+spool_argument: Callable[[F], F] = click.argument(
+    "directory", metavar="[DIR]", default=DEFAULT_NAME
+)
+json_option: Callable[[F], F] = click.option(
+    "--json", "as_json", is_flag=True, help="Write one JSON document to stdout."
+)
+run_option: Callable[[F], F] = click.option(
+    "--run",
+    "run",
+    metavar="NAME|ID|last|all",
+    help="Only this run, by its name or the beginning of its id; see `runs ls`.",
+)
+from_option: Callable[[F], F] = click.option(
+    "--from",
+    "source_format",
+    type=FormatChoice(tables.source_formats),
+    help="The format of SRC, whatever its suffix.",
+)
+layout_option: Callable[[F], F] = click.option(
+    "--trace-layout",
+    "layout",
+    type=click.Choice(("segmented", "session")),
+    default="segmented",
+    show_default=True,
+    help="How sessions become traces: a chain that every backend can hold, or one trace each.",
+)

@@ -1,0 +1,186 @@
+"""`cirron-otel report`: how a run spent its time."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...core.spool.directories import DEFAULT_NAME
+from ...errors import UsageError
+from . import output
+from .parameters import PlacesCommand, from_option, json_option, run_option
+from .runs import chosen_run, run_json
+from .sources import as_spool, shown_source
+
+if TYPE_CHECKING:
+    from ...core.analysis.drops import Drop
+    from ...core.analysis.index import SpoolIndex
+    from ...core.analysis.run_report import RunReport
+    from ...core.analysis.run_selection import ChosenRun
+    from ...core.records.findings import Finding
+    from ...core.spool.reader import SpoolReader
+    from .sources import SpoolOf
+
+_MOST_ASKED = 20
+
+
+@click.command(cls=PlacesCommand, short_help="What a run spent its time on.")
+@click.argument("source", metavar="[SRC]", default=DEFAULT_NAME)
+@from_option
+@run_option
+@click.option(
+    "--slowest",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many of the slowest steps are listed.",
+)
+@click.option(
+    "--perfetto",
+    "trace_file",
+    metavar="FILE",
+    help="Also write the run to FILE, for ui.perfetto.dev to open.",
+)
+@click.option(
+    "--html",
+    "page_file",
+    metavar="FILE",
+    help="Also write the report to FILE, as a page that needs no network.",
+)
+@click.option(
+    "--span",
+    "spans",
+    multiple=True,
+    metavar="ID",
+    help="With --html: show this step, or any scope, as well. Can be given several times.",
+)
+@click.option("--no-pager", is_flag=True, help="Do not use a pager on a terminal.")
+@json_option
+def report(
+    source: str,
+    source_format: str | None,
+    run: str | None,
+    slowest: int,
+    trace_file: str | None,
+    page_file: str | None,
+    spans: tuple[str, ...],
+    no_pager: bool,
+    as_json: bool,
+) -> int:
+    """The steps of each rank by phase, the slowest steps, and the marks, of one run.
+
+    SRC is by default .cirron; - is stdin. The last run in it is reported, unless --run names one.
+    """
+    from ...core.analysis.run_report import report_run, run_index
+    from ...core.spool.reader import SpoolReader
+    from .pager import paged
+    from .report_text import show_report
+
+    _check_files({"--perfetto": trace_file, "--html": page_file}, source)
+    if len(spans) > (0 if page_file is None else _MOST_ASKED):
+        raise UsageError(f"--span: it goes with --html, {_MOST_ASKED} times at most")
+    with as_spool(source, source_format) as place:
+        reader = SpoolReader(place.directory)
+        chosen = chosen_run(reader, run)
+        with run_index(reader) as index:
+            found = report_run(index, slowest, reader)
+            if trace_file is not None:
+                _write_trace(index, trace_file)
+            if page_file is not None:
+                _write_page(page_file, found, index, (source, place, reader, spans), chosen)
+    if as_json:
+        findings = [
+            each.to_json() for each in (*place.findings(reader), *map(_finding, found.drops))
+        ]
+        output.document({
+            "source": shown_source(source),
+            "run": run_json(chosen),
+            **found.to_json(),
+            "findings": findings,
+        })  # fmt: skip
+    else:
+        with paged(is_wanted=not no_pager):
+            show_report(shown_source(source), found)
+    return max(place.told(reader), _drops(found))
+
+
+def _finding(drop: Drop) -> Finding:
+    from ...core.records.findings import Finding
+
+    rank = "" if drop.rank is None else f" by rank {drop.rank}"
+    return Finding("", "dropped", f"{drop.count:,} {drop.reason} dropped while recording{rank}")
+
+
+def _drops(found: RunReport) -> int:
+    """Warn about records that the recording processes dropped; return the exit code, 0 or 1."""
+    for each in found.drops:
+        output.message(f"warning: {_finding(each).message}")
+    return 1 if found.drops else 0
+
+
+def _check_files(files: dict[str, str | None], source: str) -> None:
+    """Raise UsageError if a file would overwrite the source or another file."""
+    given = {option: path for option, path in files.items() if path is not None}
+    for option, path in given.items():
+        _check_file(option, path, source)
+    if len({os.path.realpath(path) for path in given.values()}) < len(given):
+        raise UsageError(f"{' and '.join(given)} name the same file: expected one for each")
+
+
+def _check_file(option: str, path: str, source: str) -> None:
+    """Raise UsageError if the file would overwrite the source, or be among its batches."""
+    if path in ("", "-"):
+        raise UsageError(f"{option} {path!r}: expected the name of a file")
+    file, read = Path(path), _file_of(source)
+    if file.exists() and read.exists() and file.samefile(read):
+        raise UsageError(f"{option} {path} is SRC itself: name another file")
+    spools = (read, read / "spool", read / ".cirron" / "spool", read.parent)
+    folder = file.resolve().parent
+    if any(each.is_dir() and each.name == "spool" and folder == each.resolve() for each in spools):
+        raise UsageError(f"{option} {path} would lie among the batches: name a file elsewhere")
+
+
+def _file_of(source: str) -> Path:
+    """Return the path of a source; for a storage in a file, the path in its URL."""
+    from ..convert.tables import location_of
+
+    return location_of(source).path or Path(source)
+
+
+def _write_trace(index: SpoolIndex, path: str) -> None:
+    from ...core.analysis.perfetto import trace_events
+    from ...core.otlp.replacing import replacing
+
+    with replacing(path) as file:
+        for piece in trace_events(index):
+            file.write(piece.encode("ascii"))
+    output.message(f"{path} is written: open it in https://ui.perfetto.dev, which keeps it local")
+
+
+def _write_page(
+    path: str,
+    found: RunReport,
+    index: SpoolIndex,
+    run: tuple[str, SpoolOf, SpoolReader, tuple[str, ...]],
+    chosen: ChosenRun,
+) -> None:
+    from ...core.otlp.replacing import replacing
+    from .page.content import gather
+    from .page.document import document
+
+    source, place, reader, asked = run
+    shown = shown_source(source)
+    name = None if chosen.run is None else chosen.run.name
+    content = gather(
+        shown, found, index, reader, asked, place.shortfalls(), place.findings(reader), name
+    )
+    with replacing(path) as file:
+        for piece in document(content):
+            file.write(piece.encode())
+    output.message(f"{path} is written: open it in a browser")

@@ -1,0 +1,333 @@
+"""The report as text, for a terminal of 80 columns."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from . import output
+from .tables import breakdown_table, rows_table
+from .text import clock_time, count, duration, local_moment, printable, reason, value_text, wrapped
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...core.analysis.failures import Failure
+    from ...core.analysis.mark_series import MarkSeries
+    from ...core.analysis.rank_report import RankReport
+    from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
+    from ...core.analysis.run_time import Row
+    from ...core.analysis.verdict import Verdict
+
+_MOST_RANKS = 16
+_MOST_FAILURES = 8
+_MOST_EPOCHS = 12
+_PHASE_WIDTH = 9
+_SHORT_ID = 16
+"""Digits: the length of OpenTelemetry's span id, which `--span` accepts too."""
+_ROWS: dict[Row, str] = {
+    "set_up": "set-up, before the first step",
+    "warm_up": "warm-up steps",
+    "steps": "steps",
+    "evaluation": "evaluation",
+    "checkpoints": "checkpoints",
+    "between_steps": "between steps",
+    "after_steps": "after the last step",
+    "pauses": "no session open",
+}
+_SHORT_ROWS: dict[Row, str] = {
+    "set_up": "set-up", "warm_up": "warm-up", "steps": "steps", "evaluation": "eval",
+    "checkpoints": "save", "between_steps": "between", "after_steps": "after", "pauses": "pause",
+}  # fmt: skip
+
+
+def show_report(source: str, report: RunReport) -> None:
+    """Write the complete report to stdout."""
+    output.result(_first_line(source, report))
+    for block in (conclusions(report), _time(report), _steps(report)):
+        lines = list(block)
+        if lines:
+            output.result("")
+        for line in lines:
+            if isinstance(line, str):
+                output.result(line)
+            else:
+                output.show(line)
+    if report.slowest_steps:
+        output.result("\nThe slowest steps:\n")
+        output.show(_slowest(report.slowest_steps))
+    if report.gpu:
+        output.result("\nOn the GPU:\n")
+        output.show(_gpu(report.gpu))
+    if report.marks:
+        output.result("\nMarks:\n")
+        output.show(_marks(report.marks))
+        for line in _by_epoch(report.marks):
+            output.result(line)
+    if report.marks_left_out:
+        output.result(f"and {report.marks_left_out:,} more series of marks")
+
+
+def _first_line(source: str, report: RunReport) -> str:
+    starts = [each.first_ns for each in report.ranks if each.first_ns is not None]
+    began = f", {local_moment(min(starts))}" if starts else ""
+    return f"{printable(source)}: {count(report.spans, 'span')}{of_ranks(report)}{began}"
+
+
+def conclusions(report: RunReport) -> Iterator[str]:
+    """Yield the failures, what bounds the run, and the drops."""
+    for each in report.failures[:_MOST_FAILURES]:
+        yield from _failure(each, report)
+    if len(report.failures) > _MOST_FAILURES:
+        more = len(report.failures) - _MOST_FAILURES
+        yield f"and {more:,} more sessions that failed or were killed"
+    if report.failures and report.verdict is not None:
+        yield ""
+    if report.verdict is not None:
+        yield from _verdict(report.verdict)
+    for drop in report.drops:
+        yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
+
+
+def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
+    rank = "" if failure.rank is None else f"{who(failure.rank)}: "
+    head = f"{failure.state.upper()}: {rank}"
+    yield from wrapped(reason(failure.error), head, "  ")
+    place = [
+        f"{name} {printable(index)}"
+        for name, index in (("epoch", failure.epoch), ("step", failure.step))
+        if index is not None
+    ]
+    if failure.scope not in (None, "step", "epoch", "cirron.job"):
+        place.append(f"scope {printable(failure.scope or '')}")
+    facts = [f"in {', '.join(place)}"] if place else []
+    first = {each.rank: each.first_ns for each in report.ranks}.get(failure.rank)
+    if failure.time_ns is not None and first is not None:
+        facts.append(f"after {duration(failure.time_ns - first)}")
+    if failure.last_loss is not None:
+        facts.append(f"last {printable(failure.loss_name or 'loss')} {failure.last_loss:.6g}")
+    if failure.pid is not None:
+        facts.append(f"process {failure.pid}")
+    yield from wrapped("; ".join(facts), "  ", "  ")
+    if failure.where is not None:
+        yield f"  {printable(failure.where)}"
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    from ...core.analysis.verdict import what
+
+    text = f"{what(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
+    yield from wrapped(text, f"Bound by {verdict.bound}: ", "  ")
+    yield from wrapped(verdict.evidence, "  ", "  ")
+    yield from _suggestions(verdict.suggestions)
+    steps = verdict.in_steps
+    if steps is not None:
+        text = f"{what(steps.bound)} took {100 * steps.share:.0f} % of their time"
+        yield from wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")
+        yield from wrapped(steps.evidence, "  ", "  ")
+        yield from _suggestions(steps.suggestions)
+
+
+def _suggestions(suggestions: list[str]) -> Iterator[str]:
+    for place, suggestion in enumerate(suggestions):
+        yield from wrapped(suggestion, "  or: " if place else "  try: ", "    ")
+
+
+def of_ranks(report: RunReport) -> str:
+    """Return the number of ranks, as in ` of 2 ranks`; "" if no record has a rank.
+
+    The process of `cirron-otel run` has no rank, and neither have the records of other services.
+    """
+    stated = sum(each.rank is not None for each in report.ranks)
+    return f" of {count(stated, 'rank')}" if stated else ""
+
+
+def who(rank: int | None) -> str:
+    """Return the name of a rank."""
+    return "no rank" if rank is None else f"rank {rank}"
+
+
+def _of(rank: int | None) -> str:
+    return "" if rank is None else f" of {who(rank)}"
+
+
+def wall_time_names() -> dict[Row, str]:
+    """Return the names of the rows of the wall time, in order."""
+    return _ROWS
+
+
+def _trained(report: RunReport) -> list[RankReport]:
+    """Return the ranks that have steps, or all of them if none has."""
+    trained = [each for each in report.ranks if each.steps.steps.durations]
+    return trained or list(report.ranks)
+
+
+def _time(report: RunReport) -> Iterator[str | Table]:
+    """Yield the wall time by row: of one rank, or of several side by side."""
+    ranks = _trained(report)
+    if not ranks:
+        return
+    rows = [row for row in _ROWS if any(each.time.rows[row] for each in ranks)]
+    if rows == ["set_up"] and all(each.rank is None for each in ranks):
+        return  # a job whose processes recorded nothing: there is no first step
+    if len(ranks) == 1:
+        only = ranks[0]
+        yield f"The wall time{_of(only.rank)}:"
+        yield ""
+        lines: list[tuple[str, ...]] = [
+            (_ROWS[row], duration(only.time.rows[row]), _percent(only.time.share(row)))
+            for row in rows
+        ]
+        lines.append(("total", duration(only.time.total_ns), _percent(1.0)))
+        yield rows_table(("", "time", "share"), {"time", "share"}, lines)
+        return
+    yield "The wall time of each rank:"
+    yield ""
+    heads = ("rank", "wall time", *(_SHORT_ROWS[row] for row in rows))
+    yield rows_table(heads, set(heads), [
+        (_rank(each.rank), duration(each.time.total_ns),
+         *(_percent(each.time.share(row)) for row in rows))
+        for each in ranks[:_MOST_RANKS]
+    ])  # fmt: skip
+    if len(ranks) > _MOST_RANKS:
+        yield f"and {len(ranks) - _MOST_RANKS:,} more ranks: --json has them"
+
+
+def _steps(report: RunReport) -> Iterator[str | Table]:
+    """Yield the steps of the ranks side by side, and their phases."""
+    from ...core.analysis.breakdown import joined
+
+    ranks = [each for each in report.ranks if each.steps.steps.durations]
+    if not ranks:
+        return
+    if len(ranks) == 1:
+        yield from wrapped(_steps_line(ranks[0]), f"The steps{_of(ranks[0].rank)}: ", "  ")
+        yield ""
+        yield breakdown_table(ranks[0].steps)
+        return
+    yield "The steps of each rank:"
+    yield ""
+    yield _side_by_side(ranks[:_MOST_RANKS], report)
+    slowest = report.straggler
+    if slowest is not None:
+        yield ""
+        yield from wrapped(
+            f"{who(slowest.rank)}: {duration(slowest.own_ns)} of a step without waiting for others,"
+            f" the middle of the other ranks {duration(slowest.others_ns)}; the difference is in"
+            f" {printable(slowest.phase)}",
+            "* the slowest is ",
+            "  ",
+        )
+    yield ""
+    yield "The phases of all ranks together:"
+    yield ""
+    yield breakdown_table(joined(each.steps for each in ranks))
+
+
+def _steps_line(rank: RankReport) -> str:
+    steady, warm = rank.steps.steady, rank.steps.warm_up
+    speed = rank.steps_per_second
+    parts = [
+        f"{len(steady.durations):,}" + (f" after {warm} of warm-up" if warm else ""),
+        f"p50 {duration(steady.median_ns)}, p95 {duration(steady.p95_ns)},"
+        f" max {duration(steady.max_ns)}",
+    ]
+    return "; ".join([*parts, f"{speed:.3g} steps/s"] if speed is not None else parts)
+
+
+def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
+    """Return a row per rank with the share of the longest phases; a star marks the slowest."""
+    from ...core.analysis.breakdown import joined
+
+    together = joined(each.steps for each in ranks)
+    phases = sorted(together.phases, key=lambda phase: -phase.total_ns)[:3]
+    names = [printable(each.name)[:_PHASE_WIDTH] for each in phases]
+    heads = ("rank", "steps", "p50", "p95", "max", "per s", *names)
+    rows = []
+    for each in ranks:
+        steady = each.steps.steady
+        named = {phase.name: each.steps.share(phase) for phase in each.steps.phases}
+        speed = each.steps_per_second
+        is_slowest = report.straggler is not None and each.rank == report.straggler.rank
+        rows.append((
+            ("*" if is_slowest else "") + _rank(each.rank), f"{len(steady.durations):,}",
+            duration(steady.median_ns), duration(steady.p95_ns), duration(steady.max_ns),
+            f"{speed:.3g}" if speed is not None else "-",
+            *(_percent(named.get(phase.name, 0.0)) for phase in phases),
+        ))  # fmt: skip
+    return rows_table(heads, set(heads), rows)
+
+
+def _rank(rank: int | None) -> str:
+    return "-" if rank is None else str(rank)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def _slowest(steps: list[SlowStep]) -> Table:
+    heads = ("rank", "epoch", "step", "start", "duration", "most of it in", "span")
+    return rows_table(heads, {"rank", "epoch", "step", "duration"}, [
+        (
+            _rank(each.rank),
+            each.epoch if each.epoch is not None else "-",
+            each.index if each.index is not None else "-",
+            clock_time(each.start_ns),
+            duration(each.duration_ns),
+            _most(each),
+            each.span_id[:_SHORT_ID] if each.span_id is not None else "-",
+        )
+        for each in steps
+    ])  # fmt: skip
+
+
+def _most(step: SlowStep) -> str:
+    rest = step.duration_ns - sum(step.phases.values())
+    name, ns = max([*step.phases.items(), ("unattributed", rest)], key=lambda part: part[1])
+    return f"{name}, {100 * ns / max(step.duration_ns, 1):.0f} %"
+
+
+def _gpu(times: list[GpuTime]) -> Table:
+    heads = ("scope", "rank", "times", "on the GPU", "on the host")
+    return rows_table(heads, set(heads[1:]), [
+        (
+            each.name,
+            _rank(each.rank),
+            f"{each.count:,}",
+            duration(each.gpu_ns),
+            duration(each.wall_ns),
+        )
+        for each in times
+    ])  # fmt: skip
+
+
+def _marks(marks: list[MarkSeries]) -> Table:
+    heads = ("mark", "rank", "times", "first", "last", "min", "max")
+    return rows_table(heads, set(heads[1:]), [
+        (
+            each.title,
+            _rank(each.rank),
+            f"{each.count:,}",
+            *(value_text(value) for value in (each.first, each.last)),
+            *("-" if value is None else f"{value:.6g}" for value in (each.min, each.max)),
+        )
+        for each in marks
+    ])  # fmt: skip
+
+
+def _by_epoch(marks: list[MarkSeries]) -> Iterator[str]:
+    """Yield the mean per epoch of each series that spans several epochs."""
+    shown = [each for each in marks if len(each.epochs) > 1]
+    if shown:
+        yield ""
+        yield "The mean of each epoch:"
+        yield ""
+    for each in shown[:_MOST_RANKS]:
+        means = [f"{epoch.mean:.4g}" for epoch in each.epochs]
+        if len(means) > _MOST_EPOCHS:
+            means = [*means[: _MOST_EPOCHS // 2], "…", *means[-_MOST_EPOCHS // 2 :]]
+        head = f"{printable(each.title)[:30]} (rank {_rank(each.rank)}): "
+        yield from wrapped(" → ".join(means), f"  {head}", "    ")

@@ -1,0 +1,216 @@
+"""`cirron-otel run`: trace a training job from outside."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...sdk.session.redaction import redacted
+from . import output, signals
+from .child import BY_SIGNAL, Child, NotStartedError, signals_held
+from .text import count, duration, printable
+
+if TYPE_CHECKING:
+    from ...core.config.resolve import Resolved
+    from ...core.delivery.flush import TargetReport
+    from ...sdk.session.job import Job
+    from .run_summary import RunBatches
+
+_PATIENCE_S = 10.0
+"""The seconds to wait at the end for a target that does not answer."""
+_MOST = 4000
+"""The number of characters of a command line that the span keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    command: tuple[str, ...]
+    has_hooks: bool
+    has_arguments: bool
+    is_quiet: bool
+    name: str | None
+
+
+@click.command(
+    short_help="Run a training job, traced from outside.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--output",
+    "directory",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="The directory of the spool; by default CIRRON_OUTPUT_DIR, else .cirron.",
+)
+@click.option(
+    "--no-hooks", is_flag=True, help="Record the job's span, and nothing in its processes."
+)
+@click.option(
+    "--command-args",
+    is_flag=True,
+    help="Record process.command_args, too: the arguments one by one, secrets left out.",
+)
+@click.option(
+    "--name", metavar="NAME", help="The name of the run; by default the script and a short id."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing at the end.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
+def run(
+    directory: str | None,
+    no_hooks: bool,
+    command_args: bool,
+    name: str | None,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND with the hooks in every process that trains, in one trace; no code changes.
+
+    The exit code, the streams and the signals are COMMAND's. What the run spent its time on is
+    told at the end, on stderr.
+    """
+    options = _Options(command, not no_hooks, command_args, quiet, name)
+    with signals_held() as held:
+        job = _opened(directory, options)
+        environ = dict(os.environ)
+        if job is not None:
+            environ = job.environment(environ, hooks=options.has_hooks)
+        begun = time.monotonic_ns()
+        problem = None
+        try:
+            code = Child(command, environ, held).wait()
+        except NotStartedError as error:
+            code, problem = error.code, str(error) + _hint(command)
+    if problem is not None:
+        output.error(problem)
+    took_ns = time.monotonic_ns() - begun
+    if job is not None:
+        try:
+            _finish(job, options, code, took_ns, is_started=problem is None)
+        except KeyboardInterrupt:
+            output.message("interrupted: what is left unsent stays in the spool")
+        except Exception as error:  # the exit code is the command's, whatever becomes of the rest
+            output.message(f"the run cannot be summed up: {error}")
+    return code
+
+
+def _hint(command: tuple[str, ...]) -> str:
+    """Return how to run a script that is not an executable command."""
+    script = command[0]
+    if not script.endswith(".py") or not Path(script).is_file():
+        return ""
+    return f"; to run a script: cirron-otel run -- python {shlex.join(command)}"
+
+
+def _resolved(directory: str | None, name: str | None) -> Resolved:
+    from ...core.config.resolve import resolve
+
+    given = {"output_dir": directory, "run_name": name}
+    found = resolve({key: value for key, value in given.items() if value is not None})
+    for problem in found.problems:
+        output.message(problem)
+    return found
+
+
+def _opened(directory: str | None, options: _Options) -> Job | None:
+    """Open the job's span; return None if that fails. The command runs in any case."""
+    from ...sdk.session.job import open_job
+
+    try:
+        config = _resolved(directory, options.name).config
+        if not config.enabled:
+            output.message("tracing is switched off: the command runs untraced")
+            return None
+        return open_job(config, os.environ, _attributes(options), options.command)
+    except Exception as error:
+        output.message(f"the command runs untraced: {error}")
+        return None
+
+
+def _attributes(options: _Options) -> dict[str, Any]:
+    """Return OpenTelemetry's attributes of the command."""
+    shown = redacted(options.command)
+    made: dict[str, Any] = {
+        "process.command": shown[0],
+        "process.command_line": shlex.join(shown)[:_MOST],
+    }
+    if options.has_arguments:
+        made["process.command_args"] = shown
+    return made
+
+
+def _finish(
+    job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
+) -> None:
+    """Close the open scopes of ranks that died, end the job's span, send, and sum up."""
+    from ...core.spool.recovery import recover
+    from .run_summary import RunBatches
+
+    batches = RunBatches(job.paths, job.held, job.trace_id, job.owner)
+    died = batches.died(recover(job.paths))
+    size = batches.world_size()
+    job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
+    targets = _sent(job) if job.exporters else []
+    if options.is_quiet or not is_started:
+        return
+    if died:
+        output.message(
+            f"{count(died, 'process')} died: what was open there is closed as incomplete"
+        )
+    ended = (
+        f"exit code {code}" if code <= BY_SIGNAL else f"exit code {code}, as after {_name(code)}"
+    )
+    output.message(f"{printable(options.command[0])}: {ended} after {duration(took_ns)}")
+    _show(job, batches, targets)
+
+
+def _name(code: int) -> str:
+    """Return the name of the signal in an exit code."""
+    try:
+        return signal.Signals(code - BY_SIGNAL).name
+    except ValueError:
+        return f"signal {code - BY_SIGNAL}"
+
+
+def _sent(job: Job) -> list[TargetReport]:
+    """Send the rest: batches of ranks that died, and batches that could not be sent in time."""
+    from ...core.delivery.flush import flush
+
+    stop = threading.Event()
+    with signals.stopping(stop):
+        report = flush(
+            str(job.paths.root), environ=os.environ, stop=stop, say=lambda _: None,
+            patience=_PATIENCE_S,
+        )  # fmt: skip
+    return report.targets
+
+
+def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
+    from .run_summary import places, report_of, show_report
+
+    found = None
+    if not job.is_spooled:
+        output.message("no spool is kept (output): there is nothing to sum up")
+    elif not job.paths.spool.is_dir():
+        output.message(f"no spool could be kept in {printable(str(job.paths.root))}")
+    else:
+        found = report_of(batches)
+        if found.spans:
+            show_report(found)
+        else:
+            output.message(
+                "the command recorded nothing in this trace: it neither trained with PyTorch nor"
+                " opened a scope, or runs a Python without cirron-otel, or with -E, -I or -S, or"
+                " has options of its own (output, join)"
+            )
+    for line in places(job.paths.spool, job.trace_id, found, targets):
+        output.message(line)

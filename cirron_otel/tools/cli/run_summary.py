@@ -1,0 +1,155 @@
+"""The summary that `cirron-otel run` prints at the end, on stderr: stdout is the program's."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import output
+from .tables import breakdown_table
+from .text import count, duration, printable
+
+if TYPE_CHECKING:
+    from ...core.analysis.rank_report import RankReport
+    from ...core.analysis.run_report import RunReport
+    from ...core.delivery.flush import TargetReport
+    from ...core.spool.paths import SpoolPaths
+    from ...core.spool.reader import BatchFile
+    from ...core.spool.recovery import Recovered
+
+_WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
+_LOOKED_AT = 64
+"""The number of batches that are searched for a world size."""
+_MOST_RANKS = 4
+"""The number of ranks whose tables are shown."""
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatches:
+    """The batches of one run, in a spool that may hold others.
+
+    A batch belongs to the run if it was not there at its start, and its ids end in the lower half
+    of the run's trace id. Times cannot decide it: other nodes have other clocks, and clocks are
+    changed.
+    """
+
+    paths: SpoolPaths
+    held: frozenset[str]
+    """The names of the batches that were there before the run."""
+    trace_id: str
+    owner: str
+    """The owner whose batches hold the job's own span, and no record of the program."""
+
+    def __iter__(self) -> Iterator[BatchFile]:
+        """Yield the batches in order, without those that hold the job's own span."""
+        from ...core.spool.owner import owner_of
+        from ...core.spool.reader import SpoolReader
+
+        if not self.paths.spool.is_dir():
+            return
+        reader = SpoolReader(self.paths.root)
+        for name in reader.names():
+            if name in self.held or owner_of(name) == self.owner:
+                continue
+            batch = reader.read(name)
+            if batch is not None and self.has(batch):
+                yield batch
+
+    def has(self, batch: BatchFile) -> bool:
+        """Return whether the batch belongs to the run's trace."""
+        return self.trace_id[16:].encode() in batch.data
+
+    def died(self, recovered: Iterable[Recovered]) -> int:
+        """Return how many of the recovered processes belong to the run."""
+        from ...core.spool.reader import SpoolReader
+
+        names = [each.name for each in recovered if each.name is not None]
+        reader = SpoolReader(self.paths.root) if names else None
+        batches = [reader.read(name) for name in names] if reader is not None else []
+        return sum(batch is not None and self.has(batch) for batch in batches)
+
+    def world_size(self) -> int | None:
+        """Return the number of processes that the ranks record; None if no rank records it."""
+        found = [
+            int(size)
+            for batch in itertools.islice(self, _LOOKED_AT)
+            for size in _WORLD_SIZE.findall(batch.data)
+        ]
+        return max(found, default=None)
+
+
+def report_of(batches: RunBatches) -> RunReport:
+    """Return how the program's processes spent their time. Raises as reading a spool does."""
+    from ...core.analysis.run_report import report_run, run_index
+    from ...core.spool.reader import SpoolReader
+
+    with run_index(batches) as index:
+        return report_run(index, 0, SpoolReader(batches.paths.root))
+
+
+def show_report(found: RunReport) -> None:
+    """Write the failures, what bounds the run, and the steps of each rank by phase."""
+    from .report_text import conclusions
+
+    lines = list(conclusions(found))
+    if lines:
+        output.message_block("\n" + "\n".join(lines))
+    ranks = [each for each in found.ranks if each.spans]
+    shown = [each for each in ranks if each.steps.steps.durations]
+    for each in shown[:_MOST_RANKS]:
+        output.message_block(f"\n{_heading(each)}\n")
+        _draw(each)
+    if len(shown) > _MOST_RANKS:
+        output.message_block(f"\nand {count(len(shown) - _MOST_RANKS, 'more rank')}")
+    if shown:
+        output.message_block("")
+
+
+def _heading(rank: RankReport) -> str:
+    steps = rank.steps.steps
+    who = "" if rank.rank is None else f"rank {rank.rank}: "
+    share = f" ({100 * steps.total_ns / rank.run_ns:.1f} %)" if rank.run_ns else ""
+    took = f"{count(len(steps.durations), 'step')} took {duration(steps.total_ns)}{share}"
+    return f"{who}{duration(rank.run_ns)}, of which {took}"
+
+
+def _draw(rank: RankReport) -> None:
+    from rich.console import Console
+
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    console = Console(
+        stderr=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if is_terminal else _WIDTH,
+    )
+    with console.capture() as drawn:
+        console.print(breakdown_table(rank.steps))
+    lines = drawn.get().splitlines()
+    output.message_block("\n".join(line.rstrip() for line in lines))
+
+
+def places(
+    spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
+) -> list[str]:
+    """Return a line each for the spool, the trace and the targets; no spool without a report."""
+    lines = [f"trace  {trace_id}"]
+    if found is not None:
+        held = count(found.spans, "span")
+        lines.insert(0, f"spool  {printable(str(spool))}  ({held} of this run)")
+    for target in targets:
+        if target.failure or target.left:
+            left = count(target.left, "batch", "batches") if target.left else "something"
+            lines.append(f"       {printable(target.target)} does not have {left} yet")
+        else:
+            lines.append(f"       sent to {printable(target.target)}")
+    return lines

@@ -1,0 +1,103 @@
+"""`cirron-otel runs ls`: the runs of a spool; and the choice of one, for the other commands."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...core.analysis.run_html import HEADS
+from ...core.analysis.runs import MOST_LISTED
+from ...ids import SHORT_ID_DIGITS
+from . import output
+from .parameters import json_option, spool_argument
+from .tables import rows_table
+from .text import count, duration, local_moment, numbers, printable
+
+if TYPE_CHECKING:
+    from ...core.analysis.run_selection import ChosenRun
+    from ...core.analysis.runs import Run
+    from ...core.spool.reader import SpoolReader
+
+
+def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
+    """Limit `reader` to the run that `--run` names, or to the last; the latter is reported."""
+    from ...core.analysis.run_selection import choose_run
+
+    chosen = choose_run(reader, wanted)
+    if wanted is None and chosen.run is not None and chosen.count > 1:
+        output.message(
+            f"{count(chosen.count, 'run')} in the spool: this is the last,"
+            f" {printable(chosen.run.name)}; --run NAME or --run all takes others,"
+            " `cirron-otel runs ls` lists them"
+        )
+    return chosen
+
+
+def run_json(chosen: ChosenRun) -> dict[str, Any] | None:
+    """Return the fields of a chosen run that other documents include; None if there is none."""
+    return None if chosen.run is None else {"id": chosen.run.id, "name": chosen.run.name}
+
+
+@click.group(short_help="List the runs of a spool.")
+def runs() -> None:
+    """Look at the runs of a spool: one `profile()` or one `cirron-otel run`, all processes."""
+
+
+@runs.command(short_help="Name, time, ranks, status and steps of each run.")
+@spool_argument
+@json_option
+def ls(directory: str, as_json: bool) -> int:
+    """List the runs of a spool, the last one at the end."""
+    from ...core.analysis.runs import read_runs
+    from ...core.spool.reader import SpoolReader
+
+    reader = SpoolReader(directory)
+    found = read_runs(reader)
+    shown = found.runs[-MOST_LISTED:]
+    if as_json:
+        output.document({
+            "path": str(reader.paths.spool),
+            "runs": [run.to_json() for run in shown],
+            "run_count": len(found.runs),
+            "batches_unassigned": len(found.unassigned),
+            "findings": [finding.to_json() for finding in reader.findings],
+        })  # fmt: skip
+    else:
+        if shown:
+            output.show(rows_table(HEADS, _RIGHT, [_row(run, shown) for run in shown]))
+        else:
+            output.result(f"{printable(str(reader.paths.spool))}: no run")
+        if found.unassigned:
+            output.result(f"{count(len(found.unassigned), 'batch', 'batches')} of no run")
+        if len(shown) < len(found.runs):
+            output.message(f"the last {len(shown):,} of {len(found.runs):,} runs are listed")
+    output.skipped(reader.findings, reader.skipped)
+    return 1 if reader.skipped else 0
+
+
+_RIGHT = {"duration", "steps"}
+
+
+def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:
+    return (
+        printable(_short(run, shown)),
+        printable(run.name),
+        run.status,
+        local_moment(run.start_ns),
+        "?" if run.duration_ns is None else duration(run.duration_ns),
+        numbers(run.ranks),
+        f"{run.steps:,}",
+        "-" if run.script is None else printable(run.script),
+    )
+
+
+def _short(run: Run, shown: list[Run]) -> str:
+    """Return the shortest unique beginning of an id, at least 8 characters long."""
+    length = SHORT_ID_DIGITS
+    others = [each.id for each in shown if each is not run]
+    while length < len(run.id) and any(each.startswith(run.id[:length]) for each in others):
+        length += 1
+    return run.id[:length]

@@ -1,0 +1,75 @@
+"""Open anything that `convert` reads as a spool: for commands that analyse a run."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import output
+
+if TYPE_CHECKING:
+    from ...core.delivery.export_report import Report
+    from ...core.records.findings import Finding
+    from ...core.spool.reader import SpoolReader
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolOf:
+    """A spool: the source itself, or one converted from it."""
+
+    directory: str
+    made: Report | None = None
+    """The report of the conversion; None if none was necessary."""
+
+    def findings(self, reader: SpoolReader) -> list[Finding]:
+        """Return what was skipped, after `reader` has read the spool."""
+        return [*(self.made.skipped if self.made is not None else ()), *reader.findings]
+
+    def shortfalls(self) -> list[str]:
+        """Return what the conversion could not complete or keep."""
+        if self.made is None:
+            return []
+        lost = (f"not kept: {text}" for text in self.made.losses)
+        return [*(f"incomplete: {text}" for text in self.made.incomplete), *lost]
+
+    def told(self, reader: SpoolReader) -> int:
+        """Report on stderr what was skipped; return the exit code, 0 or 1."""
+        if self.made is not None:
+            output.shortfalls(self.made)
+        output.skipped(reader.findings, reader.skipped)
+        return 1 if reader.skipped or (self.made is not None and self.made.exit_code) else 0
+
+
+def shown_source(source: str) -> str:
+    """Return a source for display: a storage's URL without user and password."""
+    from ..convert.tables import location_of
+
+    return location_of(source).shown
+
+
+@contextlib.contextmanager
+def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
+    """Yield the spool that `source` is, or a temporary one converted from it.
+
+    Raises as `convert` does: UsageError, InputError, TargetError.
+    """
+    from ...core.temporary import temporary_folder, writing_temporary_files
+    from ..convert.convert import Request, convert
+    from ..convert.sources import is_spool
+
+    if is_spool(source, source_format):
+        yield SpoolOf(source)
+        return
+    with temporary_folder() as folder:
+        request = Request(
+            source=source, target=str(folder), source_format=source_format, target_format="spool"
+        )
+        with output.progress("reading") as progress:
+            made = convert(request, progress=progress)
+        with writing_temporary_files():
+            (folder / "spool").mkdir(exist_ok=True)
+        yield SpoolOf(str(folder), made)

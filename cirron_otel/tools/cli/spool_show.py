@@ -1,0 +1,168 @@
+"""`cirron-otel spool show`: the scopes of a spool as a tree, durations and marks beside them."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from . import output
+from .parameters import json_option, run_option, spool_argument
+from .runs import chosen_run
+from .scope_labels import appendix, failure, marks_of
+from .text import count, duration, local_moment, printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from ...core.analysis.tree import Forest, TreeNode
+    from ...core.spool.reader import SpoolReader
+    from .folding import Fold
+
+_DEFAULT_SPANS = 1000
+_FOLDED_SPANS = 50_000
+"""The maximum number of folded lines, or of trees, if --fold cannot read all scopes."""
+
+
+@click.command(short_help="The tree of scopes, durations and marks.")
+@spool_argument
+@run_option
+@click.option("--session", metavar="ID", help="Only this session (`spool ls` lists them).")
+@click.option(
+    "--depth", type=click.IntRange(1, 64), default=64, metavar="N", help="Only the top N levels."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help=f"At most N spans ({_DEFAULT_SPANS:,}, with --fold all): of a large tree"
+    " the upper levels are shown.",
+)
+@click.option(
+    "--fold", "is_folded", is_flag=True, help="One line for scopes that are alike: epoch 0-9."
+)
+@json_option
+def show(
+    directory: str, run: str | None, session: str | None, depth: int, limit: int | None,
+    is_folded: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """The tree of scopes, with their durations and marks."""
+    from ...core.analysis.tree import Limits, build_trees
+    from ...core.spool.reader import SpoolReader
+    from .folding import folded_trees
+
+    reader = SpoolReader(directory)
+    if run is not None:
+        chosen_run(reader, run)
+    if is_folded:
+        forest, folds, is_cut = _folded(reader, session, depth, limit)
+        drawn = folded_trees(folds)
+    else:
+        folds, is_cut = [], False
+        most = limit or _DEFAULT_SPANS
+        limits = Limits(spans=most, children=min(most, _DEFAULT_SPANS), depth=depth)
+        forest = build_trees(reader, session=session, limits=limits)
+        drawn = trees(forest)
+    if as_json:
+        document = forest.to_json()
+        if is_folded:
+            document["trees"] = [each.to_json() for each in folds]
+        output.document({"path": str(reader.paths.spool), **document})
+    else:
+        output.show(*drawn)
+        for line in _tail(forest, is_cut=is_cut):
+            output.result(line)
+    output.skipped(reader.findings, reader.skipped)
+    return 1 if reader.skipped else 0
+
+
+def _folded(
+    reader: SpoolReader, session: str | None, depth: int, limit: int | None
+) -> tuple[Forest, list[Fold], bool]:
+    """Fold all trees in bounded memory, or a part of them if there is a limit or too much variety.
+
+    The forest has the counts. True means that the limit left scopes out.
+    """
+    from ...core.analysis.index import SpoolIndex
+    from ...core.analysis.sessions import assign_sessions
+    from ...core.analysis.tree import Limits, Walk, grown_trees
+    from .folding import TooVariedError, fold
+
+    with SpoolIndex().load(reader) as index:
+        assign_sessions(index)
+        if limit is None:
+            walk = Walk(index, session=session, depth=depth, trees=_FOLDED_SPANS)
+            with contextlib.suppress(TooVariedError):
+                folds = fold(walk.roots(), walk, _FOLDED_SPANS)
+                return walk.forest(), folds, False
+        most = limit or _FOLDED_SPANS
+        limits = Limits(spans=most, children=most, depth=depth)
+        forest = grown_trees(index, session=session, limits=limits)
+    return forest, fold(forest.trees), most <= forest.shown < forest.spans
+
+
+def trees(forest: Forest) -> Iterator[Tree]:
+    """Yield the trees for rich to draw."""
+    from rich.tree import Tree
+
+    for root in forest.trees:
+        tree = Tree(_label(root, None))
+        todo = [(tree, root)]
+        while todo:
+            branch, node = todo.pop()
+            for child in node.children:
+                todo.append((branch.add(_label(child, node)), child))
+            if node.children and node.children_left_out:
+                branch.add(_plain(f"… {node.children_left_out:,} more"))
+        yield tree
+
+
+def _tail(forest: Forest, *, is_cut: bool) -> list[str]:
+    lines = []
+    if forest.marks_unattached:
+        lines.append(f"outside every session: {marks_of(forest.marks_unattached, 0)}")
+    shown = f"{forest.shown:,} of " if forest.shown < forest.spans else ""
+    lines.append(f"{shown}{count(forest.spans, 'span')}")
+    if is_cut:
+        lines.append(
+            "the others are left out, lower levels and later scopes first: scopes may differ by"
+        )
+        lines.append("that alone; --limit N reads more, --depth N leaves lower levels out of all")
+    if forest.trees_left_out:
+        lines.append(f"{forest.trees_left_out:,} more trees: --limit shows more")
+    return lines
+
+
+def _plain(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _label(node: TreeNode, parent: TreeNode | None) -> Text:
+    from rich.text import Text
+
+    label = Text(no_wrap=True, overflow="ellipsis")
+    if node.recorded:
+        label.append(printable(node.name if node.name is not None else "(no name)"), "bold")
+        if node.index is not None:
+            label.append(f" {printable(node.index)}", "bold")
+        label.append(f"  {duration(node.duration_ns)}", "cyan")
+        label.append(failure(node.error), "red")
+    else:
+        label.append(f"(not recorded) {printable(node.id or '')}", "yellow")
+    if parent is None and node.start_ns is not None:
+        label.append(f"  {local_moment(node.start_ns)}", "dim")
+    if node.rank is not None and (parent is None or node.rank != parent.rank):
+        label.append(f"  rank {node.rank}", "dim")
+    label.append(appendix(marks_of(node.marks, node.marks_left_out)), "green")
+    if node.snapshots:
+        label.append(f"  {count(node.snapshots, 'snapshot')}", "magenta")
+    if node.children_left_out and not node.children:
+        label.append(f"  (+ {node.children_left_out:,} inside)", "dim")
+    return label

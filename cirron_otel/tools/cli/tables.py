@@ -1,0 +1,68 @@
+"""Tables for the terminal."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .text import duration, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...core.analysis.breakdown import Breakdown, Phase
+
+_IDS = ("run", "span")
+_RIGHT = ("times", "total", "share", "p50", "p95", "max")
+
+
+def breakdown_table(found: Breakdown) -> Table:
+    """Return the breakdown as a table for rich."""
+    from rich import box
+    from rich.table import Table
+
+    drawn = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False,
+        header_style="bold",
+    )  # fmt: skip
+    drawn.add_column("phase", overflow="fold")
+    for name in _RIGHT:
+        drawn.add_column(name, justify="right", overflow="fold")
+    rows = [*found.phases, found.unattributed]
+    for phase in rows:
+        drawn.add_row(*_cells(found, phase), end_section=phase is rows[-1])
+    drawn.add_row(*_cells(found, found.steps))
+    return drawn
+
+
+def _cells(found: Breakdown, phase: Phase) -> tuple[str, ...]:
+    return (
+        printable(phase.name),
+        f"{len(phase.durations):,}",
+        duration(phase.total_ns),
+        f"{100 * found.share(phase):.1f} %",
+        duration(phase.median_ns),
+        duration(phase.p95_ns),
+        duration(phase.max_ns),
+    )
+
+
+def rows_table(heads: tuple[str, ...], right: set[str], rows: list[tuple[str, ...]]) -> Table:
+    """Return a table; the columns in `right` are right-aligned. Cells may contain anything."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False,
+        header_style="bold",
+    )  # fmt: skip
+    for head in heads:
+        drawn.add_column(
+            head, justify="right" if head in right else "left", overflow="fold",
+            no_wrap=head in _IDS,
+        )  # fmt: skip
+    for row in rows:
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
+    return drawn

@@ -1,0 +1,1 @@
+"""Conversion between spools, batch files, OTLP files, storages and backends."""

@@ -1,0 +1,167 @@
+"""`convert`: from any source of the table to any target."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...core.analysis.run_selection import ALL, choose_run
+from ...core.delivery.export_report import Report
+from ...core.otlp.formats import Encoding
+from ...core.records.findings import Finding
+from ...core.spool.reader import SpoolReader
+from ...core.targets.otlp.config import default_service_name
+from ...core.translator.codec import Encoded
+from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
+from ...errors import UsageError
+from .formats import PathSpec, target_place
+from .indexing import read_sessions, temporary_index
+from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
+from .select import Selection
+from .selecting import sessions_of
+from .sources import BatchSource, Progress, SourceContext, open_source, size_of
+from .tables import STANDARD, TARGETS, TargetRow
+from .targets import MessageTarget, TargetWriter
+from .workers import Chunk, Job, default_jobs, encode_all
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to convert into what; `-` is standard input or output."""
+
+    source: str
+    target: str
+    source_format: str | None = None
+    target_format: str | None = None
+    """The name of a row in the tables of sources and targets; None goes by the path."""
+    layout: str = SEGMENTED
+    select: Selection | None = None
+    run: str | None = None
+    """The run to convert, as in `choose_run`; None converts all."""
+    jobs: int | None = None
+    """Worker processes; None takes every core."""
+    service_name: str = field(default_factory=default_service_name)
+    limits: Limits = DEFAULT_LIMITS
+
+
+def convert(request: Request, *, progress: Progress | None = None) -> Report:
+    """Convert. Raises UsageError, InputError and TargetError; the report lists skipped items."""
+    if request.layout not in (SEGMENTED, SESSION_LAYOUT):
+        raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
+    before = Report()
+    is_selected = bool(request.select) or request.run not in (None, ALL)
+    with contextlib.ExitStack() as stack:
+        context = SourceContext(stack, before, progress, request.limits)
+        row, source = open_source(request.source, request.source_format, context)
+        place = target_place(request.target, request.target_format, row)
+        target = TARGETS[place.format]
+        report = Report(target=place.path)
+        if source.has_messages and target.takes_messages and not is_selected:
+            with target.open(place, report, request.limits) as writer:
+                _transcode(source, place, writer, report, request, progress)
+            if place.path != STANDARD:
+                report.bytes_written = size_of(Path(place.path))
+        elif source.is_streamed and target.can_recall and not is_selected:
+            with target.open(place, report, request.limits) as writer:
+                _stream(source, writer, report, progress)
+        else:
+            directory = source.directory(context)
+            _from_spool(directory, place, target, request, report, progress)
+    report.add_problems(before)
+    report.backend = before.backend
+    return report
+
+
+def _from_spool(
+    directory: str,
+    place: PathSpec,
+    target: TargetRow,
+    request: Request,
+    report: Report,
+    progress: Progress | None,
+) -> None:
+    reader = SpoolReader(directory, on_finding=report.skip)
+    if request.run is not None:
+        choose_run(reader, request.run)
+    with temporary_index() as index:
+        options = Options(request.layout, request.service_name)
+        if target.takes_messages or request.select:
+            total = read_sessions(reader, index, request.layout)
+        else:
+            total = sum(size_of(reader.paths.spool / name) for name in reader.names())
+        selection = request.select
+        if selection and selection.has_prefixes:
+            selection = selection.with_sessions(sessions_of(reader, index))
+        report.skipped.clear()
+        report.skipped_count = 0
+        job = Job(directory, index.path, options, target.encoding, selection, request.limits)
+        jobs = request.jobs or default_jobs()
+        chunks = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
+        with contextlib.closing(chunks):
+            items = _items(chunks, report, progress, total)
+            if selection:
+                first = next(items, None)
+                if first is None:
+                    what = f"no record matches --select: {request.target} is unchanged"
+                    report.skip(Finding(request.source, "nothing-selected", what))
+                    return
+                items = itertools.chain((first,), items)
+            with target.open(place, report, request.limits) as writer:
+                for item in items:
+                    writer.take(item)
+
+
+def _items(
+    chunks: Iterator[Chunk], report: Report, progress: Progress | None, total: int
+) -> Iterator[Encoded]:
+    for chunk in chunks:
+        for finding in chunk.findings:
+            report.skip(finding)
+        for item in chunk.encoded:
+            report.batches += 1
+            report.spans += item.spans
+            report.marks += item.marks
+            report.snapshots += item.snapshots
+            report.bytes_read += item.size
+            yield item
+            if progress is not None:
+                progress(report.bytes_read, total)
+
+
+def _stream(
+    source: BatchSource, writer: TargetWriter, report: Report, progress: Progress | None
+) -> None:
+    """Write the batches of a source directly, without a temporary spool or worker processes."""
+    for batch in source.batches(report, writer.read, progress):
+        report.batches += 1
+        report.spans += batch.spans
+        report.marks += batch.marks
+        report.snapshots += batch.snapshots
+        writer.write(batch.name, batch.data)
+
+
+def _transcode(
+    source: BatchSource,
+    place: PathSpec,
+    writer: MessageTarget,
+    report: Report,
+    request: Request,
+    progress: Progress | None,
+) -> None:
+    """Write the messages of a source in another encoding, unchanged."""
+    is_json, limit = place.form.encoding is Encoding.JSON, request.limits.message_bytes
+    for message, traces in source.messages(report, progress):
+        data = traces.SerializeToString()
+        try:
+            parts = list(framed(data, limit, is_json=is_json, traces=traces))
+        except MessageTooLongError as error:
+            where = str(message.position)
+            report.skip(Finding(request.source, "too-large", str(error), path=where))
+            continue
+        writer.write_messages(framed_data for framed_data, _ in parts)
+        for _, losses in parts:
+            report.lose(losses)
+        report.spans += sum(len(s.spans) for r in traces.resource_spans for s in r.scope_spans)

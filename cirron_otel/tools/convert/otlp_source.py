@@ -1,0 +1,160 @@
+"""OTLP as a source: files, standard input, and the query APIs of backends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ...core.delivery.export_report import Report
+from ...core.otlp.density import dense_problem
+from ...core.otlp.files import Message
+from ...core.records.canonical import batch_bytes
+from ...core.records.findings import Finding
+from ...core.temporary import temporary_folder, writing_temporary_files
+from ...core.translator.own.decode import Decoded
+from ...core.translator.translate import FromOtlp
+from ...errors import CirronOtelError, InputError
+from .formats import OTLP_PROTO, PathSpec
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
+
+_HEADER_ALONE = (
+    "the id and time of a batch from OTLP: its messages were changed or separated from them"
+)
+_ADDED = "an attribute that was added in transit to a record whose attrs is not an object"
+_UNKNOWN_FIELDS = "unknown protobuf fields of TracesData itself"
+
+
+def open_backend(place: PathSpec, context: SourceContext) -> OtlpSource:
+    """Copy the traces of Jaeger or Tempo into a temporary OTLP file.
+
+    `context.report` lists what the backend lacks.
+    """
+    from ..query.address import parse_address  # noqa: PLC0415 - needs an extra
+    from ..query.fetch import fetch  # noqa: PLC0415
+
+    address = parse_address(place.path, os.environ)
+    path = context.stack.enter_context(temporary_folder()) / "traces.binpb"
+    with writing_temporary_files(), path.open("wb") as file:
+        context.report.backend = fetch(address, file, context.progress)
+    return OtlpSource(PathSpec(str(path), OTLP_PROTO), context)
+
+
+class OtlpSource(BatchSource):
+    """OTLP messages: Cirron's batches, regrouped and decoded, or anyone's traces."""
+
+    is_streamed = True
+    has_messages = True
+
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
+        """Read nothing yet."""
+        self._place, self._limit = place, context.limits.message_bytes
+
+    def messages(
+        self, report: Report, progress: Progress | None = None
+    ) -> Iterator[tuple[Message, TracesData]]:
+        """Yield the messages that are valid; the others are reported.
+
+        Raises InputError if the rest of the file cannot be read.
+        """
+        for message in messages_of(self._place, report, progress, self._limit):
+            traces = _parsed(message, report, self._place)
+            if traces is not None:
+                yield message, traces
+
+    def batches(
+        self, report: Report, recall: Recall, progress: Progress | None = None
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches, the last ones when all messages are read.
+
+        If the rest of the file cannot be read, yields the batches that precede the damage, and
+        then raises InputError.
+        """
+        reader = FromOtlp(recall=recall)
+        failure: InputError | None = None
+        count = 0
+        try:
+            for message in messages_of(self._place, report, progress, self._limit):
+                for batch in self._translated(message, reader, report):
+                    count += 1
+                    yield batch
+        except InputError as error:
+            failure = error
+        if failure is not None and not count and not reader.regrouper.open:
+            raise failure
+        for decoded in reader.finish():
+            count += 1
+            yield _checked(decoded, report)
+        report.duplicates = reader.regrouper.duplicates
+        report.lose([_HEADER_ALONE] * reader.headers_alone)
+        report.lose(reader.altered.losses())
+        if failure is not None:
+            raise InputError(f"{failure}; the {count} batches before it were converted") from None
+
+    def _translated(
+        self, message: Message, reader: FromOtlp, report: Report
+    ) -> Iterator[NamedBatch]:
+        try:
+            yield from _batches_of(message, reader, report, self._place)
+        except (CirronOtelError, OSError):
+            raise  # of the target, from which batches are recalled
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            problem = f"cannot be translated, please report it: {what}"
+            where = str(message.position)
+            report.skip(Finding(self._place.path, "untranslatable", problem, path=where))
+
+
+def _batches_of(
+    message: Message, reader: FromOtlp, report: Report, place: PathSpec
+) -> Iterator[NamedBatch]:
+    whole = reader.feed_whole(message.data)
+    if whole is not None:
+        if whole.data:
+            yield NamedBatch(whole.name, whole.data, whole.spans, whole.marks, whole.snapshots)
+        return
+    traces = _parsed(message, report, place)
+    if traces is not None:
+        if len(UnknownFieldSet(traces)):
+            report.lose([_UNKNOWN_FIELDS])
+        for decoded in reader.feed(traces.resource_spans):
+            yield _checked(decoded, report)
+
+
+def _checked(decoded: Decoded, report: Report) -> NamedBatch:
+    """Return a decoded batch, and report what it lacks."""
+    if not decoded.complete:
+        found, whole = decoded.found, decoded.expected
+        line = (
+            f"{decoded.name}: {found.spans} of {whole.spans} spans, {found.marks} of"
+            f" {whole.marks} marks, {found.snapshots} of {whole.snapshots} snapshots"
+        )
+        if found.synthetic != whole.synthetic:
+            line += f", {found.synthetic} of {whole.synthetic} synthetic spans"
+        report.incomplete.append(line)
+    if decoded.namesake is not None:
+        what = f"another batch has this name but different content: stored as {decoded.name}"
+        report.skip(Finding(decoded.namesake, "namesake", what))
+    report.lose([f"{_ADDED}: {key!a}" for key in decoded.dropped])
+    counts = (
+        len(records) if isinstance(records := decoded.batch.get(key), list) else 0
+        for key in ("spans", "marks", "snapshots")
+    )
+    return NamedBatch(decoded.name, batch_bytes(decoded.batch), *counts)
+
+
+def _parsed(message: Message, report: Report, place: PathSpec) -> TracesData | None:
+    """Parse a message. An invalid or too dense message is reported; the result is None."""
+    problem: str | None
+    try:
+        traces = TracesData.FromString(message.data)
+        problem = dense_problem(traces, len(message.data))
+    except DecodeError:
+        problem = "no TracesData in protobuf"
+    if problem is None:
+        return traces
+    report.skip(Finding(place.path, "unreadable", problem, path=str(message.position)))
+    return None

@@ -1,0 +1,251 @@
+"""Sources of batches: the seam, and those that are read as a spool.
+
+The table of all sources is in `tables`. OTLP is in `otlp_source`, batches as protobuf are in
+`wire_files`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, ClassVar, NamedTuple
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ...core.delivery.export_report import Report
+from ...core.otlp.files import Message, read_messages
+from ...core.records.findings import Finding
+from ...core.spool.reader import MAX_BATCH_BYTES, SpoolReader
+from ...core.spool.writer import name_of
+from ...core.temporary import temporary_folder, writing_temporary_files
+from ...errors import InputError, TargetError
+from ...ids import digest
+from .formats import SPOOL, PathSpec, source_place
+from .messages import DEFAULT_LIMITS, Limits
+from .tables import SOURCES, STANDARD, SourceRow
+from .targets import open_spool
+
+Progress = Callable[[int, int | None], None]
+"""Receives the bytes that are done, and the total if it is known."""
+
+
+class NamedBatch(NamedTuple):
+    """A batch under the name of its file, and the numbers of its records if they are known."""
+
+    name: str
+    data: bytes
+    spans: int = 0
+    marks: int = 0
+    snapshots: int = 0
+
+
+Recall = Callable[[str], bytes | None]
+"""Returns the bytes of a batch that was written under a name; None if it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What an opener may use."""
+
+    stack: contextlib.ExitStack
+    """Closed when the source is no longer needed."""
+    report: Report
+    """Lists problems of the steps that precede reading."""
+    progress: Progress | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+
+class BatchSource(ABC):
+    """A source that was opened.
+
+    A source yields batches, and reports as findings what it cannot read. Reading it again yields
+    the same batches, except from a pipe. It never writes to its place.
+
+    Openers and methods raise InputError if the place is missing or is not of the expected kind,
+    UsageError if the address is not valid, and EndpointError if a server fails.
+    """
+
+    is_streamed: ClassVar[bool] = False
+    """Whether its batches are valid by construction, and may be written without a check.
+
+    They then go to a target directly, and not through a temporary spool.
+    """
+    has_messages: ClassVar[bool] = False
+    """Whether the source is OTLP: `messages` yields its messages, unchanged."""
+
+    @abstractmethod
+    def batches(
+        self, report: Report, recall: Recall, progress: Progress | None = None
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches; add findings to `report`.
+
+        `recall` returns batches that this call has yielded before.
+        """
+
+    def messages(
+        self, report: Report, progress: Progress | None = None
+    ) -> Iterator[tuple[Message, TracesData]]:
+        """Yield the OTLP messages, each also parsed; add findings to `report`.
+
+        Only if `has_messages`.
+        """
+        raise NotImplementedError
+
+    def directory(self, context: SourceContext) -> str:
+        """Return a spool that contains the batches: by default a temporary one.
+
+        It exists until `context.stack` is closed; `context.report` lists what was not read.
+        """
+        folder = context.stack.enter_context(temporary_folder())
+        passing = Report()
+        with open_spool(PathSpec(str(folder), SPOOL), passing, context.limits) as target:
+            for batch in self.batches(passing, target.read):
+                target.write(batch.name, batch.data)
+        context.report.add_problems(passing)
+        with writing_temporary_files():
+            (folder / "spool").mkdir(exist_ok=True)
+        return str(folder)
+
+
+def is_spool(source: str, source_format: str | None) -> bool:
+    """Whether a source is a spool directory. Raises UsageError, and InputError if it is missing."""
+    return SOURCES[source_place(source, source_format).format].is_spool
+
+
+def open_source(
+    source: str, source_format: str | None, context: SourceContext
+) -> tuple[SourceRow, BatchSource]:
+    """Open a source; return its row, too. Raises as `BatchSource` does."""
+    place = source_place(source, source_format)
+    row = SOURCES[place.format]
+    opened: BatchSource = row.open(place, context)
+    return row, opened
+
+
+class SpoolSource(BatchSource):
+    """A spool directory, read in place."""
+
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:  # noqa: ARG002 - an opener
+        """Read nothing yet."""
+        self._path = place.path
+
+    def batches(
+        self,
+        report: Report,
+        recall: Recall,  # noqa: ARG002 - a spool needs none of its earlier batches
+        progress: Progress | None = None,  # noqa: ARG002 - the size of a spool is not known
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches in the order of their names."""
+        reader = SpoolReader(self._path, on_finding=report.skip)
+        for file in reader:
+            yield NamedBatch(file.name, file.data)
+
+    def directory(self, context: SourceContext) -> str:  # noqa: ARG002 - nothing is copied
+        """Return the spool itself."""
+        return self._path
+
+
+class BatchFileSource(SpoolSource):
+    """One batch file."""
+
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
+        """Read nothing yet."""
+        super().__init__(place, context)
+        self._place, self._context = place, context
+
+    def batches(
+        self, report: Report, recall: Recall, progress: Progress | None = None
+    ) -> Iterator[NamedBatch]:
+        """Yield the batch. Raises InputError if the file is not a batch."""
+        place = PathSpec(self.directory(self._context), SPOOL)
+        yield from SpoolSource(place, self._context).batches(report, recall, progress)
+
+    def directory(self, context: SourceContext) -> str:
+        """Copy the file into a temporary spool. Raises InputError if it is not a batch."""
+        path = self._path
+        folder = context.stack.enter_context(temporary_folder())
+        name = "" if path == STANDARD else Path(path).name
+        with open_place(self._place) as file:
+            try:
+                data = file.read(MAX_BATCH_BYTES + 1)
+            except OSError as error:
+                raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+        if not name.endswith(".json"):
+            try:
+                name = name_of(data)
+            except TargetError:
+                name = f"{digest(data).hex()}.json"
+        with writing_temporary_files():
+            (folder / "spool").mkdir()
+            (folder / "spool" / name).write_bytes(data)
+        reader = SpoolReader(folder)
+        if reader.read(name) is None:
+            problem = reader.findings[0].message if reader.findings else "not named *.json"
+            raise InputError(f"{path} is no batch: {problem}")
+        return str(folder)
+
+
+def open_storage(place: PathSpec, context: SourceContext) -> BatchSource:
+    """Copy the batches of a database into a temporary spool."""
+    from ...core.targets.sql.source import copy_to_spool  # noqa: PLC0415 - imports a driver
+
+    folder = context.stack.enter_context(temporary_folder())
+    copy_to_spool(place.path, folder)
+    return SpoolSource(PathSpec(str(folder), SPOOL), context)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 if it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def open_place(place: PathSpec) -> Iterator[BinaryIO]:
+    """Open a file, or standard input. Raises InputError."""
+    if place.path == STANDARD:
+        if sys.stdin is None:
+            raise InputError("standard input is closed: name a file instead of -")
+        yield sys.stdin.buffer
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(place.path).open("rb"))
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or error
+            raise InputError(f"{place.path} cannot be read: {what}") from None
+        yield file
+
+
+def messages_of(
+    place: PathSpec, report: Report, progress: Progress | None, max_bytes: int
+) -> Iterator[Message]:
+    """Yield and count the messages of a file; report those that are skipped.
+
+    Raises InputError if the rest of the file cannot be read.
+    """
+
+    def on_error(position: int, problem: str) -> None:
+        report.skip(Finding(place.path, "unreadable", problem, path=str(position)))
+
+    total = None if place.path == STANDARD else size_of(Path(place.path))
+    with open_place(place) as stream:
+        try:
+            for message in read_messages(
+                stream, place.form, max_bytes=max_bytes, on_error=on_error, validate=False
+            ):
+                report.lose(message.warnings)
+                report.messages += 1
+                report.bytes_read += len(message.data)
+                yield message
+                if progress is not None:
+                    done = stream.tell() if total is not None else report.bytes_read
+                    progress(done, total)
+        except InputError as error:
+            raise InputError(f"{place.path}: {error}") from None

@@ -1,0 +1,253 @@
+"""The sources that `convert`, `export`, `report` and `diff` read, and the targets of `convert`.
+
+Each is a row of a table, and no other code names one. A row contains the name of its opener, which
+is imported when the row is first used, and the capabilities that the commands need as data. To add
+a source or a target, add a row here, or call `register_source` or `register_target`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import UsageError
+
+STANDARD = "-"
+"""Standard input as a source, standard output as a target."""
+
+Loaded = str | Callable[..., Any]
+"""A function, or `package.module:function`, which is imported when it is first needed."""
+
+
+def _load(function: Loaded) -> Callable[..., Any]:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+class SourceLocation(NamedTuple):
+    """The location of a source for messages, and to compare it with the paths of output files."""
+
+    shown: str
+    """The source without credentials."""
+    path: Path | None
+    """The file or directory; None if the source is not in the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A kind of source."""
+
+    opener: Loaded
+    """`(PathSpec, SourceContext) -> BatchSource`; see `sources`."""
+    summary: str
+    """A line for the help of the commands."""
+    prefixes: tuple[str, ...] = ()
+    """A source that begins with one of these is of this kind.
+
+    If the row is a format, the prefix is not part of the path; otherwise it is.
+    """
+    is_format: bool = True
+    """Whether `--from` accepts the row's name."""
+    accepts_from: bool = True
+    """Whether `--from` may be given beside a prefix of this row, which takes precedence."""
+    reads_stdin: bool = False
+    is_spool: bool = False
+    """Whether the source is a spool directory, which is read in place and can be followed."""
+    stdout_format: str | None = "otlp-json"
+    """The target's format if it is `-` and `--to` is not given; None if `--to` is required."""
+    locator: Loaded | None = None
+    """`(source) -> object with shown and path`; None if the source is a path."""
+
+    def open(self, *arguments: Any) -> Any:
+        """Call the opener."""
+        return _load(self.opener)(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """A kind of target."""
+
+    opener: Loaded
+    """`(PathSpec, Report, Limits) -> context manager of a TargetWriter`; see `targets`."""
+    summary: str
+    """A line for the help of the commands."""
+    prefixes: tuple[str, ...] = ()
+    """A target that begins with one of these is of this kind; the rest of it is the path."""
+    encoding: str = "cirron"
+    """What the writer takes: batches (`cirron`), or messages (`otlp-json`, `otlp-proto`)."""
+    can_recall: bool = False
+    """Whether the writer returns batches that the target already contains."""
+    writes_stdout: bool = True
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the target contains OTLP messages rather than batches."""
+        return self.encoding != "cirron"
+
+    def open(self, *arguments: Any) -> Any:
+        """Call the opener."""
+        return _load(self.opener)(*arguments)
+
+
+SOURCES: dict[str, SourceRow] = {
+    "spool": SourceRow(
+        "cirron_otel.tools.convert.sources:SpoolSource",
+        "a directory that contains spool/ or .cirron/spool/, or is the spool itself",
+        is_spool=True,
+    ),
+    "batch": SourceRow(
+        "cirron_otel.tools.convert.sources:BatchFileSource",
+        "a .json file that contains one batch",
+        reads_stdin=True,
+    ),
+    "otlp-json": SourceRow(
+        "cirron_otel.tools.convert.otlp_source:OtlpSource",
+        "OTLP/JSON, one TracesData per line: .jsonl or .json, also with .gz or .zst",
+        reads_stdin=True,
+        stdout_format=None,
+    ),
+    "otlp-proto": SourceRow(
+        "cirron_otel.tools.convert.otlp_source:OtlpSource",
+        "OTLP protobuf, each TracesData after its length: .binpb, also with .gz or .zst",
+        reads_stdin=True,
+        stdout_format=None,
+    ),
+    "cirron-proto": SourceRow(
+        "cirron_otel.tools.convert.wire_files:WireSource",
+        "batches as protobuf, each cirron.v1.Batch after its length; only if --from names it",
+        reads_stdin=True,
+    ),
+    "jaeger": SourceRow(
+        "cirron_otel.tools.convert.otlp_source:open_backend",
+        "traces from Jaeger's query API: jaeger:URL?session=ID, ?trace=ID or ?service=NAME",
+        prefixes=("jaeger:",),
+        is_format=False,
+        accepts_from=False,
+        stdout_format=None,
+    ),
+    "tempo": SourceRow(
+        "cirron_otel.tools.convert.otlp_source:open_backend",
+        "traces from Tempo's query API: tempo:URL?session=ID, ?trace=ID or ?service=NAME",
+        prefixes=("tempo:",),
+        is_format=False,
+        accepts_from=False,
+        stdout_format=None,
+    ),
+    "sqlite": SourceRow(
+        "cirron_otel.tools.convert.sources:open_storage",
+        "a database that cirron-otel wrote: sqlite:///FILE",
+        prefixes=("sqlite://",),
+        is_format=False,
+        locator="cirron_otel.core.targets.sql.url:parse_url",
+    ),
+    "postgresql": SourceRow(
+        "cirron_otel.tools.convert.sources:open_storage",
+        "a database that cirron-otel wrote: postgresql://HOST/DATABASE",
+        prefixes=("postgresql://", "postgres://"),
+        is_format=False,
+        locator="cirron_otel.core.targets.sql.url:parse_url",
+    ),
+}
+"""Every kind of source by its name."""
+
+TARGETS: dict[str, TargetRow] = {
+    "spool": TargetRow(
+        "cirron_otel.tools.convert.targets:open_spool",
+        "a directory, or a name without a suffix; batches are added to DST/spool/",
+        can_recall=True,
+        writes_stdout=False,
+    ),
+    "batch": TargetRow(
+        "cirron_otel.tools.convert.targets:open_batch_file",
+        "a file with one batch; only if --to names it",
+        can_recall=True,
+    ),
+    "otlp-json": TargetRow(
+        "cirron_otel.tools.convert.targets:open_messages",
+        "OTLP/JSON, one TracesData per line: .jsonl or .json, also with .gz or .zst",
+        encoding="otlp-json",
+    ),
+    "otlp-proto": TargetRow(
+        "cirron_otel.tools.convert.targets:open_messages",
+        "OTLP protobuf, each TracesData after its length: .binpb, also with .gz or .zst",
+        encoding="otlp-proto",
+    ),
+    "cirron-proto": TargetRow(
+        "cirron_otel.tools.convert.wire_files:open_wire_file",
+        "batches as protobuf, each cirron.v1.Batch after its length; only if --to names it",
+    ),
+}
+"""Every kind of target by its name."""
+
+
+def register_source(name: str, row: SourceRow) -> None:
+    """Add a row to the table of sources. Raises ValueError if the name is taken."""
+    if name in SOURCES:
+        raise ValueError(f"the source {name!r} is registered already")
+    SOURCES[name] = row
+
+
+def register_target(name: str, row: TargetRow) -> None:
+    """Add a row to the table of targets. Raises ValueError if the name is taken."""
+    if name in TARGETS:
+        raise ValueError(f"the target {name!r} is registered already")
+    TARGETS[name] = row
+
+
+def source_formats() -> list[str]:
+    """Return the names that `--from` accepts."""
+    return [name for name, row in SOURCES.items() if row.is_format]
+
+
+def source_with_prefix(source: str) -> tuple[str, str] | None:
+    """Return the name of the row of which `source` has a prefix, and that prefix."""
+    return _with_prefix(source, ((name, row.prefixes) for name, row in SOURCES.items()))
+
+
+def target_with_prefix(target: str) -> tuple[str, str] | None:
+    """Return the name of the row of which `target` has a prefix, and that prefix."""
+    return _with_prefix(target, ((name, row.prefixes) for name, row in TARGETS.items()))
+
+
+def _with_prefix(text: str, rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[str, str] | None:
+    for name, prefixes in rows:
+        for prefix in prefixes:
+            if text.startswith(prefix):
+                return name, prefix
+    return None
+
+
+def location_of(source: str) -> SourceLocation:
+    """Locate a source without opening it. Raises UsageError if its address is not valid."""
+    match = source_with_prefix(source)
+    if match is None:
+        return SourceLocation(source, Path(source))
+    row = SOURCES[match[0]]
+    if row.locator is not None:
+        found = _load(row.locator)(source)
+        return SourceLocation(found.shown, found.path)
+    if row.is_format:
+        return SourceLocation(source, Path(source.removeprefix(match[1])))
+    return SourceLocation(source, None)
+
+
+def check_from(source_format: str | None, name: str) -> None:
+    """Raise UsageError if `--from` contradicts the prefix of a source of the row `name`."""
+    row = SOURCES[name]
+    if source_format in (None, name) or (row.accepts_from and not row.is_format):
+        return
+    prefixes = [p for each in SOURCES.values() if not each.accepts_from for p in each.prefixes]
+    omitted = prefixes if not row.accepts_from else list(row.prefixes)
+    raise UsageError(f"--from is the format of a file: omit it for {joined(omitted, 'and')}")
+
+
+def joined(names: Iterable[str], word: str) -> str:
+    """Join names for a message: `a, b and c`."""
+    *others, last = names
+    return f"{', '.join(others)} {word} {last}" if others else last

@@ -1,0 +1,141 @@
+"""Files of the wire schema as protobuf: `cirron.v1.Batch` messages, each after its length.
+
+The form of the messages is in proto/cirron/v1/trace.proto; docs/spool-format.md has the rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from ... import exactjson
+from ...core.delivery.export_report import Report
+from ...core.otlp.files import TracesWriter
+from ...core.otlp.wire import encode_varint
+from ...core.records.canonical import batch_bytes
+from ...core.records.check import check_batch
+from ...core.records.findings import Finding
+from ...core.spool.paths import checked_name
+from ...core.translator.own.assembly import content_name
+from ...core.translator.own.batch_fields import file_name
+from ...core.translator.own.wire_proto import from_proto, parse, to_proto
+from ...errors import InputError, TargetError
+from .formats import PathSpec
+from .messages import Limits
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
+from .targets import TargetWriter, open_stream
+
+Record = dict[str, Any]
+
+_FILE_NAME = "the name of a batch's file, which id and time do not give"
+_UNKNOWN_FIELDS = "unknown protobuf fields of a batch"
+_RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
+"""The memory of a decoded record; the memory that is allowed for a byte of its message, and for
+any message."""
+
+
+class WireTarget(TargetWriter):
+    """Writes batches as messages."""
+
+    def __init__(self, writer: TracesWriter, report: Report, limits: Limits) -> None:
+        """Write through `writer`; a message that readers would refuse is reported."""
+        self._writer, self._report, self._most = writer, report, limits.batch_bytes
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a batch; `name` is the name of its file. Raises TargetError."""
+        report = self._report
+        try:
+            batch = exactjson.loads(data)
+            made = to_proto(batch)
+            message = made.SerializeToString()
+            _check_density(made, len(message))
+        except InputError as error:
+            report.skip(Finding(name, "untranslatable", str(error)))
+            return
+        if len(message) > self._most:
+            what = f"longer than {self._most} bytes, the most that is read"
+            report.skip(Finding(name, "too-large", what))
+            return
+        if name != _name_of(batch):
+            report.lose([f"{_FILE_NAME}: {name!a}"])
+        framed = encode_varint(len(message)) + message
+        self._writer.write_encoded(framed)
+        report.written += 1
+        report.bytes_written += len(framed)
+
+
+@contextlib.contextmanager
+def open_wire_file(place: PathSpec, report: Report, limits: Limits) -> Iterator[WireTarget]:
+    """Open a file of messages for writing."""
+    with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:
+        yield WireTarget(writer, report, limits)
+
+
+class WireSource(BatchSource):
+    """A file of messages."""
+
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
+        """Read nothing yet."""
+        self._place, self._limit = place, context.limits.batch_bytes
+
+    def batches(
+        self,
+        report: Report,
+        recall: Recall,  # noqa: ARG002 - the interface of a source
+        progress: Progress | None = None,
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches; each that cannot be read is reported.
+
+        Raises InputError if nothing of the file can be read.
+        """
+        path, count = self._place.path, 0
+        try:
+            for message in messages_of(self._place, report, progress, self._limit):
+                try:
+                    batch = _batch(message.data, report)
+                    data = batch_bytes(batch)
+                    # Readers of a spool skip such a file, and it would take the name of a valid
+                    # batch.
+                    if problem := check_batch(data):
+                        raise InputError(problem.message)
+                except InputError as error:
+                    where = str(message.position)
+                    report.skip(Finding(path, "unreadable", str(error), path=where))
+                    continue
+                count += 1
+                yield NamedBatch(_name_of(batch), data)
+        except InputError as error:
+            if not count:
+                raise
+            report.skip(Finding(path, "unreadable", f"{error}; {count} batches precede it"))
+        if report.skipped and not count:
+            raise InputError(f"{path} holds no batch: {report.skipped[0].message}")
+
+
+def _batch(data: bytes, report: Report) -> Record:
+    """Decode a message. Raises InputError if it is not valid, or needs too much memory."""
+    message = parse(data)
+    _check_density(message, len(data))
+    known = message.ByteSize()
+    batch = from_proto(message)
+    message.DiscardUnknownFields()
+    if message.ByteSize() != known:
+        report.lose([_UNKNOWN_FIELDS])
+    if not isinstance(batch, dict):
+        raise InputError("a message that does not contain a batch, but another JSON value")
+    return batch
+
+
+def _check_density(message: Any, size: int) -> None:
+    """Raise InputError if the records of a message of `size` bytes need too much memory."""
+    records = len(message.spans) + len(message.marks) + len(message.snapshots)
+    if records * _RECORD_BYTES > _ALWAYS + size * _BYTES_PER_BYTE:
+        raise InputError(f"{records} records in {size} bytes, nearly all of them empty")
+
+
+def _name_of(batch: Record) -> str:
+    """Return the name of a batch's file: of its id and time, or else of its content."""
+    with contextlib.suppress(TargetError):
+        return checked_name(file_name(batch) or "")
+    return content_name(batch)

@@ -1,0 +1,214 @@
+"""Encode the batches of a spool in order, in worker processes if that is faster."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import sqlite3
+import sys
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from ... import exactjson
+from ...core.placement.batch_outline import light
+from ...core.placement.session_index import SessionIndex
+from ...core.records.canonical import batch_bytes
+from ...core.records.check import check_batch
+from ...core.records.findings import Finding
+from ...core.spool.reader import SpoolReader
+from ...core.translator.codec import Encoded, NoBatchError, encode, pushable
+from ...core.translator.own.encode import Options, file_name
+from ...errors import CirronOtelError, TargetError
+from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
+from .select import Selection
+from .selecting import Selector
+from .sources import size_of
+
+CHUNK_BYTES = 2_000_000
+"""Batch bytes that a worker takes at once."""
+_AHEAD = 2
+"""Chunks in flight for each worker: what bounds memory."""
+_POOL_FROM_BYTES = 8_000_000
+
+CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The conversion of every batch of a spool."""
+
+    spool: str
+    index_path: str
+    options: Options
+    output: str
+    """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf) or `cirron`."""
+    selection: Selection | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(slots=True)
+class Chunk:
+    """The results of some files."""
+
+    encoded: list[Encoded]
+    findings: list[Finding]
+
+
+class Encoder:
+    """Encodes files of a spool by name."""
+
+    def __init__(self, job: Job, index: SessionIndex | None = None) -> None:
+        """Open the spool and, unless it is given, the index."""
+        self._job = job
+        self._index = index or SessionIndex(job.index_path)
+        self._selector = Selector(job.selection or Selection(), self._index)
+        self._findings: list[Finding] = []
+        self._reader = SpoolReader(job.spool, on_finding=self._findings.append)
+
+    def chunk(self, names: list[str]) -> Chunk:
+        """Encode some files."""
+        encoded = [item for name in names if (item := self._file(name)) is not None]
+        findings, self._findings[:] = list(self._findings), []
+        return Chunk(encoded, findings)
+
+    def _file(self, name: str) -> Encoded | None:
+        file = self._reader.read(name, check=False)
+        if file is None:
+            return None
+        try:
+            return self._encode(name, file.data)
+        except NoBatchError as error:
+            self._findings.append(Finding(name, error.problem.code, error.problem.message))
+            return None
+        except MessageTooLongError as error:
+            self._findings.append(Finding(name, "too-large", str(error)))
+        except (sqlite3.Error, OSError):
+            raise  # an error of the index, without which no batch can be translated
+        except (CirronOtelError, RecursionError) as error:
+            self._findings.append(Finding(name, "untranslatable", str(error)))
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            message = f"cannot be translated, please report it: {what}"
+            self._findings.append(Finding(name, "untranslatable", message))
+        return None
+
+    def _encode(self, name: str, data: bytes) -> Encoded | None:
+        job, size = self._job, len(data)
+        problem = check_batch(data) if job.selection or job.output == CIRRON else None
+        if problem is not None:
+            self._findings.append(Finding(name, problem.code, problem.message))
+            return None
+        if job.selection:
+            chosen = self._selector.apply(exactjson.loads(data))
+            if chosen is None:
+                return None
+            data = batch_bytes(chosen)
+            name = file_name(chosen) or name
+        if job.output == CIRRON:
+            seen = light(data)
+            counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
+            return Encoded(name, data, *counts, size)
+        encoded = encode(name, data, self._index, job.options)
+        if job.output == MESSAGE:
+            return encoded._replace(data=pushable(encoded.data))
+        return self._framed(name, encoded, data)
+
+    def _framed(self, name: str, encoded: Encoded, batch: bytes) -> Encoded:
+        limit = self._job.limits.message_bytes
+        made = list(framed(encoded.data, limit, is_json=self._job.output == OTLP_JSON))
+        if len(made) > 1 and light(batch).is_foreign:
+            raise MessageTooLongError(limit)  # its parts would become several batches
+        losses = {loss for _, found in made for loss in found}
+        for loss in sorted(losses):
+            self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
+        return encoded._replace(data=b"".join(data for data, _ in made), messages=len(made))
+
+
+_encoder: Encoder | None = None
+
+
+def _start(job: Job) -> None:
+    global _encoder  # noqa: PLW0603 - a worker process has one
+    gc.set_threshold(100_000)  # records are many and make no circles
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends the workers
+    _encoder = Encoder(job)
+
+
+def _work(names: list[str]) -> Chunk:
+    if _encoder is None:
+        raise RuntimeError("the worker was not started")
+    return _encoder.chunk(names)
+
+
+def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
+    """Split the names into lists of about CHUNK_BYTES of files each."""
+    part: list[str] = []
+    size = 0
+    for name in names:
+        size += size_of(spool / name)  # 0 for a file that the reader reports as unreadable
+        part.append(name)
+        if size >= CHUNK_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def encode_all(
+    job: Job, spool: Path, names: Iterable[str], index: SessionIndex, jobs: int, total_bytes: int
+) -> Generator[Chunk, None, None]:
+    """Encode files in the order of `names`, in worker processes if there is enough work.
+
+    If no process can be started, this one does the work. Raises TargetError if one is killed.
+    """
+    parts = chunks(spool, names)
+    if jobs > 1 and total_bytes >= _POOL_FROM_BYTES:
+        unsubmitted = yield from _encode_in_pool(job, parts, jobs)
+        parts = itertools.chain(unsubmitted, parts)
+    encoder = Encoder(job, index)
+    for part in parts:
+        yield encoder.chunk(part)
+
+
+def _encode_in_pool(
+    job: Job, parts: Iterator[list[str]], jobs: int
+) -> Generator[Chunk, None, list[list[str]]]:
+    """Encode `parts` until a process cannot be started.
+
+    Returns the part that was taken from `parts` then and is not encoded, if there is one.
+    """
+    # Not fork: the caller may have threads. The workers import this package, nothing of the user's.
+    context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(job,))
+    waiting: deque[Future[Chunk]] = deque()
+    unsubmitted: list[list[str]] = []
+    try:
+        for part in parts:
+            try:
+                waiting.append(pool.submit(_work, part))
+            except OSError:  # no process, descriptor or server socket is available
+                unsubmitted.append(part)
+                break
+            if len(waiting) >= jobs * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise TargetError(
+            "a worker process was killed, probably for lack of memory: use a smaller --jobs"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return unsubmitted
+
+
+def default_jobs() -> int:
+    """As many workers as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,289 @@
+"""The OTLP endpoint as the exporters read it: network, protocol, and one span."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from ...core.targets.otlp.config import OtlpConfig
+from ...core.targets.otlp.pusher import transport_for
+from ...core.targets.otlp.transport import Outcome, Response
+from ...errors import CirronOtelError, MissingExtraError, UsageError
+from .check import Check, Deadline, Problem, failed, ok, unreached, warning, within
+from .network import Place, Words, certificate_check, proxy_of, reach
+from .otlp_settings import TRACES_PATH, headers_check, is_grpc, settings_check, variable
+from .protocol import Expected, Heard, find_protocol, skew_check
+
+SPAN_NAME = "cirron-otel doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpRequest:
+    """The scope of an examination."""
+
+    environ: Mapping[str, str]
+    timeout: float
+    """The most that all checks together may take, in seconds."""
+    is_sent: bool
+    """Whether to send a span, rather than a request without any."""
+    service: str
+
+
+def examine_otlp(request: OtlpRequest) -> Iterator[Check]:
+    """Yield the checks in order, up to the first that makes the rest impossible."""
+    environ = request.environ
+    try:
+        config = OtlpConfig.from_env(environ)
+        place = _place(config, environ)
+    except UsageError as error:
+        yield failed("otlp settings", str(error), "mend it")
+        return
+    yield settings_check(config, environ)
+    yield from headers_check(config, environ)
+    deadline = Deadline(request.timeout)
+    proxy = None if place is None else proxy_of(*_scheme_and_place(config), is_grpc=is_grpc(config))
+    heard = None
+    if proxy is not None and place is not None:
+        yield _proxied(place, f"{proxy.hostname}:{proxy.port or 80}")
+    elif place is not None:
+        checks, heard = _way(place, config, environ, deadline)
+        yield from checks
+        if heard is None:
+            return
+    yield _sent(request, config, deadline)
+
+
+def _scheme_and_place(config: OtlpConfig) -> tuple[str, str]:
+    if is_grpc(config):
+        return "grpc", config.endpoint
+    url = urlsplit(config.endpoint)
+    return url.scheme, url.netloc.rpartition("@")[2]
+
+
+def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
+    """Return the host and port; None for gRPC targets without them (`unix:…`, `dns:///…`)."""
+    by_grpc = is_grpc(config)
+    text = config.endpoint.removeprefix("dns:///") if by_grpc else config.endpoint
+    named = variable(environ, "ENDPOINT")
+    text = text if text not in ("http://", "https://") else ""
+    if by_grpc and _is_no_place(text):
+        return None
+    try:
+        url = urlsplit(f"//{text}" if by_grpc else text)
+        host, port = url.hostname, url.port
+    except ValueError:
+        raise UsageError(f"{named} names no host and port: say http://host:4317") from None
+    if not host or port == 0:
+        what = "host" if not host else "port"
+        raise UsageError(f"{named} names no {what}: say http://host:4317")
+    is_tls = not config.insecure
+    return Place(
+        host=host,
+        port=port or (443 if by_grpc or is_tls else 80),
+        is_tls=is_tls,
+        words=Words(
+            named,
+            variable(environ, "CERTIFICATE"),
+            variable(environ, "CLIENT_CERTIFICATE"),
+        ),
+        alpn="h2" if by_grpc else "http/1.1",
+        ca=config.certificate or (_authorities(by_grpc) if is_tls else None),
+        client_certificate=config.client_certificate,
+        client_key=config.client_key,
+    )
+
+
+def _is_no_place(target: str) -> bool:
+    """Return whether a gRPC target is something other than a host and a port."""
+    return target.startswith(("unix:", "unix-abstract:", "xds:")) or "://" in target
+
+
+def _authorities(by_grpc: bool) -> str | None:
+    """Return the CA file of the exporter's library; None means the system's certificates."""
+    if by_grpc:
+        return os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if os.environ.get(name):
+            return os.environ[name]
+    try:
+        import certifi  # noqa: PLC0415 - `requests` brings it
+    except ModuleNotFoundError:
+        return None
+    return str(certifi.where())
+
+
+def _proxied(place: Place, proxy: str) -> Check:
+    if place.is_loopback:
+        return warning(
+            "otlp proxy",
+            f"the way to {place.shown}, this machine, leads through the proxy {proxy}",
+            f"set no_proxy={place.host}",
+        )
+    return ok("otlp proxy", f"the way to {place.shown} leads through the proxy {proxy}")
+
+
+def _way(
+    place: Place, config: OtlpConfig, environ: Mapping[str, str], deadline: Deadline
+) -> tuple[list[Check], Heard | None]:
+    """Check name, connection, TLS, protocol; return the endpoint's answer, or None on failure."""
+    checks, line = reach("otlp", place, deadline)
+    if line is None:
+        return checks, None
+    protocol = variable(environ, "PROTOCOL")
+    expected = Expected(is_grpc(config), protocol, place.words.endpoint)
+    step = "otlp tls" if place.is_tls else "otlp protocol"
+    try:
+        if place.is_tls:
+            with line.open() as sock:
+                tls = certificate_check("otlp tls", sock)
+        heard = find_protocol(line, expected)
+        if place.is_tls:
+            checks.append(tls)
+    except Problem as problem:
+        is_tls = place.is_tls and "answers" not in problem.found
+        checks.append(unreached(step if is_tls else "otlp protocol", problem))
+        return checks, None
+    what = "HTTP/2, which gRPC needs" if is_grpc(config) else "HTTP/1.1"
+    found = f"{place.shown} speaks {what}"
+    if heard.is_ours:
+        found += "; it is a cirron-otel collector"
+    checks.append(ok("otlp protocol", found, is_our_collector=heard.is_ours))
+    return [*checks, *skew_check("otlp clock", heard)], heard
+
+
+def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check:
+    """Send one span, or a request without any, and report the answer."""
+    name = "otlp span" if request.is_sent else "otlp request"
+    trace_id = os.urandom(16)
+    body = one_span(trace_id, request.service) if request.is_sent else b""
+    begun = time.monotonic()
+    try:
+        response = _answer(config, body, deadline)
+    except MissingExtraError as error:
+        return failed(name, str(error), "install it: without it nothing is sent")
+    except CirronOtelError as error:
+        return failed(name, str(error), "mend it")
+    except TimeoutError:
+        problem = Problem(
+            f"no answer within {request.timeout:.3g} s", "try again with a longer --timeout"
+        )
+        return unreached(name, problem)
+    took = 1000 * (time.monotonic() - begun)
+    details = {
+        "status": response.status,
+        "message": response.message,
+        "rejected_spans": response.rejected_spans,
+        "took_ms": round(took, 1),
+        "trace_id": trace_id.hex() if request.is_sent else None,
+    }
+    said = f": {response.message}" if response.message else ""
+    if response.outcome is not Outcome.ACCEPTED:
+        advice = _advice(request, config, response, deadline)
+        found = f"not taken: {response.status}{said}"
+        return replace(unreached(name, Problem(found, advice)), details=details)
+    if response.rejected_spans and request.is_sent:
+        found = f"{response.status}, and the span was rejected{said}"
+        return replace(
+            unreached(name, Problem(found, "what the endpoint says there is the reason")),
+            details=details,
+        )
+    if not request.is_sent:
+        return ok(
+            name, f"{response.status} in {took:.0f} ms for a request without spans", **details
+        )
+    found = f"taken: {response.status} in {took:.0f} ms{said}; look for trace {trace_id.hex()}"
+    if response.warnings:
+        return warning(name, found, "; ".join(response.warnings), **details)
+    return ok(name, found, **details)
+
+
+def _answer(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:
+    """Make one attempt. Raises CirronOtelError, and TimeoutError if it takes too long."""
+    transport = transport_for(config)
+
+    def send() -> Response:
+        return transport.send(body, deadline.left(config.timeout))
+
+    try:
+        return within(deadline.left() + 1, send)
+    finally:
+        transport.close()
+
+
+def _advice(
+    request: OtlpRequest, config: OtlpConfig, response: Response, deadline: Deadline
+) -> str:
+    """Return the remedy for a refusal, by its status."""
+    headers = variable(request.environ, "HEADERS")
+    status = response.status
+    code = status[:3]
+    if code in ("401", "407") or status == "UNAUTHENTICATED":
+        if not config.headers:
+            return f"it wants credentials: set {headers} (mostly authorization=…)"
+        return f"it does not know the credentials in {headers}: copy them again, URL-encoded"
+    if code == "403" or status == "PERMISSION_DENIED":
+        return f"it knows the sender, who may not write there: check {headers} (key, tenant)"
+    if code in ("404", "405", "200") or code.startswith("3"):
+        return _other_path(request, config, deadline)
+    if status in ("UNIMPLEMENTED", "UNKNOWN", "INTERNAL"):
+        return (
+            f"it takes no traces by gRPC there: set {variable(request.environ, 'PROTOCOL')}"
+            "=http/protobuf, or name the port for gRPC (mostly 4317)"
+        )
+    if code == "415":
+        return (
+            f"check {variable(request.environ, 'PROTOCOL')} (http/protobuf or http/json) and "
+            + (variable(request.environ, "COMPRESSION"))
+        )
+    if code == "429" or status == "RESOURCE_EXHAUSTED":
+        return "it is asked too much: try later, or have its limits raised"
+    if code.startswith("5") or status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+        return "it cannot take anything now: look into its log; what is recorded waits in the spool"
+    return "look into its log"
+
+
+def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> str:
+    """Probe the same host for the path that accepts traces, without sending a span."""
+    name = variable(request.environ, "ENDPOINT")
+    if is_grpc(config):
+        return f"check {name}"
+    url = urlsplit(config.endpoint)
+    base = url.path.replace(TRACES_PATH, "").rstrip("/")
+    for path in dict.fromkeys((base + TRACES_PATH, TRACES_PATH, "/otlp" + TRACES_PATH)):
+        other = replace(config, endpoint=url._replace(path=path).geturl())
+        if other.endpoint == config.endpoint or deadline.is_over:
+            continue
+        try:
+            response = _answer(other, b"", deadline)
+        except (CirronOtelError, TimeoutError):
+            break
+        if response.outcome is Outcome.ACCEPTED and not response.warnings:
+            shown = other.shown_endpoint
+            short = shown if "TRACES" in name else shown.removesuffix(TRACES_PATH)
+            return f"traces are taken at {shown}: set {name}={short}"
+    return f"check the path in {name}: mostly it is {TRACES_PATH}"
+
+
+def one_span(trace_id: bytes, service: str) -> bytes:
+    """Return a request with one span named after the doctor."""
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415
+
+    data = TracesData()
+    resource = data.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = service
+    scope = resource.scope_spans.add()
+    scope.scope.name = SPAN_NAME
+    now = time.time_ns()
+    scope.spans.add(
+        trace_id=trace_id,
+        span_id=os.urandom(8),
+        name=SPAN_NAME,
+        kind=1,
+        start_time_unix_nano=now,
+        end_time_unix_nano=now + 1_000_000,
+        flags=0x101,
+    )
+    return bytes(data.SerializeToString())

@@ -1,0 +1,233 @@
+"""Find out which protocol an endpoint speaks, with a few bytes, before a span is sent.
+
+Sources: RFC 9113, 3.4 (an HTTP/2 server answers the preface with SETTINGS) and 4.1 (frames); RFC
+9112, 2.1; RFC 8446, 5.1 (the record of an alert begins 21, 3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+
+from ...core.targets.otlp.transport import USER_AGENT
+from .check import Check, Problem, ok, warning
+from .network import Line, tls_problem
+
+SKEW_S = 5.0
+"""The tolerated clock difference: the header has whole seconds, and the answer took time."""
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SETTINGS, _GOAWAY = 4, 7
+_FRAME_BYTES = 9
+_ALERT = b"\x15\x03"
+_MOST = 16 * 1024
+_PATIENCE_S = 5.0
+_OURS = b'{"status": "ok"}'
+
+
+class Spoken(Enum):
+    """A protocol, as far as it can be detected from outside."""
+
+    HTTP1 = auto()
+    HTTP2 = auto()
+    TLS = auto()
+    NOTHING = auto()
+    """The server closes the connection without an answer."""
+    SILENCE = auto()
+    """The server neither answers nor closes the connection."""
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An endpoint's answer."""
+
+    spoken: Spoken
+    data: bytes = b""
+    skew_s: float | None = None
+    """How far its clock is ahead of ours, by the Date header; None without that header."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package's collector answers."""
+        return self.spoken is Spoken.HTTP1 and self.data.rstrip().endswith(_OURS)
+
+
+def ask_http1(line: Line) -> Heard:
+    """Return the answer to a GET of `/health`, which our own collector serves. Raises Problem."""
+    request = (
+        f"GET /health HTTP/1.1\r\nHost: {line.place.shown}\r\nUser-Agent: {USER_AGENT}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    before = time.time()
+    heard = _ask(line, request.encode("ascii", "ignore"), _is_headed)
+    if heard.spoken is not Spoken.HTTP1:
+        return heard
+    return Heard(heard.spoken, heard.data, _skew(heard.data, before, time.time()))
+
+
+def ask_http2(line: Line) -> Heard:
+    """Return the answer to the HTTP/2 preface, which gRPC begins with. Raises Problem."""
+    return _ask(line, _PREFACE, lambda data: len(data) >= _FRAME_BYTES)
+
+
+def _is_headed(data: bytes) -> bool:
+    """Return whether the answer is complete; one without a length ends with its connection."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not data.startswith(b"HTTP/"):
+        return len(data) >= _FRAME_BYTES
+    for each in head.lower().split(b"\r\n"):
+        if each.startswith(b"content-length:"):
+            with contextlib.suppress(ValueError):
+                return bool(end) and len(body) >= int(each.partition(b":")[2])
+    return False
+
+
+def _ask(line: Line, words: bytes, is_enough: Callable[[bytes], bool]) -> Heard:
+    """Send `words` on a new connection, and return the answer. Raises Problem."""
+    data = b""
+    with line.open() as sock:
+        end = time.monotonic() + line.deadline.left(_PATIENCE_S)
+        try:
+            sock.sendall(words)
+            while not is_enough(data) and len(data) < _MOST:
+                sock.settimeout(max(end - time.monotonic(), 0.001))
+                piece = sock.recv(4096)
+                if not piece:
+                    break
+                data += piece
+        except TimeoutError:
+            return Heard(Spoken.SILENCE if not data else _kind(data), data)
+        except OSError:
+            pass  # it hung up, perhaps for what was said
+    if not data and line.place.is_tls:
+        _listen_for_refusal(line)
+    return Heard(_kind(data), data)
+
+
+def _listen_for_refusal(line: Line) -> None:
+    """Raise Problem if the server refuses us after the handshake, as TLS 1.3 does.
+
+    Nothing is sent meanwhile: a server with unread input resets the connection, and the reason is
+    lost.
+    """
+    with line.open() as sock:
+        sock.settimeout(line.deadline.left(_PATIENCE_S))
+        try:
+            sock.recv(1)
+        except ssl.SSLError as error:
+            if (error.reason or "").upper() not in ("", "UNEXPECTED_EOF_WHILE_READING"):
+                raise tls_problem(line.place, error) from None
+        except OSError:
+            pass
+
+
+def _kind(data: bytes) -> Spoken:
+    if not data:
+        return Spoken.NOTHING
+    if data.startswith(b"HTTP/"):
+        head = data.partition(b"\r\n")[0]
+        # Servers of Go and nginx answer in clear what came in clear.
+        return Spoken.TLS if b" 400" in head and b"HTTPS" in data else Spoken.HTTP1
+    if data.startswith(_ALERT):
+        return Spoken.TLS
+    if len(data) >= _FRAME_BYTES and data[3] in (_SETTINGS, _GOAWAY) and data[5:9] == bytes(4):
+        return Spoken.HTTP2
+    return Spoken.OTHER
+
+
+def _skew(data: bytes, before: float, after: float) -> float | None:
+    for each in data.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]:
+        name, _, value = each.partition(b":")
+        if name.strip().lower() == b"date":
+            with contextlib.suppress(ValueError, OverflowError):
+                told = parsedate_to_datetime(value.strip().decode("latin-1")).timestamp()
+                # The time was told at some moment between the two, and cut to whole seconds.
+                if told + 1 < before:
+                    return told + 1 - before
+                return max(told - after, 0.0)
+    return None
+
+
+def skew_check(name: str, heard: Heard) -> list[Check]:
+    """Check the clock of an endpoint that sends its time."""
+    skew = heard.skew_s
+    if skew is None:
+        return []
+    if abs(skew) <= SKEW_S:
+        return [ok(name, "the endpoint's clock agrees with ours", skew_s=round(skew, 1))]
+    ahead = "ahead of" if skew > 0 else "behind"
+    return [
+        warning(
+            name,
+            f"the endpoint's clock is {abs(skew):,.0f} s {ahead} ours",
+            "set both by NTP: backends drop or misplace spans of another time",
+            skew_s=round(skew, 1),
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The expected protocol, and the names of the settings that specify it."""
+
+    is_grpc: bool
+    protocol_setting: str
+    endpoint_setting: str
+
+
+def find_protocol(line: Line, expected: Expected) -> Heard:
+    """Return the endpoint's answer in the expected protocol. Raises Problem for any other."""
+    heard = (ask_http2 if expected.is_grpc else ask_http1)(line)
+    wanted = Spoken.HTTP2 if expected.is_grpc else Spoken.HTTP1
+    if heard.spoken is wanted:
+        return heard
+    if heard.spoken in (Spoken.NOTHING, Spoken.OTHER):
+        other = (ask_http1 if expected.is_grpc else ask_http2)(line)
+        if other.spoken in (Spoken.HTTP1, Spoken.HTTP2, Spoken.TLS):
+            heard = other
+        elif not line.place.is_tls and line.speaks_tls():
+            heard = Heard(Spoken.TLS)
+    if heard.spoken is wanted:
+        return heard
+    raise _other_protocol(line, expected, heard)
+
+
+def _other_protocol(line: Line, expected: Expected, heard: Heard) -> Problem:
+    shown, setting = line.place.shown, expected.protocol_setting
+    protocol = "gRPC" if expected.is_grpc else "HTTP/1.1"
+    if heard.spoken is Spoken.TLS:
+        return Problem(
+            f"{shown} speaks TLS, and {expected.endpoint_setting} says to go without",
+            f"say https:// in {expected.endpoint_setting}",
+        )
+    if heard.spoken is Spoken.HTTP1:
+        return Problem(
+            f"{shown} answers HTTP/1.1, and no gRPC",
+            f"set {setting}=http/protobuf, or name the port for gRPC (mostly 4317)",
+        )
+    if heard.spoken is Spoken.HTTP2:
+        return Problem(
+            f"{shown} answers HTTP/2, as gRPC does, and no HTTP/1.1",
+            f"set {setting}=grpc, or name the port for HTTP (mostly 4318)",
+        )
+    client = line.place.words.client_certificate
+    if heard.spoken is Spoken.NOTHING and line.place.is_tls and client:
+        given = "does not take our client certificate, or" if line.place.client_certificate else ""
+        return Problem(
+            f"{shown} hangs up behind the TLS handshake: perhaps it"
+            f" {given or 'wants a client certificate, or'} something else is there",
+            f"{'check' if given else 'set'} {client}, or check the port",
+        )
+    what = {
+        Spoken.NOTHING: "hangs up without an answer",
+        Spoken.SILENCE: "takes the connection, and says nothing",
+    }.get(heard.spoken, f"answers with what is no {protocol}")
+    return Problem(
+        f"{shown} {what}", f"check the port in {expected.endpoint_setting}: something else is there"
+    )

@@ -1,0 +1,181 @@
+"""`jaeger:http://host:16686?session=ID`: which backend is asked, where it is, and for what."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+
+from ...core.durations import UNIT_SECONDS
+from ...core.targets.otlp.config import TENANT_HEADER, parse_headers
+from ...errors import UsageError
+
+HEADERS_VARIABLE = "CIRRON_QUERY_HEADERS"
+"""`name=value,name=value`, as OTEL_EXPORTER_OTLP_HEADERS has it. That variable itself is not read:
+its secrets are for the OTLP endpoint, which need not be the server that is asked here."""
+
+
+BACKENDS = ("jaeger", "tempo")
+DEFAULT_LIMIT = 1000
+"""Traces that a search by service takes, unless `limit` says otherwise."""
+MOST_TRACES = 100_000
+
+_KEYS = ("session", "trace", "service", "start", "end", "tenant", "limit")
+_WHAT = ("session", "trace", "service")
+_TRACE_ID = re.compile(r"[0-9a-f]{32}")
+_AGE = re.compile(r"(\d{1,6})([smhdw])")
+_DEFAULT_AGE_S = 7 * 86400
+"""How far back a search goes without `start`: as far as Tempo lets one search by default."""
+_LONGEST_SEARCH_S = 5 * 366 * 86400
+_AHEAD_S = 3600
+"""How far it goes beyond the present without `end`: clocks differ."""
+_EXAMPLE = "say jaeger:http://localhost:16686?session=ID or tempo:http://localhost:3200?trace=ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A backend and what is wanted of it; exactly one of `session`, `traces`, `service` is set."""
+
+    backend: str
+    """`jaeger` or `tempo`."""
+    url: str
+    """The server, with the path that its API stands below; no credentials, no query."""
+    start_ns: int
+    end_ns: int
+    """What a search looks at: ns since 1970."""
+    session: str | None = None
+    traces: tuple[bytes, ...] = ()
+    service: str | None = None
+    limit: int = DEFAULT_LIMIT
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with each request; their values are secrets."""
+
+    @property
+    def shown(self) -> str:
+        """The backend, as messages name it."""
+        return f"{self.backend} at {self.url}"
+
+
+def is_query_address(text: str) -> bool:
+    """Whether `text` is meant as such an address, rather than as a path."""
+    return text.startswith(tuple(f"{name}:" for name in BACKENDS))
+
+
+def parse_address(text: str, environ: Mapping[str, str]) -> Address:
+    """What an address asks for. Raises UsageError; no credential is in its message.
+
+    Headers come from CIRRON_QUERY_HEADERS in `environ`, and `tenant=` is the header X-Scope-OrgID.
+    """
+    backend, _, rest = text.partition(":")
+    if backend not in BACKENDS:
+        raise UsageError(f"no query address: {_EXAMPLE}")
+    url = _url(rest)
+    said = _parameters(url.query)
+    headers = _headers(environ)
+    if tenant := said.get("tenant"):
+        headers[TENANT_HEADER] = tenant[-1]
+    now = time.time_ns()
+    end_ns = _time(said["end"][-1], "end", now) if "end" in said else now + _AHEAD_S * 10**9
+    start_ns = end_ns - _DEFAULT_AGE_S * 10**9
+    if "start" in said:
+        start_ns = _time(said["start"][-1], "start", now)
+    if start_ns >= end_ns:
+        raise UsageError("start is not before end: expected the earlier of the two first")
+    if end_ns - start_ns > _LONGEST_SEARCH_S * 10**9:
+        raise UsageError("start and end are more than 5 years apart: name a shorter time")
+    return Address(
+        backend,
+        urlunsplit((url.scheme, url.netloc, url.path.rstrip("/"), "", "")),
+        start_ns,
+        end_ns,
+        session=said.get("session", [None])[-1],
+        traces=tuple(map(_trace_id, said.get("trace", ()))),
+        service=said.get("service", [None])[-1],
+        limit=_limit(said.get("limit", [str(DEFAULT_LIMIT)])[-1]),
+        headers=headers,
+    )
+
+
+def _url(rest: str) -> SplitResult:
+    try:
+        url = urlsplit(rest)
+        is_good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or any(ord(letter) < 32 for letter in rest):
+        raise UsageError(f"the address names no http:// or https:// URL: {_EXAMPLE}")
+    if url.username is not None:
+        raise UsageError(
+            "the address holds a user or a password: put them into"
+            f" {HEADERS_VARIABLE}='authorization=Basic …' instead"
+        )
+    if url.fragment:
+        raise UsageError("the address has a part behind a '#': write %23, or leave it out")
+    return url
+
+
+def _parameters(query: str) -> dict[str, list[str]]:
+    said: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=1000, errors="strict")
+    except ValueError:
+        raise UsageError(
+            "the parameters behind the '?' cannot be read: expected key=value"
+        ) from None
+    for key, value in pairs:
+        if key not in _KEYS:
+            raise UsageError(f"unknown parameter {key[:40]!a}: expected {', '.join(_KEYS)}")
+        if not value or any(ord(letter) < 32 for letter in value):
+            raise UsageError(f"the parameter {key} is empty, or no text: expected a value")
+        said.setdefault(key, []).append(value)
+    wanted = [key for key in _WHAT if key in said]
+    if len(wanted) != 1:
+        found = " and ".join(wanted) or "none of them"
+        raise UsageError(f"expected one of session=ID, trace=HEX and service=NAME, found {found}")
+    for key, values in said.items():
+        if key != "trace" and len(values) > 1:
+            raise UsageError(f"the parameter {key} is there {len(values)} times: expected one")
+    return said
+
+
+def _trace_id(text: str) -> bytes:
+    name = text.lower()
+    if not _TRACE_ID.fullmatch(name) or not name.strip("0"):
+        raise UsageError(f"trace={text[:40]!a} is no trace id: expected 32 hex digits, not all 0")
+    return bytes.fromhex(name)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= MOST_TRACES:
+        raise UsageError(f"limit={text[:20]!a}: expected a number from 1 to {MOST_TRACES}")
+    return int(text)
+
+
+def _time(text: str, key: str, now: int) -> int:
+    """A moment: `2026-11-21T05:00:00Z` (UTC where no zone is named), or an age, `90m`."""
+    if age := _AGE.fullmatch(text):
+        return now - int(age[1]) * UNIT_SECONDS[age[2]] * 10**9
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        whole = moment.replace(microsecond=0)
+        return int(whole.timestamp()) * 10**9 + moment.microsecond * 1000
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{key}={text[:40]!a} is no time: expected one like 2026-11-21T05:00:00Z, or an age"
+            " like 90s, 30m, 12h, 7d, 2w"
+        ) from None
+
+
+def _headers(environ: Mapping[str, str]) -> dict[str, str]:
+    headers, bad = parse_headers(environ.get(HEADERS_VARIABLE, ""))
+    if bad:
+        raise UsageError(
+            f"{HEADERS_VARIABLE}: {bad} of its entries cannot be read: expected"
+            " name=value,name=value with the values URL-encoded"
+        )
+    return headers

@@ -1,0 +1,211 @@
+"""What a backend changes in spans, undone where what it gives says how it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
+
+from ... import semconv as sc
+from ...core.translator import residual as rests
+from ...core.translator.events import MARK, SNAPSHOT, kind_of
+from ...core.translator.values import UnsayableError, split_attributes, write_value
+
+_WARNINGS = "@jaeger@warnings"
+_MOMENT = r"(-?\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))? \+0000 UTC"
+_NEGATIVE = re.compile(
+    "Negative duration detected, sanitizing end timestamp\\. Original end timestamp:"
+    f" {_MOMENT}, adjusted to: {_MOMENT}"
+)
+"""Source: Jaeger 2.13, internal/jptrace/sanitizer/negative_duration_santizer.go: a span that ends
+when it starts, or before, gets an end 1 ns behind its start."""
+_HARMLESS = re.compile("skipping clock skew adjustment|not applying calculated delta")
+"""Of warnings, those that nothing was changed for: the same, query/app/querysvc/v2/adjuster."""
+_REFERENCE, _FOLLOWS = "opentracing.ref_type", "follows_from"
+_NO_SERVICE, _EMPTY_SERVICE = "missing-service-name", "empty-service-name"
+_WRONG_SERVICE = "service-name-wrong-type"
+"""Source: Jaeger 2.13, internal/jptrace/sanitizer/emptyservicename.go."""
+
+
+def undo_jaegers(traces: TracesData) -> list[str]:
+    """Undo what Jaeger does to times, links, events and names of services.
+
+    Says what cannot be undone.
+    """
+    notes = []
+    wrong = sum(_undo_service(group) for group in traces.resource_spans)
+    if wrong:
+        notes.append(
+            f"Jaeger has replaced the service.name of {wrong} resources, which was no text"
+        )
+    warnings: list[str] = []
+    warned = 0
+    for group in traces.resource_spans:
+        for scoped in group.scope_spans:
+            for span in scoped.spans:
+                left = _undo_end(span)
+                warned += bool(left)
+                warnings += left[: not warnings]
+                _undo_sorting(span)
+                for link in span.links:
+                    _undo_reference(link)
+    if warned:
+        notes.append(f"Jaeger warns of {warned} spans, first: {warnings[0][:200]!a}")
+    return notes
+
+
+def _undo_service(group: ResourceSpans) -> int:
+    """Take back a name that Jaeger gave; 1 where what stood there is not known."""
+    attributes = group.resource.attributes
+    for index, pair in enumerate(attributes):
+        if pair.key == sc.SERVICE_NAME:
+            name = pair.value.string_value
+            if name == _NO_SERVICE:
+                del attributes[index]
+            elif name == _EMPTY_SERVICE:
+                pair.value.string_value = ""
+            return int(name == _WRONG_SERVICE)
+    return 0
+
+
+def _undo_reference(link: Span.Link) -> None:
+    """Take off what a link has become in Jaeger's own model of a span."""
+    for index, pair in enumerate(link.attributes):
+        if pair.key == _REFERENCE and pair.value.string_value == _FOLLOWS:
+            del link.attributes[index]
+            return
+
+
+def _undo_end(span: Span) -> list[str]:
+    """Take off Jaeger's warnings, and take back the end that one of them tells; the others."""
+    others: list[str] = []
+    for index in reversed(range(len(span.attributes))):
+        if span.attributes[index].key != _WARNINGS:
+            continue
+        for warning in _warnings(span.attributes[index].value):
+            ends = _ends(warning)
+            if ends is None:
+                others += [] if _HARMLESS.search(warning) else [warning]
+            # Out of a storage on disk a span has those of the spans below it, too.
+            elif ends[1] == span.end_time_unix_nano == span.start_time_unix_nano + 1:
+                span.end_time_unix_nano = ends[0]
+        del span.attributes[index]
+    return others
+
+
+_FIRST = {MARK: 0, SNAPSHOT: 1}
+"""Events stand in this order (docs/otlp-mapping.md, "Snapshots", "Telling events apart")."""
+
+
+def _undo_sorting(span: Span) -> None:
+    """Bring marks and snapshots that are sorted by name into their own order.
+
+    Jaeger sorts events for who does not ask for `raw_traces`, its own page for one; in memory they
+    stay so for all who ask later. Of foreign events alone nobody knows in which order they came.
+    """
+    names = [event.name for event in span.events]
+    if len(set(names)) < 2 or names != sorted(names):
+        return
+    if all(kind_of(event) not in _FIRST for event in span.events):
+        return
+    events = sorted(span.events, key=_place)
+    if events != list(span.events):
+        del span.events[:]
+        span.events.extend(events)
+
+
+def _place(event: Span.Event) -> tuple[int, int, str]:
+    kind = kind_of(event)
+    own = next((p.value.string_value for p in event.attributes if p.key == sc.MARK_ID), "")
+    return _FIRST.get(kind, 2), event.time_unix_nano, own
+
+
+def _warnings(value: AnyValue) -> list[str]:
+    """Jaeger's warnings: a list, or out of a storage on disk its JSON text."""
+    if value.WhichOneof("value") != "string_value":
+        return [each.string_value for each in value.array_value.values]
+    try:
+        texts = json.loads(value.string_value)
+    except (ValueError, RecursionError):
+        return []
+    return [str(text) for text in texts] if isinstance(texts, list) else []
+
+
+def _ends(warning: str) -> tuple[int, int] | None:
+    """The end that a warning says was there, and the one in its place, ns; None for another."""
+    found = _NEGATIVE.fullmatch(warning)
+    if found is None:
+        return None
+    try:
+        return _nanoseconds(found[1], found[2]), _nanoseconds(found[3], found[4])
+    except ValueError:
+        return None
+
+
+def _nanoseconds(moment: str, fraction: str | None) -> int:
+    since = datetime.fromisoformat(moment).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    whole = since.days * 86400 + since.seconds
+    # Go has signed times: what is beyond 2**63 shows as a time before 1970.
+    return (whole * 10**9 + int((fraction or "").ljust(9, "0"))) % 2**64
+
+
+def restore_cut(traces: TracesData, limit: int) -> int:
+    """Write texts that were cut to `limit` bytes anew where the rest beside them has them whole.
+
+    Returns how many texts in attributes still are as long as they would be if they had been cut.
+    """
+    return sum(_restore(owner, limit) for owner in _owners(traces))
+
+
+def _restore(owner: Any, limit: int) -> int:
+    long = [pair for pair in owner.attributes if _is_cut(pair.value, limit)]
+    if not long:
+        return 0
+    whole = told_attributes(owner.attributes)
+    left = 0
+    for pair in long:
+        told = AnyValue()
+        write_value(told, whole.get(pair.key.removeprefix(sc.ESCAPE)))
+        cut = pair.value.string_value
+        if cut and told.string_value.startswith(cut):
+            pair.value.string_value = told.string_value
+        else:
+            left += 1
+    return left
+
+
+def told_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    """The `attrs` that the rest of a record holds."""
+    try:
+        ours, _ = split_attributes(pairs)
+        rest = rests.parse(rests.joined(ours, sc.REST) or rests.joined(ours, sc.SNAPSHOT_REST))
+    except UnsayableError:
+        return {}
+    attrs = rest.get("set", {}).get("attrs")
+    return attrs if isinstance(attrs, dict) else {}
+
+
+def _is_cut(value: AnyValue, limit: int) -> bool:
+    """Whether a value is as long as a cut one; up to three bytes less where a letter was cut."""
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        # Few texts are that long: most are not measured in bytes.
+        said = value.string_value
+        return limit // 4 - 1 <= len(said) <= limit and limit - 3 <= len(said.encode()) <= limit
+    return kind == "bytes_value" and len(value.bytes_value) == limit
+
+
+def _owners(traces: TracesData) -> Iterator[Any]:
+    for group in traces.resource_spans:
+        yield group.resource
+        for scoped in group.scope_spans:
+            yield scoped.scope
+            for span in scoped.spans:
+                yield span
+                yield from span.events
+                yield from span.links

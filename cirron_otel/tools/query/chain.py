@@ -1,0 +1,185 @@
+"""What traces of a Cirron session say of its other traces, and what of them is there.
+
+A long session is a chain of traces (docs/otlp-mapping.md, "Trace layouts"): seams link them, and
+the headers of batches name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
+
+from ... import semconv as sc
+from ...core.translator.foreign.otel_view import unhex
+from ...core.translator.header import Counts, Header, Origin, read_resource, read_scope
+from ...core.translator.own.decode import assembly_key
+from ...core.translator.own.synthetic import is_synthetic
+from ...core.translator.residual import parse as parse_rest
+from ...core.translator.values import UnsayableError
+from ...ids import span_id_for, trace_id_for
+
+SpanKey = tuple[bytes, bytes]
+"""(trace id, span id)."""
+_SEAMS = (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """How much of a batch has come."""
+
+    expected: Counts
+    session: str | None
+    service: str | None
+    records: set[SpanKey] = field(default_factory=set)
+    synthetic: set[SpanKey] = field(default_factory=set)
+
+    def is_whole(self) -> bool:
+        return (
+            len(self.records) >= self.expected.spans
+            and len(self.synthetic) >= self.expected.synthetic
+        )
+
+
+class Chain:
+    """Looks through traces as they come."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.named: dict[bytes, str] = {}
+        """Traces that must be there: by id, where that is said."""
+        self.possible: set[bytes] = set()
+        """Traces that may be there: that of a session, unless the session joined another."""
+        self.first_ns = 2**64
+        self.last_ns = 0
+        self._batches: dict[bytes, _Batch] = {}
+        self._spans: dict[bytes, set[bytes]] = {}
+        self._parents: dict[SpanKey, int] = {}
+        self._links: dict[SpanKey, int] = {}
+        self._running: set[SpanKey] = set()
+        """Scopes that were open when a batch was sealed, by the ids that they will have."""
+
+    def look_at(self, trace_id: bytes, traces: TracesData, session: str | None) -> None:
+        """Take note of a trace; of `session` alone, if one is named, what is ours in it."""
+        known = self._spans.setdefault(trace_id, set())
+        for group in traces.resource_spans:
+            for scoped in group.scope_spans:
+                known.update(span.span_id for span in scoped.spans)
+        for group in traces.resource_spans:
+            if session is not None and session_of(group) != session:
+                continue
+            for scoped in group.scope_spans:
+                header = read_scope(scoped.scope)
+                origin = read_resource(group.resource, header) if header is not None else None
+                if header is not None and origin is not None:
+                    self._take_batch(header, origin, scoped.spans)
+                for span in scoped.spans:
+                    self._take_span(span, session is not None)
+
+    def _take_batch(self, header: Header, origin: Origin, spans: Iterable[Span]) -> None:
+        service = origin.service_name or origin.attributes.get(sc.SERVICE_NAME)
+        batch = self._batches.setdefault(
+            assembly_key(header, origin),
+            _Batch(
+                header.counts,
+                origin.session_id,
+                service if isinstance(service, str) else None,
+            ),
+        )
+        for span in spans:
+            key = (span.trace_id, span.span_id)
+            (batch.synthetic if is_synthetic(span) else batch.records).add(key)
+        if origin.session_id is not None:
+            self.possible.add(trace_id_for(origin.session_id))
+        for trace_id in filter(None, (header.trace_id, header.session_trace_id, *_told(header))):
+            # A batch may name a trace in which nothing of it stands, and nothing of others yet.
+            self.possible.add(trace_id)
+
+    def _take_span(self, span: Span, session_alone: bool) -> None:
+        if span.start_time_unix_nano:  # 0 where a synthetic span has no time
+            self.first_ns = min(self.first_ns, span.start_time_unix_nano)
+        self.last_ns = max(self.last_ns, span.end_time_unix_nano)
+        # The parent of a session that joined another trace is not the session's own.
+        if span.parent_span_id and not (session_alone and _is_joined(span)):
+            key = (span.trace_id, span.parent_span_id)
+            self._parents[key] = self._parents.get(key, 0) + 1
+        if not is_synthetic(span):
+            return
+        if span.name in _SEAMS:
+            for link in span.links:
+                where = f"the {span.name} span {span.span_id.hex()} of trace {span.trace_id.hex()}"
+                self.named.setdefault(link.trace_id, where)
+                key = (link.trace_id, link.span_id)
+                self._links[key] = self._links.get(key, 0) + 1
+        elif span.name == sc.RUNNING_SPAN:
+            for pair in span.attributes:
+                if pair.key == sc.CARRIER_SPAN_ID:
+                    scope = span_id_for(pair.value.string_value)
+                    self._running.add((span.trace_id, scope))
+
+    def wanting(self) -> list[tuple[str | None, str | None]]:
+        """(session, service) of the batches of which spans are missing, each once."""
+        return list(
+            {(b.session, b.service): None for b in self._batches.values() if not b.is_whole()}
+        )
+
+    def sessions(self) -> set[str]:
+        """The sessions whose batches came."""
+        return {b.session for b in self._batches.values() if b.session is not None}
+
+    def missing(self) -> Iterator[str]:
+        """What is referred to and not there, a line each: spans, in traces that are there."""
+        for key in sorted(self._parents.keys() | self._links.keys()):
+            trace_id, span_id = key
+            if span_id in self._spans.get(trace_id, ()) or trace_id not in self._spans:
+                continue
+            uses = []
+            if parents := self._parents.get(key):
+                uses.append(f"the parent of {parents} span{'s' * (parents != 1)}")
+            if links := self._links.get(key):
+                uses.append(f"linked to by {links} segment{'s' * (links != 1)}")
+            why = "it was still open" if key in self._running else "never ended, not sent, or lost"
+            what = f"span {span_id.hex()}, {' and '.join(uses)}"
+            yield f"trace {trace_id.hex()}: {what}, is not there ({why})"
+
+
+def session_of(group: ResourceSpans) -> str | None:
+    """The session that a resource names."""
+    for pair in group.resource.attributes:
+        if pair.key == sc.SESSION_ID and pair.value.WhichOneof("value") == "string_value":
+            return str(pair.value.string_value)
+    return None
+
+
+def _is_joined(span: Span) -> bool:
+    return any(pair.key == sc.PARENT_ID and not pair.value.string_value for pair in span.attributes)
+
+
+def _told(header: Header) -> Iterator[bytes]:
+    """The traces that the rest of a batch's header names."""
+    try:
+        rest = parse_rest(header.rest, of_batch=True)
+    except UnsayableError:
+        return
+    otel = (rest or {}).get("otel")
+    told = otel.get("set") if isinstance(otel, dict) else None
+    if not isinstance(told, dict):
+        return
+    entries = [*_listed(told.get("segments")), *_listed(told.get("running"))]
+    texts = [
+        entry.get(key)
+        for entry in entries
+        if isinstance(entry, dict)
+        for key in ("trace_id", "previous_trace_id", "parent_trace_id")
+    ]
+    traces = told.get("traces")
+    texts += list(traces.values()) if isinstance(traces, dict) else []
+    for text in texts:
+        trace_id = unhex(text)
+        if trace_id is not None and len(trace_id) == 16 and any(trace_id):
+            yield trace_id
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

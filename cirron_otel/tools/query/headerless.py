@@ -1,0 +1,146 @@
+"""Cirron's spans out of a storage that drops the attributes of scopes: they get a header anew.
+
+Jaeger with Badger holds spans in a model of its own, which has no place for them: with them go
+the headers of batches (docs/otlp-mapping.md, "Scope: the batch's header"). The records are
+there: they come back in one batch for each trace and process, for what looks at a run to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
+
+from ... import semconv as sc
+from ...core.records.schema import SCHEMA_VERSION
+from ...core.translator.events import MARK, SNAPSHOT, kind_of
+from ...core.translator.header import Counts, Header, write_scope
+from ...core.translator.own.synthetic import is_synthetic
+from ...core.translator.values import write_value
+from ...ids import digest, is_id, uuid4_shaped
+from .backend_fixups import told_attributes
+from .chain import session_of
+
+_LISTS = frozenset(
+    sc.SNAPSHOT_PREFIX + name for name in ("shape", "histogram.bins", "histogram.counts")
+)
+
+
+def give_headers(traces: TracesData, trace_id: bytes) -> int:
+    """Put Cirron's spans without a header below one; returns how many spans these are."""
+    groups: dict[tuple[bytes, str], ResourceSpans] = {}
+    moved = 0
+    for group in list(traces.resource_spans):
+        for scoped in list(group.scope_spans):
+            if not _is_bare(scoped):
+                continue
+            resource = _ordered(group.resource)
+            key = (resource.SerializeToString(), scoped.scope.version)
+            target = groups.get(key)
+            if target is None:
+                target = groups[key] = ResourceSpans(resource=resource)
+                target.scope_spans.add().scope.CopyFrom(scoped.scope)
+            target.scope_spans[0].spans.extend(scoped.spans)
+            moved += len(scoped.spans)
+            group.scope_spans.remove(scoped)
+        if not group.scope_spans:
+            traces.resource_spans.remove(group)
+    for group in groups.values():
+        _give_header(group, trace_id)
+        traces.resource_spans.append(group)
+    return moved
+
+
+def _is_bare(scoped: ScopeSpans) -> bool:
+    """Whether a scope is Cirron's by its name and its spans, and has nothing else to say."""
+    scope = scoped.scope
+    if scope.name != sc.SCOPE_NAME or not scope.version or scope.attributes:
+        return False
+    return all(
+        any(pair.key.startswith(sc.RESERVED_PREFIX) or pair.key == sc.THREAD_ID for pair in pairs)
+        for pairs in (span.attributes for span in scoped.spans)
+    )
+
+
+def _ordered(resource: Resource) -> Resource:
+    """The resource with its attributes in order of their keys: storages change that."""
+    pairs = sorted(resource.attributes, key=lambda pair: pair.key)
+    return Resource(attributes=pairs)
+
+
+def _give_header(group: ResourceSpans, trace_id: bytes) -> None:
+    scoped = group.scope_spans[0]
+    spans = [span for span in _once(scoped.spans) if span.name != sc.BATCH_SPAN]
+    for span in spans:
+        _restore(span)
+    session = session_of(group)
+    parts = (trace_id, group.resource.SerializeToString(deterministic=True), scoped.scope.version)
+    header = Header(
+        sdk_version=scoped.scope.version,
+        batch_id=uuid4_shaped(digest("query", *parts)),
+        created_ns=min(max((span.end_time_unix_nano for span in spans), default=0), 2**63 - 1),
+        schema_version=SCHEMA_VERSION,
+        counts=_counts(spans),
+        session=session if is_id(session) else None,
+        trace_id=trace_id,
+    )
+    carriers = [span for span in spans if is_synthetic(span) and span.name == sc.MARKS_SPAN]
+    carriers.sort(key=lambda span: (span.start_time_unix_nano, span.span_id))
+    for number, span in enumerate(carriers):
+        span.span_id = digest(header.key, "carrier", number)[:8]
+        for pair in span.attributes:
+            if pair.key == sc.SEQ:
+                pair.value.int_value = number
+    del scoped.spans[:]
+    scoped.spans.extend(spans)
+    write_scope(scoped.scope, header)
+
+
+def _once(spans: Iterable[Span]) -> list[Span]:
+    """The spans without those that stand there twice."""
+    return list({(span.span_id, span.name, span.kind): span for span in spans}.values())
+
+
+def _counts(spans: list[Span]) -> Counts:
+    marks = snapshots = synthetic = 0
+    for span in spans:
+        synthetic += is_synthetic(span)
+        marks += any(pair.key == sc.OVERHEAD_NS for pair in span.attributes)
+        kinds = [kind_of(event) for event in span.events]
+        marks += kinds.count(MARK)
+        snapshots += kinds.count(SNAPSHOT)
+    return Counts(len(spans) - synthetic, marks, snapshots, synthetic)
+
+
+def _restore(span: Span) -> None:
+    """Make lists and maps, which are JSON texts here, what they were, as far as that is known."""
+    for owner in (span, *span.events):
+        _restore_told(owner)
+    for event in span.events:
+        for pair in event.attributes:
+            if pair.key in _LISTS and pair.value.WhichOneof("value") == "string_value":
+                _restore_list(pair)
+
+
+def _restore_told(owner: Any) -> None:
+    told = told_attributes(owner.attributes)
+    for pair in owner.attributes:
+        key = pair.key.removeprefix(sc.ESCAPE)
+        if key in told:
+            pair.value.Clear()
+            write_value(pair.value, told[key])
+
+
+def _restore_list(pair: Any) -> None:
+    try:
+        values = json.loads(pair.value.string_value)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(values, list):
+        if pair.key.endswith("bins"):
+            values = [float(each) if type(each) is int else each for each in values]
+        pair.value.Clear()
+        write_value(pair.value, values)

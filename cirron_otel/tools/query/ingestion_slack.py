@@ -1,0 +1,116 @@
+"""Whether a Tempo finds a run that is sent long after it was recorded.
+
+Tempo files spans that arrive later than `ingestion_time_range_slack` (2 minutes by default) after
+their start under the time of arrival. A search of either time then finds nothing; only the trace
+id does (docs/backends.md, "Old runs in Tempo"). The OTLP receiver does not identify itself as a
+Tempo, so the port for queries on the same host is asked.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ...core.targets.otlp.config import OtlpConfig, Protocol
+
+QUERY_PORT = 3200
+"""Tempo's default port for queries."""
+DEFAULT_SECONDS = 120.0
+"""Tempo's default slack."""
+_CLOUD = ".grafana.net"
+_TIMEOUT_S = 1.0
+_MOST_BYTES = 1_000_000
+_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+class IngestionSlack(NamedTuple):
+    """The slack of a Tempo that was found."""
+
+    place: str
+    """The Tempo, for messages."""
+    seconds: float
+    is_read: bool
+    """Whether it was read from its configuration; otherwise it is Tempo's default."""
+
+    def problem(self, age_s: float) -> str:
+        """Describe why its search does not find spans of that age; "" if it does."""
+        if age_s <= self.seconds:
+            return ""
+        default = "" if self.is_read else " by default"
+        limit = shown_time(self.seconds)
+        return (
+            f"the oldest batch sent is {shown_time(age_s)} old, and {self.place}, a Tempo, indexes"
+            f" spans up to {limit} old{default} (ingestion_time_range_slack): its search"
+            " does not find older ones, only their trace ids do"
+        )
+
+
+def find_slack(config: OtlpConfig) -> IngestionSlack | None:
+    """Ask the host of an OTLP endpoint whether it is a Tempo; None if it is not known to be one.
+
+    It takes two seconds at most.
+    """
+    host = _host(config)
+    if not host:
+        return None
+    if host == _CLOUD[1:] or host.endswith(_CLOUD):
+        return IngestionSlack(host, DEFAULT_SECONDS, is_read=False)
+    seconds = _configured(host)
+    if seconds is None:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return IngestionSlack(f"{shown}:{QUERY_PORT}", seconds, is_read=True)
+
+
+def _host(config: OtlpConfig) -> str:
+    try:
+        if config.protocol is not Protocol.GRPC:
+            return urlsplit(config.endpoint).hostname or ""
+        target = config.endpoint.removeprefix("dns:///")
+        is_address = not target.startswith(("unix:", "unix-abstract:", "xds:"))
+        return (urlsplit(f"//{target}").hostname or "") if is_address else ""
+    except ValueError:
+        return ""
+
+
+def _configured(host: str) -> float | None:
+    """The slack in the configuration that a Tempo on this host shows; None if there is none."""
+    connection = http.client.HTTPConnection(host, QUERY_PORT, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/status/config")
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            return None
+        return slack_in(response.read(_MOST_BYTES).decode(errors="replace"))
+    except (OSError, http.client.HTTPException, UnicodeError):
+        return None
+    finally:
+        connection.close()
+
+
+def slack_in(text: str) -> float | None:
+    """The seconds of `storage.trace.wal.ingestion_time_range_slack` in Tempo's configuration."""
+    path: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        key, colon, value = line.strip().partition(":")
+        if not colon or line.lstrip().startswith(("-", "#")):
+            continue
+        depth = len(line) - len(line.lstrip())
+        while path and path[-1][0] >= depth:
+            path.pop()
+        path.append((depth, key))
+        if [name for _, name in path] == ["storage", "trace", "wal", "ingestion_time_range_slack"]:
+            parts = _PART.findall(value)
+            return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else None
+    return None
+
+
+def shown_time(seconds: float) -> str:
+    """A time for people, in its largest unit."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

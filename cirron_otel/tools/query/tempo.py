@@ -1,0 +1,147 @@
+"""Tempo's query API: traces in protobuf by `/api/v2/traces/ID`, searches by TraceQL.
+
+Source: Tempo 2.8, modules/frontend and pkg/tempopb/tempo.proto; the API of 2.7 and newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from ... import semconv as sc
+from ...core.durations import SECOND_NS
+from ...core.otlp.json_parse import parse
+from ...core.otlp.wire import LEN, decode_varint, fields
+from ...errors import InputError
+from .address import Address
+from .backend import SEARCH_TRACES, Trace, all_between
+from .backend_fixups import restore_cut
+from .client import Answer, Parameters, QueryClient
+from .utf8_repair import repaired
+
+_TRACE, _STATUS, _MESSAGE = 1, 3, 4
+_PARTIAL = 1
+"""TraceByIDResponse and PartialStatus, tempo.proto."""
+_PROTOBUF = ("application/protobuf", "application/x-protobuf", "")
+_CUT_BYTES = 2048
+"""To which Tempo cuts text in attributes by default (`max_attribute_bytes`)."""
+_WEEK_NS = 7 * 86400 * 10**9
+"""The longest time that one search may span by default (`search.max_duration`)."""
+_LATEST_S = 2**31 - 1
+
+
+class Tempo:
+    """One tenant of a Tempo."""
+
+    not_kept = (
+        "flags of spans and of links",
+        "schema URLs, entity references, unknown protobuf fields",
+        "text in attributes beyond 2,048 bytes, by its default limits",
+        "an empty service.name, attributes of a scope that another of its name stands before",
+        "the id of a server's span that shares it with a client's",
+    )
+
+    def __init__(self, address: Address, client: QueryClient) -> None:
+        """Nothing is asked yet."""
+        self._address = address
+        self._client = client
+
+    def trace(self, trace_id: bytes) -> Trace | None:
+        """The trace, out of blocks and of what is in no block yet."""
+        path = f"/api/v2/traces/{trace_id.hex()}"
+        answer = self._client.get(path, accept="application/protobuf", absent=True)
+        if answer is None:
+            return None
+        if answer.kind not in _PROTOBUF:
+            raise InputError(
+                f"{self._address.shown} answered {answer.kind[:60]!a} where protobuf was asked for:"
+                " expected Tempo 2.7 or newer"
+            )
+        trace = self._read(answer.content)
+        for group in trace.data.resource_spans:
+            for scoped in group.scope_spans:
+                for span in scoped.spans:
+                    # Tempo takes the zeros off at the front of ids that are shorter than theirs.
+                    span.trace_id = span.trace_id.rjust(len(trace_id), b"\0")
+                    if span.trace_id != trace_id:
+                        raise InputError(f"{self._address.shown} gave a span of another trace")
+        return trace if trace.data.resource_spans else None
+
+    def with_service(self, service: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
+        """By TraceQL."""
+        return self._find(f"{{resource.service.name={_quoted(service)}}}", start_ns, end_ns)
+
+    def with_session(
+        self, session: str, start_ns: int, end_ns: int, service: str | None = None
+    ) -> Iterator[bytes]:
+        """By TraceQL; the service's name is not needed."""
+        del service
+        return self._find(f"{{resource.{sc.SESSION_ID}={_quoted(session)}}}", start_ns, end_ns)
+
+    def _find(self, query: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
+        def search(from_ns: int, to_ns: int) -> set[bytes]:
+            start = max(from_ns // SECOND_NS, 0)
+            parameters: Parameters = {
+                "q": query,
+                "start": min(start, _LATEST_S - 1),
+                "end": min(max(-(-to_ns // SECOND_NS), start + 1), _LATEST_S),
+                "limit": SEARCH_TRACES,
+                "spss": 1,
+            }
+            answer = self._client.get("/api/search", parameters)
+            return self._ids(answer) if answer is not None else set()
+
+        # The ends are rounded outwards, to whole seconds.
+        longest = _WEEK_NS - 2 * SECOND_NS
+        return all_between(search, start_ns, end_ns, longest)
+
+    def _ids(self, answer: Answer) -> set[bytes]:
+        try:
+            document, _ = parse(answer.content)
+            traces = document.get("traces") or []
+            return {bytes.fromhex(trace["traceID"].rjust(32, "0")) for trace in traces}
+        except (InputError, AttributeError, KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{self._address.shown} gave an answer to a search that is cut off, or none of"
+                " Tempo's"
+            ) from None
+
+    def _read(self, content: bytes) -> Trace:
+        """The trace in a TraceByIDResponse."""
+        data, status, message = bytearray(), 0, ""
+        try:
+            for number, wire_type, _, value, stop in fields(content):
+                if number == _TRACE and wire_type == LEN:
+                    data += content[value:stop]  # of two, protobuf makes one
+                elif number == _STATUS:
+                    status, _ = decode_varint(content, value)
+                elif number == _MESSAGE:
+                    message = content[value:stop].decode("utf-8", "replace")
+            traces = _parsed(bytes(data))
+        except (InputError, DecodeError):
+            raise InputError(
+                f"{self._address.shown} gave an answer that is cut off, or no trace in protobuf"
+            ) from None
+        notes = []
+        if status == _PARTIAL:
+            notes.append(f"Tempo gave a part only: {message[:200] or 'the trace is too large'}")
+        if cut := restore_cut(traces, _CUT_BYTES):
+            many = "1 attribute is" if cut == 1 else f"{cut} attributes are"
+            notes.append(f"{many} as long as Tempo cuts them ({_CUT_BYTES} bytes), or was longer")
+        return Trace(traces, notes)
+
+
+def _parsed(data: bytes) -> TracesData:
+    """The trace; texts that were cut within a letter end with the letter before it."""
+    try:
+        return TracesData.FromString(data)
+    except DecodeError:
+        return TracesData.FromString(repaired(data, TracesData.DESCRIPTOR))
+
+
+def _quoted(text: str) -> str:
+    """A string of TraceQL, which has the escapes of Go."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

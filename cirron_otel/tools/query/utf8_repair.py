@@ -1,0 +1,28 @@
+"""Texts that a backend has cut within a letter, which no protobuf parser takes."""
+
+from __future__ import annotations
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from ...core.otlp.wire import LEN, encode_varint, fields
+
+
+def repaired(data: bytes, kind: Descriptor | None) -> bytes:
+    """The message with what is no UTF-8 taken out of its texts.
+
+    Raises InputError where it is no message.
+    """
+    out = bytearray()
+    by_number = kind.fields_by_number if kind is not None else {}
+    for number, wire_type, start, value, stop in fields(data):
+        field = by_number.get(number)
+        if field is None or wire_type != LEN:
+            out += data[start:stop]
+            continue
+        piece = data[value:stop]
+        if field.message_type is not None:
+            piece = repaired(piece, field.message_type)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            piece = piece.decode("utf-8", "ignore").encode()
+        out += encode_varint(number << 3 | LEN) + encode_varint(len(piece)) + piece
+    return bytes(out)
