@@ -1,6 +1,6 @@
-"""Single steps of a run, each with all that is recorded below it, and with its attributes.
+"""Individual steps of a run, each with its subtree and its attributes.
 
-Of every rank those that say most: the slowest step, and one that took what a step takes.
+For every rank these are the most informative ones: the slowest step, and a typical one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of, key_of
 from .tree import Limits, TreeNode, build_tree
 
-# The rank of a step that was asked for is its own.
+# The rank of a requested step is its own.
 _SLOWEST = """
 SELECT id FROM step WHERE rank IS ? AND id IS NOT NULL ORDER BY ns DESC, no LIMIT 1
 """
@@ -42,10 +42,10 @@ class StepTrace:
     """One step as a tree."""
 
     why: str
-    """`slowest` or `typical` of its rank, or `asked` for."""
+    """`slowest` or `typical` of its rank, or `asked` if it was requested."""
     step: TreeNode
     above: list[tuple[str, str | None]]
-    """Names and indexes of what it is in, the outermost recorded scope first."""
+    """The names and indexes of the scopes around it, the outermost recorded scope first."""
 
 
 class _Spans(msgspec.Struct):
@@ -55,10 +55,10 @@ class _Spans(msgspec.Struct):
 def step_traces(
     index: SpoolIndex, ranks: Iterable[int | None], asked: Iterable[str], limits: Limits
 ) -> list[StepTrace]:
-    """The steps that were asked for by their ids, then the slowest and a typical one of each rank.
+    """Return the steps with the `asked` ids, then the slowest and a typical one of each rank.
 
-    The index must be one that `report_run` reported on and that knows its sessions. Raises
-    InputError where no scope has an id that was asked for.
+    `report_run` must have been called with the index. Raises InputError if no scope has one of the
+    requested ids.
     """
     found: dict[str, StepTrace] = {}
     for given in asked:
@@ -82,7 +82,7 @@ def step_traces(
 
 
 def scopes_of(tree: TreeNode) -> Iterator[tuple[int, TreeNode]]:
-    """A scope and all below it, with their levels from 0, parents first."""
+    """Yield a scope and its subtree with their levels from 0, parents first."""
     todo = [(0, tree)]
     while todo:
         level, node = todo.pop()
@@ -93,7 +93,7 @@ def scopes_of(tree: TreeNode) -> Iterator[tuple[int, TreeNode]]:
 def records_of(
     index: SpoolIndex, reader: SpoolReader, ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """What the files say of these spans, verbatim; without those whose file is gone meanwhile."""
+    """Return the recorded spans with these ids, verbatim, except those whose file is gone."""
     wanted: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for span_id in ids:
         for name, position in index.rows(_PLACE, key_of(span_id)):
@@ -111,7 +111,7 @@ def records_of(
 
 
 def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What a record says beside its name, place and time: its costs, then its attributes."""
+    """Yield the costs of a record, then its attributes."""
     for name in _FIELDS:
         if record.get(name) is not None:
             yield name, record[name]
@@ -121,7 +121,7 @@ def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _spans(data: bytes) -> list[Any]:
-    """The spans of a batch: as bytes where it is well-formed, which spares reading them all."""
+    """Return the spans of a batch, as bytes if it is well-formed to avoid parsing all of them."""
     try:
         return msgspec.json.decode(data, type=_Spans).spans
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -145,7 +145,7 @@ def _record(records: list[Any], position: int) -> dict[str, Any] | None:
 
 
 def _whole_id(index: SpoolIndex, text: str) -> str:
-    """The id that `text` is, or begins: OTLP's span id is the first half of one."""
+    """Return the id that `text` is or starts, since OTLP's span id is the first half of an id."""
     text = text.strip().lower()
     if _HALF.fullmatch(text):
         first, last = (bytes.fromhex(text + digit * 16) for digit in "0f")

@@ -1,7 +1,8 @@
-"""The scope trees of a spool, rebuilt for showing: who ran inside whom, how long, with which marks.
+"""The scope trees of a spool, rebuilt for display: nesting, durations and marks.
 
-Records refer to each other across files, and some never come: a scope that was still open when its
-process died has left children only. They hang on a placeholder, a node that is not recorded.
+Records refer to each other across files, and some are never written: of a scope that was still open
+when its process died, only children exist. Their parent is a placeholder, a node that is not
+recorded.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from .sessions import assign_sessions
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a spool is shown: what is over the limit is counted instead."""
+    """The limits of what is shown of a spool; everything beyond them is only counted."""
 
     spans: int = 10_000
-    """In all, breadth first: of a large tree the upper levels are shown."""
+    """In total, breadth first: the upper levels of a large tree are shown."""
     children: int = 1_000
-    """Of one node, by start."""
+    """Per node, in order of start."""
     marks: int = 100
-    """Of one node, by time."""
+    """Per node, in order of time."""
     depth: int = 64
     """Levels; recording itself stops at 64."""
 
 
 @dataclass(slots=True)
 class MarkNode:
-    """A mark, its value as text."""
+    """A mark with its value as text."""
 
     name: str | None
     value: str | None
@@ -45,31 +46,31 @@ class MarkNode:
 
 @dataclass(slots=True)
 class TreeNode:
-    """A scope with what hangs on it; where `recorded` is false, only its id is known."""
+    """A scope with its marks and children; if `recorded` is false, only its id is known."""
 
     id: str | None
     recorded: bool = True
     name: str | None = None
     index: str | None = None
-    """As text, for it may be anything."""
+    """The index as text, since it may have any type."""
     start_ns: int | None = None
     duration_ns: int | None = None
-    """None where it is not known; negative where it ends before it starts."""
+    """None if unknown; negative if the scope ends before it starts."""
     rank: int | None = None
     pid: int | None = None
     thread_id: int | None = None
     session: str | None = None
     error: str | None = None
-    """What its status says where it failed, or was closed as incomplete."""
+    """The message of its status if it failed or was closed as incomplete."""
     marks: list[MarkNode] = field(default_factory=list)
     marks_left_out: int = 0
     snapshots: int = 0
     children: list[TreeNode] = field(default_factory=list)
     children_left_out: int = 0
-    """Direct children over the limits, each with all below it."""
+    """The number of direct children beyond the limits, which are left out with their subtrees."""
 
     def to_json(self) -> dict[str, Any]:
-        """The node and all below it as a JSON object."""
+        """Return the node and its subtree as a JSON object."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields["marks"] = [
             {name: getattr(mark, name) for name in MarkNode.__slots__} for mark in self.marks
@@ -84,15 +85,15 @@ class Forest:
 
     trees: list[TreeNode]
     spans: int
-    """In the spool, or in the session that was asked for."""
+    """The number of spans in the spool, or in the requested session."""
     shown: int
     trees_left_out: int
-    """Trees over the limit; spans whose parents form a circle are in no tree at all."""
+    """The number of trees beyond the limit; spans whose parents form a cycle are in no tree."""
     marks_unattached: list[MarkNode]
-    """Marks made outside every session (`root`), by time and up to the limit."""
+    """Marks created outside every session (`root`), in order of time, up to the limit."""
 
     def to_json(self) -> dict[str, Any]:
-        """The forest as a JSON object."""
+        """Return the forest as a JSON object."""
         unattached = [
             {name: getattr(mark, name) for name in MarkNode.__slots__}
             for mark in self.marks_unattached
@@ -111,7 +112,7 @@ def build_trees(
 ) -> Forest:
     """Rebuild the trees of a spool, or those of one `session` (an id), within `limits`.
 
-    Memory is bounded by the limits: the spool itself is indexed on disk.
+    Memory is bounded by the limits, since the spool is indexed on disk.
     """
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
@@ -119,14 +120,14 @@ def build_trees(
 
 
 def grown_trees(index: SpoolIndex, *, session: str | None, limits: Limits) -> Forest:
-    """`build_trees` of an index to which `assign_sessions` was applied."""
+    """Build the trees of an index to which `assign_sessions` was applied."""
     return _Builder(index, limits).build(session)
 
 
 def build_tree(index: SpoolIndex, span_id: str, limits: Limits) -> TreeNode | None:
-    """A recorded scope and what is below it, of an index to which `assign_sessions` was applied.
+    """Return a recorded scope with its subtree, or None if no scope has that id.
 
-    None where no scope of that id is recorded.
+    `assign_sessions` must have been applied to the index.
     """
     builder = _Builder(index, limits)
     found = builder.grow(builder.of_id(span_id))
@@ -141,7 +142,7 @@ FROM span LEFT JOIN member ON member.no = span.no LEFT JOIN session ON session.n
 _BY_NUMBER = _NODE + " WHERE span.no = ?"
 _BY_ID = _NODE + " WHERE span.id = ? LIMIT 1"
 _CHILDREN = _NODE + " WHERE span.parent = ? ORDER BY span.start_ns, span.no LIMIT ?"
-# What no recorded span lies above: each for itself, or together below the parent they name.
+# Spans without a recorded parent: individually, or grouped by the unrecorded parent they name.
 _ROOTS = """
 SELECT min(span.start_ns) AS at, CASE WHEN parent IS NULL THEN span.no END, parent, key
 FROM top JOIN span ON span.no = top.no JOIN session ON session.no = top.session
@@ -152,7 +153,7 @@ _COUNT_ROOTS = """
 SELECT count(DISTINCT coalesce(parent, span.no)) FROM top JOIN span USING (no)
 WHERE ?1 IS NULL OR session = ?1
 """
-# Scopes of which nothing came but marks.
+# Scopes of which only marks are recorded.
 _MARK_ONLY = """
 SELECT min(ts_ns) AS at, NULL, span, NULL FROM mark
 WHERE span != ?1 AND (?2 IS NULL OR span = ?2)
@@ -164,15 +165,15 @@ _MARKS = "SELECT name, value, kind, ts_ns FROM mark WHERE span = ? ORDER BY ts_n
 
 
 class Walk:
-    """All trees of a spool, scope by scope: what was passed is not kept.
+    """A traversal of all trees of a spool, scope by scope, which keeps no visited scope.
 
-    The scopes that it gives have no `children` and no `marks`.
+    Its scopes have no `children` and no `marks`.
     """
 
     def __init__(self, index: SpoolIndex, *, session: str | None, depth: int, trees: int) -> None:
-        """`assign_sessions` was applied to the index; at most so many `trees` are given.
+        """Prepare the traversal of an index to which `assign_sessions` was applied.
 
-        Raises InputError if there is no such session.
+        At most `trees` trees are visited. Raises InputError if there is no such session.
         """
         self._session = session
         self._builder = _Builder(index, Limits(spans=trees, depth=depth))
@@ -181,14 +182,14 @@ class Walk:
         self._has_snapshots = bool(index.one("SELECT EXISTS (SELECT 1 FROM snapshot)"))
 
     def roots(self) -> Iterator[TreeNode]:
-        """The topmost scopes, in order of start."""
+        """Yield the topmost scopes in order of start."""
         for root, key in self._builder.roots(self._number, self._session):
             has_any = root.recorded or self._builder.count_children(key) > 0
             self._shown_trees += has_any
             yield self._with_snapshots(root, key)
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
-        """The children of a scope of that level, in order of start; roots are level 1."""
+        """Yield the children of a scope at that level in order of start; roots are at level 1."""
         key = key_of(node.id)
         if key is None:
             return
@@ -200,12 +201,12 @@ class Walk:
             yield self._with_snapshots(child, child_key)
 
     def marks(self, node: TreeNode) -> Iterator[MarkNode]:
-        """All marks of a scope, in order of time."""
+        """Yield all marks of a scope in order of time."""
         for row in self._builder.index.rows(_MARKS, key_of(node.id), -1):
             yield MarkNode(*row)
 
     def forest(self) -> Forest:
-        """The counts of what was walked, without the trees."""
+        """Return the counts of the visited scopes, without the trees."""
         return self._builder.forest([], self._shown_trees, self._session)
 
     def _with_snapshots(self, node: TreeNode, key: bytes | None) -> TreeNode:
@@ -222,7 +223,7 @@ class _Builder:
         self.limits = limits
         self.shown = 0
         self._is_shown = bytearray((index.one("SELECT max(no) FROM span") or 0) + 1)
-        """By number of the span: an id that two spans share must not show one twice."""
+        """By span number: if two spans share an id, each must be shown only once."""
 
     def build(self, session: str | None) -> Forest:
         number = self.session_number(session)
@@ -231,7 +232,7 @@ class _Builder:
         return self.forest(trees, shown, session)
 
     def forest(self, trees: list[TreeNode], shown_trees: int, session: str | None) -> Forest:
-        """The trees, with the counts of what was built so far."""
+        """Return the trees with the counts of the nodes built so far."""
         number = self.session_number(session)
         return Forest(
             trees=trees,
@@ -242,7 +243,7 @@ class _Builder:
         )
 
     def grow(self, roots: Iterator[tuple[TreeNode, bytes | None]]) -> list[TreeNode]:
-        """The roots, with what is below them."""
+        """Return the roots with their subtrees."""
         queue: deque[tuple[TreeNode, bytes | None, int]] = deque()
         trees = []
         for root, key in roots:
@@ -255,7 +256,7 @@ class _Builder:
         return trees
 
     def of_id(self, span_id: str) -> Iterator[tuple[TreeNode, bytes | None]]:
-        """The recorded scope of that id, if there is one."""
+        """Yield the recorded scope with that id, if there is one."""
         return self.nodes(self.index.rows(_BY_ID, key_of(span_id)))
 
     def session_number(self, session: str | None) -> int | None:
@@ -272,7 +273,7 @@ class _Builder:
     def roots(
         self, number: int | None, session: str | None
     ) -> Iterator[tuple[TreeNode, bytes | None]]:
-        """The topmost scopes in order of start, as many as the limits leave."""
+        """Yield the topmost scopes in order of start, up to the limits."""
         most = self.limits.spans
         asked = None if session is None else key_of(session)
         found = heapq.merge(
@@ -288,7 +289,7 @@ class _Builder:
                 yield TreeNode(id_of(parent), recorded=False, session=session_id), parent
 
     def nodes(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[TreeNode, bytes | None]]:
-        """The scopes of these rows, without those that are shown already."""
+        """Yield the scopes of these rows, except those that are already shown."""
         for (
             number,
             key,
@@ -323,7 +324,7 @@ class _Builder:
     def _children(
         self, node: TreeNode, key: bytes | None, level: int
     ) -> list[tuple[TreeNode, bytes | None]]:
-        """The children of a node, as many as the limits leave; the others are counted."""
+        """Return the children of a node up to the limits; count the others."""
         most = min(self.limits.children, self.limits.spans - self.shown)
         if level >= self.limits.depth or key is None:
             most = 0
@@ -334,11 +335,11 @@ class _Builder:
         return children
 
     def count_children(self, key: bytes | None) -> int:
-        """How many recorded scopes name the one of this key as their parent."""
+        """Return the number of recorded scopes with this key as their parent."""
         return int(self.index.one("SELECT count(*) FROM span WHERE parent = ?", key))
 
     def _fill(self, node: TreeNode, key: bytes | None) -> None:
-        """Add what hangs on a node: its marks, and the number of its snapshots."""
+        """Add a node's marks and the number of its snapshots."""
         node.marks = self._marks(key)
         if len(node.marks) >= self.limits.marks:
             total = self.index.one("SELECT count(*) FROM mark WHERE span = ?", key)
@@ -346,7 +347,7 @@ class _Builder:
         node.snapshots = self.count_snapshots(key)
 
     def count_snapshots(self, key: bytes | None) -> int:
-        """How many snapshots hang on the scope of this key."""
+        """Return the number of snapshots of the scope with this key."""
         return int(self.index.one("SELECT count(*) FROM snapshot WHERE span = ?", key))
 
     def _marks(self, key: bytes | None) -> list[MarkNode]:

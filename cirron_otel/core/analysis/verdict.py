@@ -1,4 +1,4 @@
-"""The conclusion of a report: what bounds the run, the evidence, and what to try."""
+"""The verdict of a report: what bounds the run, the evidence, and suggestions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Bound = Literal[
 ]  # fmt: skip
 
 _ENOUGH = 0.2
-"""From this part of the wall time on, a cost that a run can do without is what bounds it."""
+"""The minimum share of the wall time for an avoidable cost to be what bounds a run."""
 _STRAGGLES = 0.1
-"""By this part of a step a rank must work longer than the middle one to be a straggler."""
+"""The minimum excess of a straggler over the median rank, as a fraction of a step."""
 _KINDS: dict[str, Bound] = {
     "data_load": "input", "h2d": "input", "forward": "forward", "loss": "forward",
     "backward": "backward", "recompute": "backward", "optimizer_step": "optimizer",
     "zero_grad": "optimizer", "clip_grad": "optimizer", "scheduler_step": "optimizer",
 }  # fmt: skip
 _WAITING = frozenset({"backward", "optimizer_step"})
-"""Phases in which data-parallel ranks wait for one another."""
+"""Phases in which data-parallel ranks wait for each other."""
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
                 "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
 _AVOIDABLE: tuple[Bound, ...] = (
@@ -92,33 +92,33 @@ _TRY: dict[Bound, tuple[str, ...]] = {
     "other phases": ("look at the phases of the steps in the table below",),
 }
 _PINNED = "more workers: DataLoader(num_workers=..., persistent_workers=True, pin_memory=True)"
-"""In place of the first suggestion for `input` if batches are copied to a device."""
+"""The first suggestion for `input` if batches are copied to a device."""
 _WARM_UP = 0.25
-"""From this part of the start-up on, the slow first steps are what can be improved."""
+"""The minimum share of the slow first steps in the start-up for a suggestion about them."""
 
 
 @dataclass(slots=True)
 class Straggler:
-    """The rank that works longest in a step without waiting for others."""
+    """The rank that works longest in a step, apart from waiting for other ranks."""
 
     rank: int | None
     own_ns: int
-    """The time of its median step in which it does not wait for other ranks."""
+    """Its mean time per step in which it does not wait for other ranks, ns."""
     others_ns: int
-    """The same of the middle one of all ranks."""
+    """The median of that time over the other ranks, ns."""
     phase: str
     """The phase in which it takes longer."""
     wait_share: float
-    """The part of all steps' time that the other ranks wait."""
+    """The share of the steps' time in which the other ranks wait for it."""
 
 
 @dataclass(slots=True)
 class StepsVerdict:
-    """What bounds the steps of a run whose bound is outside of them."""
+    """The bound inside the steps, for a run whose main bound is outside of them."""
 
     bound: Bound
     share: float
-    """Of the time of all steps; 0 to 1."""
+    """The share of the time of all steps, 0 to 1."""
     evidence: str
     suggestions: list[str]
 
@@ -129,23 +129,23 @@ class Verdict:
 
     bound: Bound
     share: float
-    """Of the wall time of all ranks, pauses between sessions excluded; 0 to 1."""
+    """The share of the wall time of all ranks, without pauses between sessions, 0 to 1."""
     evidence: str
     suggestions: list[str]
     shares: dict[Bound, float]
-    """What was compared, the greatest first."""
+    """The shares that were compared, the largest first."""
     in_steps: StepsVerdict | None = None
     """None if `bound` is a part of the steps."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         return asdict(self)
 
 
 def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler | None]:
-    """The verdict on the ranks that trained, and the slowest of them if one is.
+    """Return the verdict on the ranks that trained, and the straggler if there is one.
 
-    None where no rank has steps.
+    The verdict is None if no rank has steps.
     """
     trained = [each for each in ranks if each.steps.steps.durations]
     straggler = _straggler(trained)
@@ -168,9 +168,10 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
 
 
 def _choose(shares: dict[Bound, float]) -> Bound:
-    """The largest share that a run can do without, if it is large enough; else the largest.
+    """Return the largest avoidable share if it is large enough, or else the largest share.
 
-    If one rank is slow in a phase, the other ranks need not change: stragglers go ahead of phases.
+    If one rank is slow in a phase, the other ranks need not change, so stragglers take precedence
+    over phases.
     """
     avoidable = [bound for bound in shares if bound in _AVOIDABLE and shares[bound] >= _ENOUGH]
     bound = avoidable[0] if avoidable else next(iter(shares))
@@ -181,7 +182,7 @@ def _in_steps(
     shares: dict[Bound, float], ranks: Sequence[RankReport], straggler: Straggler | None
 ) -> StepsVerdict | None:
     inside = {bound: share for bound, share in shares.items() if bound not in _OUTSIDE}
-    # What ranks wait for a straggler is a part of their phases.
+    # The time that ranks wait for a straggler is a part of their phases.
     total = sum(share for bound, share in inside.items() if bound != "stragglers")
     if not total:
         return None
@@ -192,7 +193,7 @@ def _in_steps(
 
 
 def _suggestions(bound: Bound, ranks: Sequence[RankReport]) -> list[str]:
-    """What to try: two things that apply to this run."""
+    """Return up to two suggestions that apply to this run."""
     if len(_TRY[bound]) < 2:
         return list(_TRY[bound])
     first, second = _TRY[bound]
@@ -211,12 +212,12 @@ def _suggestions(bound: Bound, ranks: Sequence[RankReport]) -> list[str]:
 
 
 def what(bound: Bound) -> str:
-    """What a bound is, in words."""
+    """Return the description of a bound."""
     return _WHAT[bound]
 
 
 def _costs(ranks: Sequence[RankReport]) -> Counter[Bound]:
-    """The time of each candidate, of all ranks together."""
+    """Return the time of each candidate, summed over all ranks, ns."""
     costs: Counter[Bound] = Counter()
     for each in ranks:
         steps, rows = each.steps, each.time.rows
@@ -236,7 +237,7 @@ def _costs(ranks: Sequence[RankReport]) -> Counter[Bound]:
 
 
 def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | None) -> str:
-    """The figures behind a verdict, in a phrase."""
+    """Return the figures that support a verdict, as a phrase."""
     if bound == "stragglers" and straggler is not None:
         return (
             f"rank {straggler.rank} works {_ms(straggler.own_ns)} per step without the others,"
@@ -267,7 +268,7 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
 
 
 def _typical(steps: Sequence[Breakdown]) -> int:
-    """The mean of the steps after the warm-up."""
+    """Return the mean duration of the steps after the warm-up, ns."""
     steady = [each.steady for each in steps]
     return sum(each.total_ns for each in steady) // max(sum(len(e.durations) for e in steady), 1)
 
@@ -288,7 +289,7 @@ def _mean(bound: Bound, phases: set[str], steps: Sequence[Breakdown]) -> int:
 
 
 def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
-    """The rank that lets the others wait; None if no rank clearly does."""
+    """Return the rank for which the others wait; None if no rank clearly stands out."""
     if len(ranks) < 2:
         return None
     own = {each.rank: _own(each.steps) for each in ranks}
@@ -314,7 +315,7 @@ def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
 
 
 def _own(steps: Breakdown) -> dict[str, int]:
-    """By phase, the mean time of a step in which the rank does not wait for other ranks."""
+    """Return the mean time per step without waiting for other ranks, by phase, ns."""
     done = max(len(steps.steps.durations), 1)
     own = {
         phase.name: phase.total_ns // done

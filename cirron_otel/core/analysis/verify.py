@@ -1,4 +1,4 @@
-"""Verification of a whole spool: each file by itself, then what the files say of each other."""
+"""Verification of a complete spool: each file individually, then the references between files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CREATE INDEX file_batch ON file (batch_id);
 
 
 def verify_spool(reader: SpoolReader) -> Iterator[Finding]:
-    """Everything that is wrong with a spool, or worth a note; the codes: docs/spool-format.md.
+    """Yield all errors and notes on a spool; docs/spool-format.md lists the codes.
 
-    Memory is bounded, whatever the size of the spool: what has to be compared across files lies in
-    an index on disk. Of each kind of finding across files, the first 1,000 are given. What the
-    reader itself reports goes to its `on_finding` where it has one.
+    Memory is bounded for a spool of any size, because data that is compared across files is in an
+    index on disk. Of each kind of finding across files, the first 1,000 are yielded. The reader's
+    own findings go to its `on_finding` if it has one.
     """
     with SpoolIndex() as index:
         for name in reader.names():
@@ -89,7 +89,7 @@ _REPEATED: tuple[tuple[str, str, str, str], ...] = (
 
 
 def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
-    """Records of one kind that share an id: the same one twice, or, worse, two."""
+    """Yield records of one type that share an id: a note for equal ones, an error for others."""
     parsed = functools.lru_cache(maxsize=4)(lambda name: _parsed(reader, name))
     for key, what, repeated, where in _REPEATED:
         for (record_id,) in index.rows(repeated):
@@ -131,7 +131,7 @@ SELECT session, group_concat(hex(id), ' '), name FROM (
 
 
 def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
-    """Ids of one session that share their first half: OTLP's span ids, so one would hide one."""
+    """Yield ids of one session with the same first half, which is the span id in OTLP."""
     for (half,) in index.rows(_CLASHES):
         rows = index.rows(_CLASHING, half + bytes(8), half + b"\xff" * 8)
         for _, ids, name in rows:
@@ -141,7 +141,7 @@ def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
 
 
 def _aggregate(code: str, message: str, query: str) -> Check:
-    """A check for notes whose query gives an id, how often it stands there, and a file."""
+    """Return a check that yields notes; its query returns an id, a count and a file."""
 
     def check(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
         for key, count, file in index.rows(query, key_of("root")):

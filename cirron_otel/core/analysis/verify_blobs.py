@@ -1,4 +1,4 @@
-"""Whether the snapshot files that a spool's records name are there, and hold what they should."""
+"""Verification of the snapshot files that a spool's records reference, and of their contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of
 
 _MAX_HEADER = 100_000_000
-"""Bytes; the limit of the safetensors format itself."""
+"""The size limit of the safetensors format, bytes."""
 
 _NAMED = "CREATE TABLE blob (directory BLOB, file BLOB, PRIMARY KEY (directory, file));"
 _URIS = """
@@ -30,10 +30,10 @@ _header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
-    """Findings on the files that blob_uri names, then on files that nothing names.
+    """Yield findings on the files that `blob_uri` references, then on unreferenced files.
 
-    A file is looked for where its URI says, then beside the spool, which may have been moved.
-    What was uploaded elsewhere (`s3://`) is not looked for.
+    A file is searched for at its URI, then next to the spool, which may have been moved. Files that
+    were uploaded (`s3://`) are not searched for.
     """
     snapshots = reader.paths.snapshots
     index.script(_NAMED)
@@ -61,7 +61,10 @@ def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
 
 
 def _missing_tensor(name: str, tensor: str, uri: str, header: Collection[str]) -> Finding:
-    """cirron-sdk 0.3.0 stores the gradient of `w` as `w`, though the format says `w.grad`."""
+    """Return the finding for a missing tensor.
+
+    cirron-sdk 0.3.0 stores the gradient of `w` as `w`, although the format specifies `w.grad`.
+    """
     stored = tensor.removesuffix(".grad")
     if stored in header:
         message = f"{tensor!a} is stored as {stored!a} in {uri[:200]!a}"
@@ -72,7 +75,7 @@ def _missing_tensor(name: str, tensor: str, uri: str, header: Collection[str]) -
 def _find(
     uri: str, key: BlobKey | None, snapshots: Path, name: str
 ) -> tuple[Path | None, Finding | None]:
-    """The file that a URI names, and what there is to say about where it lies."""
+    """Return the file that a URI references, and a finding on its location, if any."""
     stated = _regular(Path(file_path(uri)))
     if stated is not None:
         return stated, None
@@ -104,7 +107,7 @@ def _regular(path: Path) -> Path | None:
 
 
 def _header(path: Path) -> dict[str, msgspec.Raw] | None:
-    """The header of a safetensors file: tensor names; None where it is none."""
+    """Return the header of a safetensors file by tensor name; None if it is not one."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -116,7 +119,7 @@ def _header(path: Path) -> dict[str, msgspec.Raw] | None:
 
 
 def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[Finding]:
-    """Files below snapshots/ that no record names."""
+    """Yield findings on files below snapshots/ that no record references."""
     for root, _, files in os.walk(os.fsencode(snapshots)):
         directory = os.path.basename(root)  # noqa: PTH119 - bytes have no Path
         span = directory.rpartition(b"~")[0] or directory

@@ -1,4 +1,4 @@
-"""Writing batches into a spool: each whole and on disk, or not at all."""
+"""Writing batches into a spool, each atomically and durably."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spo
 
 DEFAULT_MAX_BYTES = 1_000_000_000
 _LOCK_SECONDS = 30.0
-# Locks are not to be had there (some network and FUSE file systems): names are unique anyway.
+# Some network and FUSE file systems have no locks; names are unique anyway.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
-# The file system refuses this name, or something other than a file has it.
+# The file system rejects this name, or something other than a file has it.
 _NAME_REFUSED = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP, errno.EISDIR})
 
 
 class Written(NamedTuple):
-    """What became of a batch."""
+    """The result of writing a batch."""
 
     name: str
     path: Path
     is_new: bool
-    """False where a file of that name and content was there already."""
+    """False if a file with that name and content already existed."""
 
 
 class SpoolWriter:
-    """Writes batches into the spool at `directory`, which it makes when needed.
+    """Writes batches into the spool at `directory`, which it creates if needed.
 
-    A batch goes into `<name>.json.tmp`, is fsynced, renamed, and the directory fsynced: a reader
-    sees it whole or not at all, and once `write` returns it outlives a power cut. Files are made
-    with mode 0600, directories with 0700. Several writers, in threads and in processes, may share
-    a spool. Above `max_bytes` (1 GB; None for no cap) the oldest batches are evicted, and with
-    them the snapshot files that no other batch names; `drops` counts them.
+    A batch is written to `<name>.json.tmp`, fsynced and renamed, and the directory is fsynced: a
+    reader sees the complete file or none, and once `write` returns, the batch survives a power
+    failure. Files have mode 0600, directories 0700. Several writers, in threads and in processes,
+    may share a spool. Above `max_bytes` (1 GB; None for no cap) the oldest batches are evicted,
+    together with the snapshot files that no other batch references; `drops` counts them.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class SpoolWriter:
         is_wanted: Callable[[str], bool] | None = None,
         beside: Beside | None = None,
     ) -> None:
-        """Nothing is written yet. Raises TargetError where `directory` cannot be a spool.
+        """Prepare writing. Raises TargetError if `directory` cannot be a spool.
 
-        `durable=False` leaves out the fsyncs: for bulk work that ends with one `sync()`, and
-        that is done again after a power cut. A batch for whose name `is_wanted` says True is not
-        evicted, nor what is newer: `write` raises TargetError instead, for now. `beside` describes
+        `durable=False` omits the fsyncs, for bulk work that ends with one `sync()` and is repeated
+        after a power failure. A batch for whose name `is_wanted` returns True is not evicted, nor
+        are newer ones: `write` raises TargetError instead, for the time being. `beside` describes
         the other files of a collector in the spool.
         """
         if max_bytes is not None and max_bytes <= 0:
@@ -78,14 +78,14 @@ class SpoolWriter:
 
     @property
     def drops(self) -> Drops:
-        """What eviction has dropped so far."""
+        """The amount that eviction has dropped so far."""
         return self._eviction.drops if self._eviction is not None else Drops()
 
     def write(self, data: bytes, name: str | None = None) -> Written:
-        """Write a batch's bytes, under `name` or the name that the batch itself states.
+        """Write a batch under `name`, or under the name derived from the batch itself.
 
-        Raises TargetError where a file of that name holds other content, where the name is no
-        plain file name, and where the spool cannot be written: then nothing is left behind.
+        Raises TargetError if a file of that name has other content, if the name is not a plain file
+        name, or if the spool cannot be written; no partial file is left in these cases.
         """
         name = checked_name(name if name is not None else name_of(data))
         path = self.paths.spool / name
@@ -130,9 +130,9 @@ _header_decoder = msgspec.json.Decoder(_Header)
 
 
 def name_of(data: bytes) -> str:
-    """The file name of a batch by its created_ns and batch_id.
+    """Return the file name of a batch from its created_ns and batch_id.
 
-    Raises TargetError where the two are missing or cannot stand in a name.
+    Raises TargetError if they are missing or cannot be used in a name.
     """
     try:
         header = _header_decoder.decode(data)
@@ -158,15 +158,15 @@ def name_of(data: bytes) -> str:
 
 
 def _seal(path: Path, data: bytes, durable: bool) -> bool:
-    """Bring `data` under `path`, atomically; False where it is there already.
+    """Create the file `path` atomically; return False if it already exists with this content.
 
-    Raises TargetError where other content is there, OSError where it cannot be written.
+    Raises TargetError if it exists with other content, and OSError if it cannot be written.
     """
     tmp = path.with_name(path.name.removesuffix(BATCH_SUFFIX) + TMP_SUFFIX)
     with _locked_tmp(tmp) as descriptor:
         is_sealed = False
         try:
-            # Again, now that nobody else can be at it: writers of one name exclude each other.
+            # Check again under the lock, which excludes other writers of the same name.
             if not _holds_already(path, data):
                 os.ftruncate(descriptor, 0)
                 write_all(descriptor, data, is_synced=durable)
@@ -185,7 +185,7 @@ def _seal(path: Path, data: bytes, durable: bool) -> bool:
 
 @contextlib.contextmanager
 def _locked_tmp(tmp: Path) -> Iterator[int]:
-    """A descriptor of the file `tmp`, locked; what a dead process left there is taken over."""
+    """Open and lock the file `tmp`, and yield its descriptor; take over a dead process's file."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         descriptor = os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -212,7 +212,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether the open file still has its name: its last owner renames or removes it."""
+    """Whether the open file still has its name: the previous holder renames or removes it."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _holds_already(path: Path, data: bytes) -> bool:
-    """Whether the file is there with this content; TargetError where it holds other."""
+    """Whether the file exists with this content. Raises TargetError if it has other content."""
     try:
         status = path.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size == len(data):
@@ -240,9 +240,9 @@ def _holds_already(path: Path, data: bytes) -> bool:
 
 
 def _make_private(directory: Path) -> None:
-    """Make a directory that only its owner may enter, and what lies above it."""
+    """Create a directory that only its owner may access, and its parents."""
     make_private(directory)
-    sync_directory(directory.parent)  # where another process has just made it
+    sync_directory(directory.parent)  # in case another process has just created it
 
 
 def _unwritable(path: Path, error: OSError) -> TargetError:
