@@ -16,37 +16,37 @@ OURS, SDK, TRACEML = "cirron-otel", "cirron-sdk", "traceml-ai"
 HEAD = """\
 # PyTorch: the trees of {count} loops
 
-[torch.md](torch.md) says what is recorded of a training loop. This page shows it: {count} loops as
-people write them, each with the tree that it must give, written by hand before the hooks were made
-(what was corrected since stands in the history), and what three tools make of the very same code.
-`python -m tests.torch.matrix` writes the page; the loops are in `tests/torch/loops/`. Made with
-torch {torch} on a CPU.
+[torch.md](torch.md) defines what is recorded of a training loop. This page shows {count} loops as
+people write them. For each it has the tree that the loop must give, which was written before the
+hooks existed (the history has later corrections), and what three tools record of the same
+code. `python -m tests.torch.matrix` writes the page; the loops are in `tests/torch/loops/`. It was
+made with torch {torch} on a CPU.
 
 ## How it was judged
 
-**cirron-otel {ours}** is right if, in every rank, the tree is the expected one (names, numbers,
-order, status, and the attributes that it names; the trees leave out the work between the phases,
-such as `zero_grad`, which `tests/torch/test_upkeep.py` covers), no scope reaches over its parent
-or its neighbours, the children of every step and its `unattributed_ns` come to its duration to the
-nanosecond, no mark is lost, the loop computes the same as without tracing, and nothing was logged,
-swallowed or dropped. `tests/torch/test_conformance.py` asks the same of every row: {right} of
-{count} are right.
+**cirron-otel {ours}** is right if all of this holds in every rank: the tree is the expected one
+(names, numbers, order, status, and the attributes that it names; the trees leave out the work
+between the phases, such as `zero_grad`, which `tests/torch/test_upkeep.py` covers); no scope
+extends beyond its parent or overlaps its neighbours; the children of every step and its
+`unattributed_ns` add up to its duration to the nanosecond; no mark is lost; the loop computes the
+same as without tracing; and nothing was logged, swallowed or dropped.
+`tests/torch/test_conformance.py` checks the same for every row: {right} of {count} are right.
 
-**cirron-sdk {sdk}** is judged by what it has scopes for. It counts as right, with what is
-otherwise named in the row, if only these differ: *`batch`* (its name for the
-steps of `ci.batches`), *step numbers* (they go on through the session),
-*`loss`* (a second `forward`), *`micro_step`* and *`eval`* (what hangs on them hangs on what is
-around), *`recompute`* (a `forward` or nothing) and *status*. Attributes and times are not looked
-at. An evaluation that is an `epoch` is wrong: it
-shifts the numbers of the epochs that train. A loop that cirron-sdk lets raise stands as such.
-{sdk_right} of {count} are right.
+**cirron-sdk {sdk}** is judged only by the scopes that it has. It counts as right if nothing but the
+following differs, which the row then names: *`batch`* (its name for the steps of `ci.batches`),
+*step numbers* (they continue through the session), *`loss`* (a second `forward`), *`micro_step`*
+and *`eval`* (their children belong to the scope around them), *`recompute`* (a `forward` or
+nothing) and *status*. Attributes and times are not compared. An evaluation that is an `epoch` is
+wrong: it shifts the numbers of the epochs that train. If cirron-sdk makes a loop raise, the row
+contains the exception. {sdk_right} of {count} are right.
 
-**traceml-ai {traceml}** records a table of steps, not a tree: for each, time and number of calls of
-its phases. It was started with `traceml_ai.init(mode="auto")` beside its server. It finds no steps
-by itself: {bare} Where the loop's steps are made by a function of their own, `trace_step(model)`
-was then put around that, as its documentation says; the column shows how many steps were recorded,
-and calls where they are not one of each phase a step. *Not marked*: the steps are written out in
-the loop, and left as they are, so that nothing is recorded. It was not run with several ranks.
+**traceml-ai {traceml}** records a table of steps, not a tree: for each step, the time and the
+number of calls of its phases. It was started with `traceml_ai.init(mode="auto")` and its server. It
+finds no steps by itself: {bare} If a function of its own makes the loop's steps,
+`trace_step(model)` was then put around that function, as the documentation of traceml-ai
+specifies; the column shows how many steps were recorded, and the numbers of calls if they are not
+one of each phase for each step. *Not marked*: the steps are written out in the loop, which was left
+unchanged, so that nothing is recorded. It was not run with several ranks.
 """
 
 
@@ -86,9 +86,9 @@ def _table(loops: list[Loop], results: dict[str, Any]) -> str:
 OTHERS = """\
 ## Loops of others
 
-Loops that nobody here wrote, with tiny models. They train the same with and without tracing, to the
-last bit; `tests/torch/test_third_party.py` asks that, and the trees. No neighbour was run with
-them."""
+Loops from other projects, with tiny models. They train the same with and without tracing, to the
+last bit; `tests/torch/test_third_party.py` checks that, and the trees. The other tools were not run
+with them."""
 
 
 def _others() -> str:
@@ -107,12 +107,12 @@ def _others() -> str:
 
 
 def _found_alone(results: dict[str, Any]) -> str:
-    """What it says of loops that are left as they are."""
+    """Return a sentence on the steps that it recorded of unchanged loops."""
     ran = [result[TRACEML]["bare"] for result in results.values() if result[TRACEML]]
     steps, with_steps = sum(r["steps"] for r in ran), sum(r["steps"] > 0 for r in ran)
     if not steps:
-        return f"of the {len(ran)} loops of one rank as they stand it recorded no step."
-    return f"of {len(ran)} loops as they stand it recorded {steps} steps in {with_steps}."
+        return f"of the {len(ran)} unchanged loops of one rank it recorded no step."
+    return f"of {len(ran)} unchanged loops it recorded {steps} steps in {with_steps}."
 
 
 def _cell(text: str) -> str:
