@@ -1,7 +1,7 @@
-"""A limit for the copies of damaged files, which take room from the intake journal.
+"""A limit for the copies of damaged files, which use disk space of the intake journal.
 
-Each crash may leave a torn segment, of which a copy is set aside. All its readable data is in the
-spool before the segment is removed, so a copy only serves a later examination.
+Each crash may leave a damaged segment, of which a copy is kept. All its readable data is in the
+spool before the segment is removed, so the copy only serves later examination.
 """
 
 from __future__ import annotations

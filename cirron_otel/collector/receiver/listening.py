@@ -19,7 +19,7 @@ from typing import Final
 from .refusals import NO_SIGNAL, Observer, Refused
 
 _MOST_HANDSHAKES: Final = 64
-"""At a time; one more ends the oldest. A normal handshake takes some hundredths of a second."""
+"""Concurrent handshakes; one more ends the oldest. A normal one takes hundredths of a second."""
 _PAUSE_S = 0.1
 """The pause after an error of accept(2), for example without free file descriptors, seconds."""
 _LONGEST_SHOWN = 200

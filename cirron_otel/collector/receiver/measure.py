@@ -1,13 +1,13 @@
-"""Measuring a request on the wire, before anything makes objects of it.
+"""Count the elements of a serialized request without creating an object for each.
 
-A message of upb, the parser behind protobuf, takes up to about 90 times the bytes of its wire
-form: 4 MiB of empty spans become 350 MiB. Here upb parses with descriptors of our own (shapes.py),
-derived from OTLP's, that make next to no objects: what is repeated in OTLP is a single message in
+A message of upb, the parser inside protobuf, takes up to about 90 times the bytes of its wire form:
+4 MiB of empty spans become 350 MiB. Here upb parses with special descriptors (shapes.py), derived
+from those of OTLP, which create almost no objects: a repeated field of OTLP is a single message in
 them, into which upb merges every element (protobuf.dev/programming-guides/encoding, "Last One
-Wins"). A pass a level of nesting leaves just that level's elements as bytes, and their number is
-what it counts. A last pass reads everything with the types of OTLP, so that a request is taken and
-refused just as by a parse of its messages: wire types, lengths, UTF-8, 100 levels. Only that pass
-and the one for spans are needed where a body is too short to hold too many elements.
+Wins"). One pass per nesting level leaves the elements of that level as bytes, and counts them. A
+last pass reads everything with the types of OTLP, so that exactly those requests are accepted that
+OTLP's own messages parse: wire types, lengths, UTF-8, 100 levels. If a body is too short to contain
+too many elements, only the last pass and the one for spans are needed.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ __all__ = [
 MAX_ELEMENTS = 200_000
 
 _WHOLE = 4 * 1024 * 1024
-"""Bytes that are measured at once. An element is two bytes at least, and sixteen here (with the
-array's growth, up to 32): at most 64 MiB. What is longer is cut first."""
+"""Bytes to measure at a time; a longer body is split first. An element has at least two bytes on
+the wire and takes 16 here (up to 32 while the array grows), so this needs at most 64 MiB."""
 
 _FEWEST_BYTES = 2
-"""Of an element: a tag and a length."""
+"""The size of the smallest element: a tag and a length."""
 _SPANS_DEPTH = 3
-"""A span is in a list of a scope's spans, in one of scopes, in one of resources."""
+"""Spans are elements of scopes, which are elements of resources, which are elements of the root."""
 
 _Leaves = defaultdict[Descriptor, list[bytes]]
 
 
 class TooManyElementsError(InputError):
-    """The message holds more elements than are taken at once."""
+    """The message contains more elements than one request may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a request holds; nothing at all is an empty request, which succeeds."""
+    """The content of a request. A request without any element is valid."""
 
     spans: int = 0
     events: int = 0
     links: int = 0
     attributes: int = 0
-    """Key-values of everything, those within values included."""
+    """All key-value pairs, including those nested in values."""
     elements: int = 0
-    """All messages and texts of repeated fields: the above, and what holds them (resources,
-    scopes), the values of arrays, log records, metrics and their points."""
+    """All messages and strings in repeated fields: those above, their containers (resources,
+    scopes), array values, log records, metrics and metric points."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it, not even a resource."""
+        """Whether the request has no element, not even a resource."""
         return self.elements == 0
 
 
 class RequestContent(NamedTuple):
-    """What an answer to a request depends on."""
+    """The properties of a request that its response depends on."""
 
     spans: int
     is_empty: bool
@@ -82,9 +82,9 @@ class RequestContent(NamedTuple):
 def content(
     body: bytes, signal: ReceivedSignal = ReceivedSignal.TRACES, max_elements: int = MAX_ELEMENTS
 ) -> RequestContent:
-    """What `measure` finds, and raises; with half its work where `body` is a common one.
+    """Return and raise the same as `measure`, with half the work for a typical body.
 
-    That is too short to hold more than `max_elements`, so they need not all be counted.
+    A typical body is too short to contain more than `max_elements`, so they are not all counted.
     """
     if len(body) > min(max_elements * _FEWEST_BYTES, _WHOLE):
         found = measure(body, signal, max_elements)
@@ -101,27 +101,27 @@ def content(
 def measure(
     body: bytes, signal: ReceivedSignal = ReceivedSignal.TRACES, max_elements: int = MAX_ELEMENTS
 ) -> Measure:
-    """What the serialised request `body` holds.
+    """Return the content of the serialized request `body`.
 
-    Raises MalformedError for what a protobuf parser refuses, and TooManyElementsError. Unknown
-    fields, and known ones of another wire type, are skipped as protobuf has it.
+    Raises MalformedError if a protobuf parser refuses the body, and TooManyElementsError. Unknown
+    fields, and known ones with another wire type, are skipped as in protobuf.
     """
     tally = _ElementCounts(max_elements)
     try:
         _count_request(body, ROOTS[signal], tally)
     except (MalformedError, TooManyElementsError) as error:
-        # Its traceback would hold on to what was parsed for as long as it is handled.
+        # While the error is handled, its traceback would keep the parsed message alive.
         refusal = error.with_traceback(None)
     else:
         return tally.measure()
     try:
         raise refusal
     finally:
-        del refusal  # else this frame and the error would hold on to each other, and to the body
+        del refusal  # otherwise this frame and the error would keep each other and the body alive
 
 
 class _ElementCounts:
-    """What has been counted so far, by the name of its message type."""
+    """The elements counted so far, by the name of their message type."""
 
     def __init__(self, most: int) -> None:
         self.by_kind: defaultdict[str, int] = defaultdict(int)
@@ -157,7 +157,7 @@ def _count_request(body: bytes, root: Descriptor, tally: _ElementCounts) -> None
 
 
 def _count(data: bytes, kind: Descriptor, tally: _ElementCounts) -> None:
-    """Count what is in a message of at most `_WHOLE` bytes."""
+    """Count the elements of a message of at most `_WHOLE` bytes."""
     depth = 1
     while _count_leaves(*shape_for(kind, depth).read(data), tally):
         depth += 1
@@ -173,10 +173,10 @@ def _count(data: bytes, kind: Descriptor, tally: _ElementCounts) -> None:
 
 
 def _count_values(values: _Leaves, tally: _ElementCounts) -> _Leaves:
-    """Count what is in values, which are valid; what is in that in turn is returned."""
+    """Count the elements of valid values; return those elements that may contain others."""
     deeper: _Leaves = defaultdict(list)
     for kind, elements in values.items():
-        # Valid messages, one behind the other, are one valid message: their merge.
+        # The concatenation of valid messages is a valid message: their merge.
         message, shape = shape_for(kind, VALUES).read(b"".join(elements))
         if _count_leaves(message, shape, tally):
             _gather_leaves(message, shape, deeper)
@@ -184,7 +184,7 @@ def _count_values(values: _Leaves, tally: _ElementCounts) -> _Leaves:
 
 
 def _count_leaves(message: Any, shape: MessageShape, tally: _ElementCounts) -> bool:
-    """Count the elements of the one depth; whether some are of a kind that holds elements."""
+    """Count the elements of one depth; return whether any may contain other elements."""
     is_deeper = False
     for name, counted, kind in shape.counted:
         if count := len(getattr(message, name)):
@@ -206,12 +206,12 @@ def _gather_leaves(message: Any, shape: MessageShape, leaves: _Leaves) -> None:
 
 
 def _cut(data: bytes, kind: Descriptor, start: int, end: int, tally: _ElementCounts) -> None:
-    """Count what is in the message `data[start:end]`, which is valid, in runs of whole fields."""
+    """Count the elements of the valid message `data[start:end]`, in runs of complete fields."""
     run = start
     walked = 0
     for number, wire_type, field_start, value, stop in _fields(data, start, end):
         walked += 1
-        tally.check(walked // 2)  # as many fields that are no elements as ones that are
+        tally.check(walked // 2)  # allow as many fields that are not elements as elements
         if stop - run <= _WHOLE:
             continue
         if field_start > run:
@@ -231,9 +231,9 @@ def _cut(data: bytes, kind: Descriptor, start: int, end: int, tally: _ElementCou
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each field of a message that is valid: (number, wire type, start, value, stop).
+    """Yield each field of a valid message: (number, wire type, start, value, stop).
 
-    Raises MalformedError for groups, which OTLP has none of: their end is slow to find.
+    Raises MalformedError for groups: OTLP has none, and finding their end is slow.
     """
     while at < end:
         start = at

@@ -1,7 +1,8 @@
-"""Measuring JSON before it is parsed: what becomes objects is counted in the text.
+"""Count the values of a JSON text before it is parsed into objects.
 
-A value of two bytes takes a Python object of up to 64, and a message's object as much again: 30 MB
-of empty attributes become 2 GB. Brackets and commas outside of texts tell how many there are.
+A value of two bytes becomes a Python object of up to 64 bytes, and a message object of the same
+size: 30 MB of empty attributes become 2 GB. The number of brackets and commas outside of strings
+bounds the number of values.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from collections.abc import Iterable, Iterator
 from .measure import MAX_ELEMENTS, TooManyElementsError
 
 _OBJECTS_EACH = 3
-"""Objects that an element of OTLP is at most: a key-value, its value, and the list in that."""
+"""Maximum number of objects per element of OTLP: a key-value, its value, and the list in that."""
 _VALUES_EACH = 16
-"""Values, lists and objects; attributes have four, a span with all its fields has twenty."""
+"""Values, lists and objects per element; an attribute has four, a span with all fields twenty."""
 
 _STEP = 256 * 1024
-"""Bytes that are looked at at once: other threads stand still meanwhile, and texts that are left
-out of them take many times as much."""
+"""Bytes to examine at a time: other threads are blocked meanwhile, and removing strings takes many
+times as much memory."""
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""One that does not end is a text, too: else each quote in it would be tried anew."""
+"""A JSON string. It may be unterminated, since otherwise each quote in it would be tried again."""
 _WHOLE_TEXTS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 
 
 def check_json(body: bytes, max_elements: int = MAX_ELEMENTS) -> None:
-    """Raise TooManyElementsError where parsing `body` would take more than that many elements do.
+    """Raise TooManyElementsError if `body` has more values than `max_elements` elements can have.
 
-    What is no JSON is left to whoever parses it. Takes little memory, whatever the body is.
+    Invalid JSON is left to the parser. Takes little memory for any body.
     """
-    # What stands in texts is counted as well at first: mostly that is little.
+    # First count the characters within strings as well: usually that is enough.
     if not _is_within(_steps(body), max_elements) and not _is_within(
         _outside_texts(body), max_elements
     ):
@@ -57,17 +58,17 @@ def _steps(body: bytes) -> Iterator[bytes]:
 
 
 def _outside_texts(body: bytes) -> Iterator[bytes]:
-    """`body` without its texts, in pieces."""
+    """Yield `body` without its strings, in pieces."""
     at = 0
     while at < len(body):
         end = _end(_WHOLE_TEXTS.match(body, at, at + _STEP))
         if end > at:
             yield _TEXT.sub(b"", body[at:end])
-        else:  # a text that is longer than a step
+        else:  # a string that is longer than a step
             end = _end(_TEXT.match(body, at))
         at = end
 
 
 def _end(match: re.Match[bytes] | None) -> int:
-    assert match is not None  # noqa: S101 - one pattern takes nothing, too, the other a quote
+    assert match is not None  # noqa: S101 - one pattern matches "", the other any quote
     return match.end()

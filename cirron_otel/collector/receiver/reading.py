@@ -1,7 +1,8 @@
-"""What is in a request's body, found out before it is kept.
+"""Checks on the body of a request before it is stored.
 
-Bodies of JSON are counted as text before anything makes objects of them. What takes long is done
-in a thread, a large one at a time: meanwhile the event loop serves others, and memory is bounded.
+The values of a JSON body are counted in its text before a parser creates objects. Long checks run
+in a thread, and large bodies are checked one at a time: the event loop serves other requests in the
+meantime, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from .measure_json import check_json
 T = TypeVar("T")
 
 _AT_ONCE = 64 * 1024
-"""Bytes of JSON that are read in the event loop: some milliseconds."""
+"""JSON bodies up to this many bytes are read in the event loop, which takes a few milliseconds."""
 LARGE = 1024 * 1024
-"""Bytes from which on a body waits for those of its own size alone."""
+"""Bodies above this many bytes only wait for each other."""
 
 _SHOWN = 3
 _FROM_JSON: dict[ReceivedSignal, Callable[[bytes], tuple[Any, list[str]]]] = {
@@ -42,25 +43,25 @@ _KEY = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class BatchContent(NamedTuple):
-    """What a Cirron batch holds."""
+    """The content of a Cirron batch."""
 
     batch_id: str
-    """Empty where it says none."""
+    """Empty if the batch has none."""
     spans: int
     records: int
     """Spans, marks and snapshots."""
 
 
 class ReadTurns:
-    """Lets bodies be read, few at a time; for the tasks of one event loop."""
+    """Limits how many bodies are read at a time; for the tasks of one event loop."""
 
     def __init__(self) -> None:
         self._large, self._others = asyncio.Lock(), asyncio.Lock()
 
     async def read(self, body: bytes, work: Callable[[], T], at_once: int = _AT_ONCE) -> T:
-        """What `work`, which reads `body`, returns; or the RefusalError that it raises.
+        """Return the result of `work`, which reads `body`, or raise its RefusalError.
 
-        Above `at_once` bytes others have their turn meanwhile.
+        A body of more than `at_once` bytes is read in a thread.
         """
         if len(body) <= at_once:
             return work()
@@ -75,26 +76,29 @@ def _tried(work: Callable[[], T]) -> T | RefusalError:
     try:
         return work()
     except RefusalError as error:
-        return error.with_traceback(None)  # that would hold on to what was read
+        return error.with_traceback(None)  # the traceback would keep the parsed body alive
 
 
 def measured(body: bytes, signal: ReceivedSignal, most: int) -> RequestContent:
-    """What a request in protobuf holds; RefusalError for more than `most` elements, and others."""
+    """Return the content of a protobuf request.
+
+    Raises RefusalError if it is malformed, or has more than `most` elements.
+    """
     try:
         return content(body, signal, most)
     except TooManyElementsError as error:
         reason, told = Reason.TOO_LARGE, str(error)
     except InputError as error:
         reason, told = Reason.INVALID, str(error)
-    # Not within `except`: the error's traceback would hold on to what was parsed.
+    # Not within `except`: the traceback of the error would keep the parsed body alive.
     raise RefusalError(reason, told)
 
 
 def from_json(body: bytes, signal: ReceivedSignal, most: int) -> tuple[Any, str]:
-    """The message of a request in OTLP/JSON, and a word on the keys that are not known.
+    """Return the message of an OTLP/JSON request, and a warning about unknown keys.
 
-    Those are ignored, as the specification has it. RefusalError for what is malformed, or holds
-    more than `most` elements can.
+    Unknown keys are ignored, as the specification requires. Raises RefusalError if the body is
+    malformed, or has more values than `most` elements can have.
     """
     counted(body, most)
     try:
@@ -107,7 +111,7 @@ def from_json(body: bytes, signal: ReceivedSignal, most: int) -> tuple[Any, str]
 
 
 def counted(body: bytes, most: int) -> None:
-    """RefusalError for JSON of more values than `most` elements have."""
+    """Raise RefusalError for JSON with more values than `most` elements can have."""
     try:
         check_json(body, most)
     except TooManyElementsError as error:
@@ -115,7 +119,7 @@ def counted(body: bytes, most: int) -> None:
 
 
 def check_object(body: bytes, most: int) -> None:
-    """RefusalError for what is no JSON object, or holds more than `most` elements can."""
+    """Raise RefusalError if `body` is not a JSON object, or has too many values."""
     counted(body, most)
     try:
         _pieces.decode(body)
@@ -127,7 +131,10 @@ def check_object(body: bytes, most: int) -> None:
 
 
 def batch_of(body: bytes, most: int) -> BatchContent:
-    """What is in a Cirron batch. RefusalError for what is none, or has over `most` records."""
+    """Return the content of a Cirron batch.
+
+    Raises RefusalError if `body` is not one, or has more than `most` records.
+    """
     counted(body, most)
     try:
         pieces = _pieces.decode(body)
@@ -146,16 +153,16 @@ def batch_of(body: bytes, most: int) -> BatchContent:
 
 
 def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
-    """How many keys stand at the top level of `body`, of which these are the values.
+    """Return the number of keys at the top level of `body`, whose values are `pieces`.
 
-    With a key that stands twice it may be any number but that of `pieces`, or even that.
+    If a key is repeated, the result is meaningless; nearly always it differs from `len(pieces)`.
     """
     at, count = _space(body, _space(body, 0) + 1), 0
     while key := _KEY.match(body, at):
         try:
             value = pieces.get(msgspec.json.decode(key[0], type=str))
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return -1  # no key: of one that stands twice the other value's length led here
+            return -1  # not a key: the length of a repeated key's other value led here
         if value is None:
             return -1
         count += 1
@@ -173,7 +180,7 @@ def _space(body: bytes, at: int) -> int:
 
 
 def _batch_slowly(body: bytes) -> BatchContent:
-    """For what only a reader that is exact takes, as `NaN`."""
+    """Read a batch that only the exact parser accepts, for example one with `NaN`."""
     batch: Any = exactjson.loads(body)
     counts = [len(batch.get(key, ())) for key in LISTS]
     found = batch.get("batch_id")

@@ -1,9 +1,9 @@
-"""What came before: requests and batches of the last hours, so that none is stored twice.
+"""The requests and batches of the last hours, remembered so that none is stored twice.
 
-A client whose acknowledgement was lost sends again, and a collector in between may send what it had
-queued after a restart; both bring the same bytes. Entries carry the position of the frame that made
-them, so that what still lies in the journal is not forgotten. Keys are noted when their batches are
-in the spool: a frame whose key is known is done.
+A client sends again if it did not receive the acknowledgement, and a collector in between may
+resend its queue after a restart; both send the same bytes. Each entry has the position of its
+frame, so that entries of frames that are still in the journal are retained. A key is added once its
+batch is in the spool: a frame with a known key needs no more work.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ CREATE INDEX IF NOT EXISTS part_at ON part (at_ns);
 
 
 class SeenPart(NamedTuple):
-    """What a frame brought of a batch that was born in Cirron."""
+    """The part of a batch from Cirron that one frame contained."""
 
     batch: bytes
-    """What all parts of the batch have in common."""
+    """The key of the batch."""
     at_ns: int
-    """When it came, Unix ns."""
+    """Time of arrival, Unix ns."""
     position: Position
-    """Where its frame begins."""
+    """The start of its frame."""
     records: bytes
-    """The keys of the records that it brought, one behind the other."""
+    """The concatenated keys of its records."""
 
 
 class Seen:
-    """Keys of what came, in a file; for one process.
+    """The keys of stored requests and batches, in a file; for one process.
 
-    All that it does raises TargetError where the file cannot be used for now.
+    All methods raise TargetError if the file cannot be used now.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open it. One that is damaged is made anew: the worst that follows is a duplicate."""
+        """Open the file. A damaged file is recreated, which may lead to duplicates."""
         self._file = StateFile(path, _SCHEMA, "what came before is not known any more")
 
     def __enter__(self) -> Self:
@@ -58,16 +58,16 @@ class Seen:
         self.close()
 
     def is_known(self, key: bytes) -> bool:
-        """Whether it came before, and is stored."""
+        """Return whether a request with this key is stored."""
         return bool(self._file.read("SELECT 1 FROM seen WHERE key = ?", (key,)))
 
     def add(self, entries: Iterable[tuple[bytes, int, Position]]) -> None:
-        """Remember keys: when they came, ns, and with which frame."""
+        """Add keys with their time of arrival, Unix ns, and the position of their frame."""
         rows = [(key, at_ns, *position) for key, at_ns, position in entries]
         self._file.write(("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?)", rows))
 
     def parts(self, batch: bytes, position: Position) -> list[bytes]:
-        """The records of a batch that other frames than the one at `position` brought."""
+        """Return the records of a batch that came with frames other than that at `position`."""
         rows = self._file.read(
             "SELECT records FROM part WHERE batch = ? AND NOT (segment = ? AND offset = ?)",
             (batch, *position),
@@ -75,12 +75,12 @@ class Seen:
         return [row[0] for row in rows]
 
     def add_parts(self, parts: Iterable[SeenPart]) -> None:
-        """Remember parts of batches."""
+        """Add parts of batches."""
         rows = [(p.batch, *p.position, p.at_ns, p.records) for p in parts]
         self._file.write(("INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?, ?)", rows))
 
     def forget(self, before_ns: int, segment: int = 2**63 - 1) -> None:
-        """Forget what came before a time, in Unix ns, with frames of segments before `segment`."""
+        """Remove entries older than `before_ns`, Unix ns, of segments below `segment`."""
         row = [(before_ns, segment)]
         self._file.write(
             ("DELETE FROM seen WHERE at_ns < ? AND segment < ?", row),

@@ -1,8 +1,8 @@
-"""Descriptors by which upb counts elements, or checks them, and makes next to no objects.
+"""Descriptors with which upb counts or checks elements and creates almost no objects.
 
-A shape has OTLP's message types and field numbers; only, what is repeated is not: upb merges the
-elements into one message, as it does with every field that stands there more than once. What is to
-be counted is repeated bytes instead, 16 bytes an element.
+A shape has the message types and field numbers of OTLP, but its message fields are not repeated:
+upb merges the elements into one message, as it does for any field that occurs more than once. The
+fields to be counted are repeated bytes, which take 16 bytes per element.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ ROOTS: dict[ReceivedSignal, Descriptor] = {
     ReceivedSignal.LOGS: LogsData.DESCRIPTOR,
     ReceivedSignal.METRICS: MetricsData.DESCRIPTOR,
 }
-"""On the wire a request for each of them is the same as its data."""
+"""On the wire, an export request of each signal equals its data message."""
 
 VALUES = -1
-"""The depth that counts what is in values (arrays and lists of key-values), and checks the rest."""
+"""The depth that counts elements of values (arrays and key-value lists), and checks the rest."""
 
 ALL = 0
-"""The depth that counts nothing, and checks everything."""
+"""The depth that checks everything and counts nothing."""
 
 TEXT = "text"
-"""The kind of the elements that are no messages."""
+"""The kind of elements that are strings, not messages."""
 
 _CONTAINERS = (ArrayValue.DESCRIPTOR, KeyValueList.DESCRIPTOR)
 _OF_VALUES = (*_CONTAINERS, AnyValue.DESCRIPTOR, KeyValue.DESCRIPTOR)
 
 
 class MalformedError(InputError):
-    """The bytes are no message of that kind."""
+    """The bytes are not a message of that kind."""
 
 
 class MessageShape(NamedTuple):
-    """How upb is to read a message so that the elements of one depth are counted."""
+    """The way upb reads a message to count the elements of one depth."""
 
     message: Any
-    """The class."""
+    """The message class."""
     kind: Descriptor
     counted: list[tuple[str, str, Descriptor | None]]
-    """Its fields that hold elements as bytes: (name, kind, type where that may hold more)."""
+    """The fields with elements as bytes: (name, kind, type if it may contain other elements)."""
     inner: list[tuple[str, MessageShape]]
-    """Its fields that hold messages with such fields."""
+    """The fields with messages that have such fields."""
 
     def read(self, data: bytes) -> tuple[Any, MessageShape]:
-        """`data` parsed, and this. Raises MalformedError."""
+        """Return the parsed `data`, and this shape. Raises MalformedError."""
         try:
             return self.message.FromString(data), self
         except DecodeError:
@@ -75,9 +75,9 @@ class MessageShape(NamedTuple):
 
 @cache
 def shape_for(kind: Descriptor, depth: int) -> MessageShape:
-    """The shape that counts the elements `depth` levels of repeated fields below a `kind`.
+    """Return the shape that counts the elements `depth` levels of repeated fields below `kind`.
 
-    At a depth of 1 or more, values and texts are not looked into: that is for VALUES and ALL.
+    At a depth of 1 or more, values and strings are not read; VALUES and ALL do that.
     """
     message = GetMessageClass(_pool(depth).FindMessageTypeByName(_name(kind, depth)))
     shape = MessageShape(message, kind, [], [])
@@ -95,7 +95,10 @@ def shape_for(kind: Descriptor, depth: int) -> MessageShape:
 
 
 def is_element(field: FieldDescriptor) -> bool:
-    """Whether each occurrence is an element; packed numbers take no more than on the wire."""
+    """Return whether each occurrence of a field is an element.
+
+    Packed numbers are not: they take no more memory than on the wire.
+    """
     return field.is_repeated and (
         field.message_type is not None or field.type == FieldDescriptor.TYPE_STRING
     )
@@ -108,7 +111,7 @@ def _is_counted(field: FieldDescriptor, depth: int) -> bool:
 
 
 def _depth_within(field: FieldDescriptor, depth: int) -> int | None:
-    """The depth that a field's content is read with; None where it stays bytes."""
+    """Return the depth for reading a field's content; None if it stays bytes."""
     if depth == ALL:
         return ALL
     if _is_counted(field, depth):
@@ -125,7 +128,7 @@ _descriptors = DescriptorPool()
 
 @cache
 def _pool(depth: int) -> DescriptorPool:
-    """The pool of all shapes, with those of `depth` in it."""
+    """Return the pool of all shapes after adding those of `depth`."""
     file = FileDescriptorProto(name=_package(depth), package=_package(depth), syntax="proto3")
     if depth > 1:
         _pool(depth - 1)
@@ -146,7 +149,7 @@ def _name(kind: Descriptor, depth: int) -> str:
 
 @cache
 def _kinds() -> tuple[Descriptor, ...]:
-    """Every message type that OTLP's requests are made of."""
+    """Return every message type that OTLP requests are made of."""
     found: dict[Descriptor, None] = dict.fromkeys(ROOTS.values())
     waiting = list(found)
     while waiting:
@@ -158,7 +161,7 @@ def _kinds() -> tuple[Descriptor, ...]:
 
 
 def _describe(target: DescriptorProto, kind: Descriptor, depth: int) -> None:
-    """The fields of `kind`, without its oneofs: there, one member would throw out another."""
+    """Add the fields of `kind` without its oneofs, in which one member would replace another."""
     of = FieldDescriptorProto
     for field in kind.fields:
         below = _depth_within(field, depth)

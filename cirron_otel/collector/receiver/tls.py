@@ -1,4 +1,4 @@
-"""What a server needs for TLS and mutual TLS, checked before anything listens."""
+"""The TLS contexts of servers, created and checked before any socket listens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def server_context(
 ) -> ssl.SSLContext:
     """Return a context of TLS 1.2 or later for servers of one protocol; all files are in PEM.
 
-    `certificate` holds the server's, and behind it those that lead to its CA. With `client_ca`
-    clients must show a certificate that it signed. Raises UsageError, which names the file, where
-    one cannot be read or used, or where the key is another certificate's.
+    `certificate` contains the server's certificate, followed by its chain to the CA. With
+    `client_ca`, clients must present a certificate signed by one of these CAs. Raises UsageError,
+    which names the file, if one cannot be read or used, or if the key does not match.
     """
     for path, what in ((certificate, "certificate"), (key, "key"), (client_ca, "client CA")):
         if path is not None:
@@ -31,9 +31,9 @@ def server_context(
 
 
 def add_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
-    """Let in the clients of the CAs in a file, beside those that the context knows.
+    """Also accept client certificates signed by the CAs in a file.
 
-    Raises UsageError where there is none in it.
+    Raises UsageError if the file contains none.
     """
     _check_readable(client_ca, "client CA")
     try:
@@ -43,9 +43,9 @@ def add_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
 
 
 def reload_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Give a context that is in use another certificate; connections that are open keep theirs.
+    """Replace the certificate of a context in use; open connections keep the previous one.
 
-    Raises UsageError as `server_context` does; the context then is as before.
+    Raises UsageError as `server_context` does; the context is then unchanged.
     """
     server_context(certificate, key)
     _load_pair(context, certificate, key)
@@ -53,7 +53,7 @@ def reload_certificate(context: ssl.SSLContext, certificate: Path, key: Path) ->
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     try:
-        # Without a password of ours OpenSSL would ask for one at the terminal.
+        # Without a password, OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":

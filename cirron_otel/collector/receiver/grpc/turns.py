@@ -1,9 +1,9 @@
-"""Which calls are read: so many at a time, and no slow ones while others wait.
+"""Limits the number of gRPC calls that are read at a time, and gives up slow ones if others wait.
 
-How large a message is and how much of it has come gRPC says only when all of it is there, so the
-number of reads is what bounds memory. What is not read stays with the client, all but its first
-256 KiB: a call that had to wait is there at once when its turn comes, unless it is large, or its
-client sends nothing.
+gRPC reports the size of a message, and how much of it has arrived, only once it is complete. So the
+number of concurrent reads is what bounds memory. Until a call is read, all but its first 256 KiB
+stay with the client: when its turn comes, it arrives immediately unless it is large or its client
+sends nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 _MOST_PROVEN = 4096
-"""Connections that are remembered to have sent a request."""
+"""Number of connections to remember as having sent a complete request."""
 
 
 @dataclass(eq=False, slots=True)
@@ -26,31 +26,32 @@ class _Read:
 
 
 class CallTurns:
-    """So many calls are read at the same time; others wait, those of each connection in turn.
+    """Reads a fixed number of calls at a time; others wait, with connections taking turns.
 
-    A read that takes longer than `quick_s` is late. While calls wait, half of the reads may be
-    late, and one of the others is given up: of connections that have never sent a request, if
-    there are such; the oldest once it takes longer than `patience_s`, the newest until then. So a
-    client that sends nothing holds a turn for a moment, and one that is slow is not given up for
-    others that are no faster. While none waits nothing is given up.
+    A read that takes longer than `quick_s` is late. While calls wait, at most half of the reads may
+    be late; further late reads are given up. Reads of connections that have never sent a complete
+    request go first. Among the candidates, the oldest is given up if it has taken longer than
+    `patience_s`, otherwise the newest. So a client that sends nothing holds a turn only briefly,
+    and a slow client is not given up in favour of others that are no faster. If no call waits, no
+    read is given up.
     """
 
     def __init__(self, most: int, quick_s: float, patience_s: float) -> None:
-        """`most` reads at a time; times are in seconds."""
+        """Allow `most` concurrent reads; times are in seconds."""
         self._free, self._most_late = most, most // 2
         self._quick_s, self._patience_s = quick_s, patience_s
         self._reads: list[_Read] = []
-        """Those that are under way and not given up, the oldest first."""
+        """The reads in progress that have not been given up, the oldest first."""
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By connection; the one whose turn is next first."""
+        """The waiting calls by connection; the connection whose turn is next comes first."""
         self._proven: OrderedDict[str, None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def turn(self, connection: str, seconds: float) -> AsyncIterator[None]:
-        """Wait for a turn, and have it; `seconds` in all.
+        """Wait for a turn, and hold it inside the block, for at most `seconds` in total.
 
-        Raises TimeoutError when they are over, or the read is given up for others.
+        Raises TimeoutError when the time is over, or the read is given up.
         """
         async with asyncio.timeout(seconds) as limit:
             await self._acquire(connection)
@@ -97,7 +98,7 @@ class CallTurns:
                 del self._waiting[connection]
 
     def _release(self) -> None:
-        """Hand a turn on to the next connection that waits."""
+        """Give the turn to the next waiting connection."""
         while self._waiting:
             connection, turns = next(iter(self._waiting.items()))
             turn = turns.popleft()
@@ -111,7 +112,7 @@ class CallTurns:
         self._free += 1
 
     def _settle(self) -> None:
-        """While calls wait: give up a read where too many are late, and look again in time."""
+        """While calls wait, give up a read if too many are late, and schedule the next check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

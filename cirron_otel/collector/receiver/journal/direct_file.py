@@ -1,7 +1,8 @@
-"""A file that is appended to past the page cache, as what is journalled is synced at once.
+"""A file that is appended to without the page cache, because journal frames are synced immediately.
 
-Whole blocks are written, so the last one is filled up with zeros, and written again with what comes
-next: its old bytes over themselves, which a power cut cannot harm. See spool/direct.py.
+Only complete blocks can be written. So the last block is padded with zeros, and written again with
+the next data: its previous bytes are overwritten with themselves, which is safe in a power cut.
+spool/direct.py does the same for batches.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ class DirectFile:
     """A new file; for one thread."""
 
     def __init__(self, path: Path) -> None:
-        """Make it, readable for its owner alone. Raises OSError; then it is not there."""
-        self._buffer = mmap.mmap(-1, BUFFER)  # anonymous memory begins with a page
+        """Create the file with mode 0600. Raises OSError; then it does not exist."""
+        self._buffer = mmap.mmap(-1, BUFFER)  # anonymous memory is aligned to a page
         try:
             self.descriptor = os.open(path, _FLAGS | DIRECT, 0o600)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            path.unlink(missing_ok=True)  # it may have been made before it was refused
+            path.unlink(missing_ok=True)  # a failed open may have created it
             self.descriptor = os.open(path, _FLAGS, 0o600)
         self._path, self._status = path, os.fstat(self.descriptor)
         self._filled = 0
-        """Bytes in the buffer that are of the file."""
+        """Bytes of the file in the buffer."""
         self._at = 0
-        """Where in the file the buffer begins."""
+        """The offset of the buffer in the file."""
 
     def append(self, pieces: Iterable[bytes]) -> None:
-        """Write `pieces` at the end, and zeros up to the end of the block. Raises OSError.
+        """Write `pieces` at the end, padded with zeros to a complete block.
 
-        After that nothing more can be appended.
+        Raises OSError; after that, nothing more can be appended.
         """
         for piece in pieces:
             begin = 0
@@ -55,14 +56,14 @@ class DirectFile:
             self._write()
 
     def has_name(self) -> bool:
-        """Whether it still stands where it was made; one look, for this is asked of every group."""
+        """Return whether the file still has its name; one system call, since every group asks."""
         try:
             return os.path.samestat(self._status, self._path.lstat())
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Let the file go; the memory goes with this, for an error may still hold on to it."""
+        """Close the file. The buffer is freed with this object: an error may still refer to it."""
         os.close(self.descriptor)
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""The intake journal on disk: what its segment files hold, and which of them are there.
+"""The format of the intake journal's segment files, and the functions that list them.
 
 A segment is `intake-<its number, 16 hexadecimal digits>.log`, mode 0600, only ever appended to: a
 header and then frames. Integers are unsigned and little-endian.
@@ -7,23 +7,24 @@ header and then frames. Integers are unsigned and little-endian.
 |---|---|---|
 | magic | 8 | `CIRRONIJ` |
 | version | 4 | 1 |
-| checksum | 4 | crc32 of the 12 bytes before and of the segment's number (8 bytes) |
+| checksum | 4 | crc32 of the preceding 12 bytes and of the segment's number (8 bytes) |
 
 | frame | bytes | |
 |---|---|---|
 | lengths | 4, 4 | of the head, of the body |
 | checksum | 4 | crc32 of head and body |
-| checksum | 4 | crc32 of the 12 bytes before, begun with the lower half of the segment's number |
+| checksum | 4 | crc32 of the preceding 12 bytes, seeded with the lower half of the number |
 | head, body | | |
 
-The head is a JSON object (`Head`). The lengths have a checksum of their own, so that a damaged body
-costs one frame and not all that follow; behind damaged lengths the next whole frame is looked for,
-by how its head begins. A frame that is not whole is the trace of a crash: nobody was told that it
-is kept. Zeros follow the last frame while a segment is written, up to a whole block (direct_file).
+The head is a JSON object (`Head`). The lengths have a separate checksum, so that a damaged body
+costs one frame and not all later ones. After damaged lengths, the reader searches for the next
+complete frame by the beginning of its head. An incomplete frame is left by a crash; it was never
+acknowledged. While a segment is being written, its last frame is followed by zeros up to a complete
+block (direct_file).
 
-All of it lies in one directory, `state/intake/` of a spool, with `lock`, `consumer.json`
-(journal_place) and, beside a damaged segment, a copy of it named `<segment>.damaged`. The copies
-have a limit (damaged_copies): their readable data is in the spool already.
+The segments are in the directory `state/intake/` of a spool, with `lock`, `consumer.json`
+(journal_place) and, next to a damaged segment, a copy named `<segment>.damaged`. The total size of
+the copies is limited (damaged_copies): their readable data is already in the spool.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ MAX_HEAD_BYTES = 2**16
 MAX_BODY_BYTES = 2**28
 DAMAGED_SUFFIX = ".damaged"
 GROUP_BYTES = 2 * 1024 * 1024
-"""Frames that become batches together: as many as it takes to have so much."""
+"""Frames are translated together until they have this many bytes."""
 PARTS = "parts"
 """The directory of unfinished uploads."""
 REFUSED_PREFIX = "refused-"
-"""Of files that hold requests which cannot be translated."""
+"""The name prefix of files with requests that cannot be translated."""
 HEAD_START = b'{"signal":'
-"""How the JSON of every head begins."""
+"""The beginning of every head's JSON."""
 
 _MAGIC = b"CIRRONIJ"
 _HEADER = struct.Struct("<8sII")
@@ -72,7 +73,7 @@ _NAME = re.compile(r"intake-([0-9a-f]{16})\.log(\.damaged)?", re.ASCII)
 
 
 class Position(NamedTuple):
-    """A place between frames. Positions only grow, also from one run to the next."""
+    """A position between two frames. Positions only grow, also across restarts."""
 
     segment: int
     """The number of a segment file."""
@@ -81,41 +82,41 @@ class Position(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What is kept of a request beside its body."""
+    """The stored properties of a request other than its body."""
 
     signal: ReceivedSignal
     encoding: BodyEncoding
     received_ns: int
-    """When it arrived, Unix ns."""
+    """Time of arrival, Unix ns."""
     headers: dict[str, str]
-    """As in `Request.headers`."""
+    """As in `ReceivedRequest.headers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A request as it was journalled."""
+    """A request in the journal."""
 
     head: Head
     body: bytes
     start: Position
     end: Position
-    """What a reader that is done with this frame goes on after; `append` returned it."""
+    """The position at which to continue after this frame; `append` returned it."""
     sha256: str
-    """Of the body, 64 hexadecimal digits; computed where it is read, for nobody waits there."""
+    """The hash of the body, 64 hexadecimal digits; computed on reading, when no client waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A segment in which something cannot be read."""
+    """A segment of which a part cannot be read."""
 
     number: int
-    """The segment's; a writer that is at it should `roll(number)`."""
+    """The number of the segment; a writer that writes it should `roll(number)`."""
     path: Path
     offset: int
-    """Where, bytes from the beginning of the file."""
+    """The position of the damage, bytes from the beginning of the file."""
     reason: str
     kept: Path | None
-    """Where the file is kept, which goes its way in the journal; None where that failed."""
+    """The copy of the file, which survives the removal of the segment; None if that failed."""
 
 
 OnDamage = Callable[[Damage], None]
@@ -124,27 +125,27 @@ _decoder = msgspec.json.Decoder(Head)
 
 
 def intake_directory(state: Path) -> Path:
-    """Where the intake journal lies in a spool's `state/`."""
+    """Return the directory of the intake journal in a spool's `state/`."""
     return state / "intake"
 
 
 def segment_path(directory: Path, number: int) -> Path:
-    """The file of a segment."""
+    """Return the path of a segment."""
     return directory / f"intake-{number:016x}.log"
 
 
 def segment_numbers(directory: Path) -> list[int]:
-    """The segments that are there, ascending; none where the directory is not there."""
+    """Return the numbers of the existing segments, ascending; none without the directory."""
     return sorted(number for number, is_aside in _entries(directory) if not is_aside)
 
 
 def highest_number(directory: Path) -> int:
-    """The highest number that a segment had, set aside ones included; 0 where there is none."""
+    """Return the highest number of a segment or of a damaged copy; 0 if there is none."""
     return max((number for number, _ in _entries(directory)), default=0)
 
 
 def segment_sizes(directory: Path) -> dict[int, int]:
-    """The bytes of each segment that is there, by its number."""
+    """Return the size of each existing segment, bytes, by its number."""
     sizes = {}
     for number in segment_numbers(directory):
         with contextlib.suppress(OSError):
@@ -153,7 +154,7 @@ def segment_sizes(directory: Path) -> dict[int, int]:
 
 
 def aside_bytes(directory: Path) -> int:
-    """The bytes of what was set aside and does not lie there as a segment, too."""
+    """Return the bytes of files that were set aside, except hard links of existing segments."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
@@ -174,13 +175,13 @@ def _entries(directory: Path) -> list[tuple[int, bool]]:
 
 
 def encode_header(number: int) -> bytes:
-    """The first bytes of segment `number`."""
+    """Return the header of segment `number`."""
     start = _HEADER.pack(_MAGIC, VERSION, 0)[:-4]
     return start + _WORD.pack(zlib.crc32(number.to_bytes(8, "little"), zlib.crc32(start)))
 
 
 def header_problem(data: bytes, number: int) -> str | None:
-    """Why `data` is not the header of segment `number`; None where it is."""
+    """Return why `data` is not the header of segment `number`; None if it is."""
     if len(data) < HEADER_BYTES:
         return f"a header of {len(data)} bytes, expected {HEADER_BYTES}"
     magic, version, _ = _HEADER.unpack(data)
@@ -194,16 +195,16 @@ def header_problem(data: bytes, number: int) -> str | None:
 
 
 def is_whole_header(data: bytes, number: int) -> bool:
-    """Whether `data` was written as the header of segment `number`, by whatever version."""
+    """Return whether `data` is the intact header of segment `number`, of any version."""
     own = zlib.crc32(number.to_bytes(8, "little"), zlib.crc32(data[:-4]))
     return len(data) == HEADER_BYTES and _WORD.unpack(data[-4:])[0] == own
 
 
 def encode_head(head: Head) -> bytes:
-    """The JSON text of a head. Raises UsageError where it is too large."""
+    """Return the JSON text of a head. Raises UsageError if it is too large."""
     try:
         text = msgspec.json.encode(head)
-    except UnicodeEncodeError:  # headers may hold bytes that are no text, as lone surrogates
+    except UnicodeEncodeError:  # headers may contain bytes that are not UTF-8, as lone surrogates
         text = exactjson.dumps(msgspec.to_builtins(head))
     if len(text) > MAX_HEAD_BYTES:
         raise UsageError(
@@ -214,7 +215,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(text: bytes) -> Head | None:
-    """The head that `text` is; None where it is none."""
+    """Return the head encoded in `text`; None if it is not one."""
     try:
         return _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -226,18 +227,18 @@ def decode_head(text: bytes) -> Head | None:
 
 
 def checksum(head: bytes, body: bytes) -> int:
-    """What a prefix says of a head and a body."""
+    """Return the checksum of a head and a body."""
     return zlib.crc32(body, zlib.crc32(head))
 
 
 def encode_prefix(number: int, head: bytes, body: bytes, crc: int) -> bytes:
-    """What stands before a head and a body, of which `crc` is the checksum, in segment `number`."""
+    """Return the prefix of a frame in segment `number`; `crc` is the checksum of head and body."""
     lengths = _PREFIX.pack(len(head), len(body), crc, 0)[:-4]
     return lengths + _WORD.pack(zlib.crc32(lengths, number & 0xFFFFFFFF))
 
 
 class Prefix(NamedTuple):
-    """What stands before a head and a body."""
+    """The first bytes of a frame, ahead of its head and body."""
 
     head_bytes: int
     body_bytes: int
@@ -245,7 +246,7 @@ class Prefix(NamedTuple):
 
 
 def decode_prefix(data: bytes, number: int) -> Prefix | None:
-    """The prefix that `data` is in segment `number`; None where it is damaged."""
+    """Return the prefix in `data`, from segment `number`; None if it is damaged."""
     head, body, crc, own = _PREFIX.unpack(data)
     if own != zlib.crc32(data[:-4], number & 0xFFFFFFFF):
         return None
@@ -255,9 +256,10 @@ def decode_prefix(data: bytes, number: int) -> Prefix | None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Bring `data` under `path`: when this returns it is on disk, and never half of it.
+    """Replace the content of `path` atomically; it is on disk when this returns.
 
-    For one process. Raises TargetError where it cannot be written; then what was there still is.
+    Only one process may write a path. Raises TargetError if it cannot be written; the previous file
+    is then unchanged.
     """
     tmp = path.with_name(path.name + ".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -275,10 +277,10 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Keep a damaged file as `<name>.damaged` too; None where that cannot be done.
+    """Copy a damaged file to `<name>.damaged`; return None if that fails.
 
-    It stays under its own name until `remove_before`: what could be read of it is not stored yet,
-    and is read again after a crash.
+    The file also keeps its name until `remove_before`: its readable frames are not in the spool
+    yet, and are read again after a crash.
     """
     kept = path.with_name(path.name + DAMAGED_SUFFIX)
     try:
@@ -297,10 +299,10 @@ def set_aside(path: Path) -> Path | None:
 
 
 def remove_before(directory: Path, position: Position) -> int:
-    """Remove the segments all of whose frames lie before `position`; returns how many.
+    """Remove the segments that end at or before `position`; return their number.
 
-    The last one is never removed: it may be the one that is written. What cannot be removed stays
-    until the next time.
+    The last segment is never removed, because it may be being written. If a segment cannot be
+    removed, the next call tries again.
     """
     removed = 0
     for number in segment_numbers(directory)[:-1]:
@@ -315,10 +317,10 @@ def remove_before(directory: Path, position: Position) -> int:
 
 
 def trim(directory: Path, number: int) -> int:
-    """Cut off what a crash left of a frame at the end of a segment that nobody writes any more.
+    """Cut off the incomplete frame that a crash left at the end of a segment; return its size.
 
-    Returns how many bytes that were. A segment without a whole header goes altogether. Nothing
-    whole is cut, nor what is damaged in another way: a reader reports it. Raises OSError.
+    No process may be writing the segment. A segment without a complete header is removed. Complete
+    frames and other damage are left for a reader to report. Raises OSError.
     """
     path = segment_path(directory, number)
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -338,7 +340,7 @@ def trim(directory: Path, number: int) -> int:
 
 
 def _end_of_frames(descriptor: int, number: int, size: int) -> int:
-    """Where a frame that is not whole begins; `size` where there is none, or other damage."""
+    """Return the offset of an incomplete frame; `size` if there is none, or other damage."""
     header = os.pread(descriptor, HEADER_BYTES, 0)
     if header_problem(header, number) is not None:
         is_torn = len(header) < HEADER_BYTES or _is_zero(descriptor, 0)
@@ -359,7 +361,7 @@ def _end_of_frames(descriptor: int, number: int, size: int) -> int:
 
 
 def _is_zero(descriptor: int, offset: int) -> bool:
-    """Whether all from `offset` on is zero: a file may have been lengthened before it is filled."""
+    """Return whether all bytes from `offset` on are zero: a file may grow before it is filled."""
     while data := os.pread(descriptor, 2**16, offset):
         if data.count(0) != len(data):
             return False

@@ -1,4 +1,4 @@
-"""How far the consumer of the intake journal has come, and what it was about to do."""
+"""The stored position of the intake journal's reader, and its intent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MAX_BYTES = 2**24
 
 
 class ConsumerPosition(NamedTuple):
-    """The durable state of the consumer."""
+    """The durable state of the process that reads the journal."""
 
     position: Position | None = None
-    """All before it is stored; None where nothing is yet."""
+    """All frames up to it are in the spool; None if there are none yet."""
     intent: Any = None
-    """What it was about to do from there on, so that it can be done the same way again: an object
-    that JSON can say, or None."""
+    """The next step from there, recorded so that it can be repeated identically after a crash: an
+    object that JSON can represent, or None."""
 
 
 class _StoredPosition(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,10 +33,10 @@ class _StoredPosition(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_place(directory: Path, on_damage: Callable[[str], None]) -> ConsumerPosition:
-    """The place that was written last; an empty one where there is none.
+    """Return the position that was written last; an empty one if there is none.
 
-    One that is damaged is set aside as `consumer.json.damaged`, told to `on_damage`, and counts as
-    empty: the journal is read again from its beginning. Raises InputError where it is there and
+    A damaged file is renamed to `consumer.json.damaged`, reported to `on_damage`, and counts as
+    empty: the journal is read again from its beginning. Raises InputError if the file exists but
     cannot be read.
     """
     path = directory / _NAME
@@ -54,7 +54,7 @@ def read_place(directory: Path, on_damage: Callable[[str], None]) -> ConsumerPos
 
 
 def reached_segment(directory: Path) -> int:
-    """The segment in which the consumer stood last; 0 where that cannot be told."""
+    """Return the segment of the stored position; 0 if it is unknown."""
     try:
         data = _read(directory / _NAME)
         place = _parse(data) if data is not None else ConsumerPosition()
@@ -74,7 +74,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _parse(data: bytes) -> ConsumerPosition:
-    """Raises InputError where it is no place."""
+    """Parse a stored position. Raises InputError."""
     if len(data) > _MAX_BYTES:
         raise InputError(f"over {_MAX_BYTES} bytes")
     exact = exactjson.loads(data)
@@ -88,9 +88,9 @@ def _parse(data: bytes) -> ConsumerPosition:
 
 
 def write_place(directory: Path, place: ConsumerPosition) -> None:
-    """Replace the place by this one: when this returns it is on disk, and never half of it.
+    """Replace the stored position atomically; it is on disk when this returns.
 
-    Raises TargetError where it cannot be written; then the one before holds.
+    Raises TargetError if it cannot be written; the previous position is then still stored.
     """
     data = exactjson.dumps({"position": place.position, "intent": place.intent})
     write_synced(directory / _NAME, data)

@@ -1,7 +1,8 @@
-"""Reading the intake journal, in the process that stores what it holds.
+"""Read the intake journal, in the process that stores its requests.
 
-Whatever the files hold, what is read are frames that were appended, in their order, each once;
-what cannot be read is reported and passed over, and its file is kept as `<name>.damaged`.
+Whatever the content of the files, the reader returns only frames that were appended, in their
+order, each once. Unreadable parts are reported and skipped, and their file is kept as
+`<name>.damaged`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 def frames(
     directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
 ) -> Iterator[Frame]:
-    """All frames that lie after a position, up to where the journal ends now, one in memory.
+    """Yield all frames after a position up to the current end, with one in memory at a time.
 
-    As `JournalReader`, whose rules on damage hold.
+    `JournalReader` describes the treatment of damage.
     """
     reader = JournalReader(directory, after, on_damage)
     try:
@@ -58,25 +59,25 @@ def frames(
 
 
 class JournalReader:
-    """Reads a journal from a position on, as far as it is written, and on from there.
+    """Reads a journal from a position on, and continues as it grows.
 
-    `on_damage` is told of what cannot be read (else it is logged as a warning):
+    `on_damage` is called for parts that cannot be read (the default logs a warning):
 
-    - a frame whose content is not what was written: it is passed over;
-    - a frame whose beginning is damaged, or a damaged header: what follows is passed over, up to
-      the next whole frame;
-    - half a frame at the end of a segment that is not the last. At the end of the last it is one
-      that is being written;
-    - a file that is no segment, or cannot be opened.
+    - a frame whose checksum does not match: it is skipped;
+    - a frame with a damaged prefix, or a damaged header: everything up to the next complete frame
+      is skipped;
+    - an incomplete frame at the end of a segment that is not the last. At the end of the last
+      segment, it is a frame that is being written;
+    - a file that is not a segment, or cannot be opened.
 
-    Whatever it is, the writer should `roll` where it is at that segment: nothing more is to be
-    acknowledged that is written into a file which cannot be trusted.
+    In each case the writer should `roll` if it writes that segment: requests must not be
+    acknowledged once they are written into a file that cannot be trusted.
     """
 
     def __init__(
         self, directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
     ) -> None:
-        """Nothing is read yet; `after` None begins with the oldest segment."""
+        """Read nothing yet; `after=None` begins with the oldest segment."""
         self._directory = directory
         self._after = after or Position(0, 0)
         self._on_damage = on_damage or _log
@@ -84,18 +85,18 @@ class JournalReader:
 
     @property
     def position(self) -> Position:
-        """Where it stands: behind the last frame that it gave, or passed over."""
+        """The end of the last frame that was returned or skipped."""
         if self._segment is None:
             return self._after
         return Position(self._segment.number, self._segment.offset)
 
     def poll(self, max_bytes: int = _POLL_BYTES, until: Position | None = None) -> list[Frame]:
-        """The next frames: at least one if there is one, until they have `max_bytes` together.
+        """Return the next frames until they have `max_bytes`, at least one if there is one.
 
-        `until` is how far the writer has come (`Journal.end`): what lies behind it may be refused
-        still, and taken back, or stand there in part. Without it, all that is whole is read: for a
-        journal that nobody writes into meanwhile. Raises InputError where a file cannot be opened
-        for now (no descriptors, no memory): nothing is passed over then.
+        `until` is the end of the acknowledged frames (`IntakeJournal.end`): frames after it may be
+        incomplete, or may still be refused and cut off. Without it, all complete frames are read,
+        which requires that no process writes the journal. Raises InputError if a file cannot be
+        opened now (no descriptors, no memory); nothing is skipped in that case.
         """
         found: list[Frame] = []
         size = 0
@@ -105,7 +106,7 @@ class JournalReader:
         return found
 
     def close(self) -> None:
-        """Close the file that is open. `poll` goes on after that as if nothing had been."""
+        """Close the open file. A later `poll` continues at the same position."""
         self._leave(self.position)
 
     def _next(self, until: Position | None) -> Frame | None:
@@ -123,15 +124,15 @@ class JournalReader:
             if not segment.is_finished:
                 if limit is not None or self._later(segment.number) is None:
                     return None
-                # Whatever came between the last read and the beginning of the later segment is
-                # there now: read once more.
+                # Frames that were written between the last read and the start of the later
+                # segment are visible now: read once more.
                 segment.finish()
                 continue
             segment.check_end()
             self._leave(Position(segment.number + 1, 0))
 
     def _enter(self, until: Position | None) -> bool:
-        """Open the first segment that is not done with; False where there is none."""
+        """Open the first segment that has not been read completely; False if there is none."""
         while (number := self._later(self._after.segment - 1)) is not None:
             if until is not None and number > until.segment:
                 return False
@@ -162,16 +163,16 @@ class JournalReader:
 
 
 class _Segment:
-    """One file, read from an offset on."""
+    """One segment file, read from an offset on."""
 
     def __init__(self, path: Path, number: int, offset: int, on_damage: OnDamage) -> None:
         self.number, self.offset = number, max(offset, HEADER_BYTES)
         self.is_finished = False
-        """Nothing is appended to it any more."""
+        """No more frames are appended to it."""
         self._path, self._on_damage = path, on_damage
         self._is_begun = self._is_broken = False
         self._searched: int | None = None
-        """Up to here there is no whole frame; None where the next one is not to be looked for."""
+        """The end of the part searched for a complete frame; None if no search is in progress."""
         self._ahead, self._ahead_at = b"", 0
         self._limit: int | None = None
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -183,16 +184,16 @@ class _Segment:
         os.close(self._descriptor)
 
     def finish(self) -> None:
-        """It is known that nothing more is appended: what was read ahead may have been cut off."""
+        """Note that no more frames are appended; drop the read-ahead, which may be cut off."""
         if not self.is_finished:
             self.is_finished, self._ahead = True, b""
 
     def read(self, limit: int | None) -> Frame | None:
-        """The next frame that can be read and ends by `limit`; None where there is none yet."""
+        """Return the next readable frame that ends by `limit`; None if there is none yet."""
         self._limit = limit
         frame = self._next(limit)
         if frame is None:
-            self._ahead = b""  # what is written from here on was not read yet
+            self._ahead = b""  # it does not contain what is written from now on
         return frame
 
     def _next(self, limit: int | None) -> Frame | None:
@@ -233,7 +234,7 @@ class _Segment:
         return None
 
     def check_end(self) -> None:
-        """Report what is left behind the last frame of a finished segment."""
+        """Report the bytes after the last frame of a finished segment."""
         if self._is_broken or self._searched is not None:
             return
         if not self._is_begun:
@@ -248,7 +249,7 @@ class _Segment:
                 self._break("half a frame at the end")
 
     def _is_padding(self) -> bool:
-        """Whether nothing follows but the zeros that fill up a block: there may be more later."""
+        """Return whether only zeros that pad a block follow: more frames may come later."""
         size = os.fstat(self._descriptor).st_size
         rest = os.pread(self._descriptor, BLOCK, self.offset)
         return self.offset + len(rest) == size and not rest.strip(b"\0")
@@ -268,7 +269,7 @@ class _Segment:
         return True
 
     def _search(self, limit: int | None) -> bool:
-        """Go on at the next whole frame, by how heads begin; False where there is none yet."""
+        """Find the next complete frame by the start of its head; False if there is none yet."""
         assert self._searched is not None  # noqa: S101
         size = os.fstat(self._descriptor).st_size
         end = size if limit is None else min(limit, size)
@@ -313,13 +314,13 @@ class _Segment:
         return Frame(head, body, begin, after, hashlib.sha256(body).hexdigest())
 
     def _at(self, offset: int, size: int) -> bytes:
-        """The bytes at `offset`, fewer where the file ends; small pieces are read ahead."""
+        """Return the bytes at `offset`, fewer at the end of the file; read small pieces ahead."""
         begin = offset - self._ahead_at
         if not 0 <= begin <= len(self._ahead) - size:
             if size > _AHEAD_BYTES:
                 return os.pread(self._descriptor, size, offset)
             ahead = _AHEAD_BYTES
-            if self._limit is not None:  # what stands behind it is still being written
+            if self._limit is not None:  # the bytes after it are still being written
                 ahead = max(min(ahead, self._limit - offset), size)
             self._ahead = os.pread(self._descriptor, ahead, offset)
             self._ahead_at, begin = offset, 0

@@ -1,4 +1,4 @@
-"""The file that the intake journal is being written into."""
+"""The segment of the intake journal that is being written."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from .direct_file import DirectFile
 from .files import HEADER_BYTES, Position, encode_header, encode_prefix, segment_path
 
 Content = tuple[bytes, bytes, int, int]
-"""What becomes a frame: its head, its body, the bytes of the frame, the checksum of the two."""
+"""The parts of a frame: head, body, size of the complete frame in bytes, checksum of both."""
 
 
 class WrittenSegment:
     """A segment that is appended to; for one thread.
 
-    While it is written it ends with zeros, up to a whole block.
+    While it is being written, it is padded with zeros to a complete block.
     """
 
     def __init__(self, directory: Path, number: int) -> None:
-        """Make it. Raises OSError."""
+        """Create the file. Raises OSError."""
         self.number, self.size = number, HEADER_BYTES
-        """`size` is what is acknowledged."""
+        """`size` is the end of the acknowledged frames, bytes."""
         self.path = segment_path(directory, number)
         self._file = DirectFile(self.path)
 
     def begin(self) -> None:
-        """Write the header, and wait until the file has its name on disk. Raises OSError."""
+        """Write the header, and wait until the file and its name are on disk. Raises OSError."""
         self._file.append([encode_header(self.number)])
         os.fsync(self._file.descriptor)
         sync_directory(self.path.parent)
 
     def write(self, group: Sequence[Content]) -> list[Position]:
-        """Append frames and wait until they are on disk; returns their ends.
+        """Append frames, wait until they are on disk, and return their ends.
 
-        Raises OSError, also where the file has no name any more: what is written into it then is
-        gone when it is closed.
+        Raises OSError, also if the file has been removed: its content is lost when it is closed.
         """
         pieces: list[bytes] = []
         ends = []
@@ -55,7 +54,7 @@ class WrittenSegment:
         return ends
 
     def cut(self) -> None:
-        """Cut off what is not acknowledged; an empty segment goes altogether. Raises OSError."""
+        """Cut off unacknowledged frames; remove the file if none is left. Raises OSError."""
         if self.size > HEADER_BYTES:
             os.ftruncate(self._file.descriptor, self.size)
             os.fsync(self._file.descriptor)
@@ -63,7 +62,7 @@ class WrittenSegment:
             self.path.unlink()
 
     def close(self) -> None:
-        """Close the file, if possible at its length: zeros at its end are in nobody's way."""
+        """Close the file after removing its padding; padding that stays does no harm."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file.descriptor, self.size)
         self._file.close()

@@ -1,10 +1,10 @@
-"""Writing the intake journal: a request is in it and on disk before it is acknowledged.
+"""Write the intake journal: a request is in it and on disk before it is acknowledged.
 
-Group commit: one thread takes everything that waits, writes it in one go, syncs once, and answers
-all of it in one go. After a write or a sync that failed, the segment is never written again: what
-was refused is cut off, and the next group begins a new one. (A sync that failed has dropped what it
-did not write; the next one would succeed and mean nothing.) So it is where somebody removed the
-directory: a sync of a file without a name succeeds, and the file is gone with the process.
+Group commit: one thread takes all waiting requests, writes them together, syncs once, and answers
+them together. After a failed write or sync, the segment is never written again: the refused frames
+are cut off, and the next group begins a new segment. (A failed sync drops the pages that it did not
+write, so a later sync would succeed without effect.) The same applies if the directory has been
+removed: syncing a file without a name succeeds, but the file disappears when it is closed.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _LOCK = "lock"
 
 
 class JournalFullError(TargetError):
-    """A request cannot be kept now, and nothing of it is: there is no room, or no disk."""
+    """A request cannot be stored now, and no part of it is: the journal or the disk is full."""
 
 
 class JournalBusyError(JournalFullError):
-    """More waits to be written than may: the disk is slower than what comes in."""
+    """Too many bytes wait to be written: the disk is slower than the incoming requests."""
 
 
 class IntakeJournal:
-    """The one writer of the intake journal in `directory`, for the tasks of one event loop."""
+    """The only writer of the intake journal in `directory`, for the tasks of one event loop."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class IntakeJournal:
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_waiting_bytes: int = DEFAULT_MAX_WAITING_BYTES,
     ) -> None:
-        """Take the journal over: lock it, and cut off what a crash left of a frame.
+        """Take over the journal: lock it, and cut off the incomplete frame that a crash left.
 
-        A segment is left for a new one at `segment_bytes`; `max_bytes` is what all segments may
-        hold together (the last one also fills up a block on disk), at least twice that, for the
-        last is not removed; `max_waiting_bytes` is what may wait for the disk. Raises TargetError
-        where another process has the journal or the directory cannot be written, UsageError where
-        the limits make no sense.
+        A new segment begins after `segment_bytes`. `max_bytes` is the limit of all segments
+        together, apart from the padding of the last one to a complete block; it must be at least
+        twice `segment_bytes`, because the last segment is never removed. `max_waiting_bytes` limits
+        what waits for the disk. Raises TargetError if another process has the journal or the
+        directory cannot be written, and UsageError if the limits are inconsistent.
         """
         if not 0 < segment_bytes <= max_bytes // 2:
             raise UsageError(
@@ -81,13 +81,13 @@ class IntakeJournal:
             )
         self.directory = directory
         self.syncs = 0
-        """How often the disk was waited for."""
+        """Number of syncs."""
         self.frames = 0
-        """Frames that were acknowledged."""
+        """Number of acknowledged frames."""
         self.refused = 0
-        """Frames that were refused by the disk."""
+        """Number of frames that were refused because the disk failed."""
         self.trimmed_bytes = 0
-        """What opening cut off: half a frame that nobody was told of, or what filled up a block."""
+        """Bytes cut off at the start: an unacknowledged incomplete frame, or padding."""
         self._segment_bytes, self._max_bytes = segment_bytes, max_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._work = threading.Condition(threading.Lock())
@@ -95,7 +95,7 @@ class IntakeJournal:
         self._waiting = self._waiting_bytes = 0
         self._is_closing = False
         self._left_up_to = 0
-        """The last segment that nothing more is to be written into."""
+        """The number of the last segment that must not be written again."""
         self._segment: WrittenSegment | None = None
         self._lock: int | None = _take_over(directory)
         try:
@@ -113,34 +113,34 @@ class IntakeJournal:
 
     @property
     def end(self) -> Position:
-        """How far it is on disk and acknowledged: what a reader takes as `until`."""
+        """The end of the acknowledged frames on disk; readers take it as `until`."""
         return self._end
 
     @property
     def waiting(self) -> int:
-        """Frames that are not answered yet."""
+        """Number of frames that wait for the disk."""
         return self._waiting
 
     @property
     def waiting_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of frames that wait for the disk."""
         return self._waiting_bytes
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes of all segments and of what was set aside beside them.
+        """The bytes of all segments and of the files that were set aside in the directory.
 
-        As far as it is known what was removed: see `recount`.
+        Removals count after the next `recount`.
         """
         segment = self._segment
         return self._closed_bytes + (segment.size if segment is not None else 0)
 
     async def append(self, head: Head, body: bytes) -> Position:
-        """Keep a request: when this returns, it outlives a power cut. Returns where it ends.
+        """Append a request: when this returns, it survives a power cut. Returns its end.
 
-        Frames lie in the order of the calls. Raises JournalFullError where it is not kept, for now;
-        UsageError where it is too large, for good. Who is cancelled while waiting may find the
-        frame in the journal.
+        Frames are in the order of the calls. Raises JournalFullError if the request cannot be
+        stored now, and UsageError if it is too large for the journal. If the caller is cancelled
+        while it waits, the frame may still be in the journal.
         """
         text = encode_head(head)
         size = PREFIX_BYTES + len(text) + len(body)
@@ -153,8 +153,8 @@ class IntakeJournal:
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         with self._work:
             self._admit(size)
-        # Of what is not refused; and here, not in the thread, which would wait for the
-        # interpreter's lock behind each.
+        # Only for admitted requests; and here rather than in the thread, which would wait for the
+        # interpreter's lock after each.
         crc = checksum(text, body)
         with self._work:
             self._admit(size)
@@ -165,21 +165,24 @@ class IntakeJournal:
         return await future
 
     def roll(self, number: int | None = None) -> None:
-        """Begin a new segment with the next frame, so that the one before can be removed.
+        """Begin a new segment with the next frame, so that the current one can be removed.
 
-        With `number` only where it is that segment which is being written: it is damaged.
+        With `number`, only if that segment, which is damaged, is the current one.
         """
         segment = self._segment
         written = 0 if segment is None else segment.number
         self._left_up_to = max(self._left_up_to, written if number is None else number)
 
     def recount(self) -> None:
-        """Look what is there: the reader removes segments. It happens by itself when full."""
+        """Recount the stored bytes, because the reader removes segments.
+
+        This happens automatically when the journal is full.
+        """
         with self._work:
             self._recount()
 
     async def close(self) -> None:
-        """Write what waits, answer it, and let the journal go. What is appended now is refused."""
+        """Write and answer the waiting frames, and release the journal. Later appends fail."""
         with self._work:
             self._is_closing = True
             self._work.notify()
@@ -193,7 +196,7 @@ class IntakeJournal:
 
     def _trim(self) -> None:
         for number in segment_numbers(self.directory)[-1:]:
-            # What cannot be read is the reader's to report, and nothing to stop for.
+            # The reader reports a segment that cannot be read; it is no reason to stop.
             with contextlib.suppress(OSError):
                 self.trimmed_bytes = trim(self.directory, number)
 
@@ -242,7 +245,7 @@ class IntakeJournal:
             self._segment.close()
 
     def _take(self) -> list[_PendingFrame]:
-        """Everything that waits, as far as it fits a segment; nothing once it is closed."""
+        """Return the waiting frames that fit into one segment; none after `close`."""
         with self._work:
             while not self._queue and not self._is_closing:
                 self._work.wait()
@@ -272,7 +275,7 @@ class IntakeJournal:
         return ends
 
     def _hold(self) -> None:
-        """Where somebody removed the directory, make it again and lock it. Raises TargetError."""
+        """If the directory has been removed, recreate and lock it. Raises TargetError."""
         lock = self._lock
         if lock is None or has_name(lock, self.directory / _LOCK):
             return
@@ -311,13 +314,13 @@ class IntakeJournal:
                 self._end = ends[-1]
                 if self._segment is not None:
                     self._segment.size = self._end.offset
-        # The loop may have been closed: then nobody waits any more.
+        # If the loop has been closed, no task waits for the answer.
         with contextlib.suppress(RuntimeError):
             group[0].future.get_loop().call_soon_threadsafe(_resolve, group, ends, refusal)
 
 
 class _PendingFrame(NamedTuple):
-    """A frame that is to be written."""
+    """A frame that waits to be written."""
 
     head: bytes
     body: bytes
@@ -339,7 +342,7 @@ def _resolve(
 
 
 def _take_over(directory: Path) -> int:
-    """Make the directory and lock it. Raises TargetError."""
+    """Create the directory and lock it. Raises TargetError."""
     make_state(directory)
     lock = lock_named(directory / _LOCK)
     if lock is None:
@@ -351,7 +354,7 @@ def _take_over(directory: Path) -> int:
 
 
 def _next_number(directory: Path) -> int:
-    """Above all that was ever written: positions only grow, even where all segments are gone."""
+    """Return a number above all earlier ones: positions only grow, even if no segment is left."""
     return max(highest_number(directory), reached_segment(directory)) + 1
 
 
