@@ -1,9 +1,9 @@
-"""Sealed batches as lines on standard output, which the platform's kernel and runtime read.
+"""The target that writes batches as lines to standard output, for the platform's runtime.
 
-In a run of the platform (`CIRRON_RUN_ID` is set) what wraps the process forwards the lines that are
-a JSON object with the key `__cirron_event__`. As cirron-sdk 0.3.0 writes them, seen from outside:
+In a platform run (`CIRRON_RUN_ID` is set), the wrapper of the process forwards each line that is a
+JSON object with the key `__cirron_event__`. The observed format of cirron-sdk 0.3.0 is
 `{"__cirron_event__":"trace_batch","schema_version":1,"sdk_version":"...","payload":<the batch>}`,
-in ASCII, the stream flushed behind each; and `trace_blob` with a snapshot file's place.
+in ASCII, with a flush after each line, and `trace_blob` with the location of a snapshot file.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _header_decoder = msgspec.json.Decoder(_Header)
 
 
 class EventStreamTarget:
-    """Writes a line a batch to `stream`, standard output as it is now where None is given.
+    """Writes one line per batch to `stream`, by default the current standard output.
 
-    Whoever reads the stream has a batch once its line is written: nothing is acknowledged, and
-    what a reader loses is lost to it, though not to the spool.
+    A batch counts as delivered once its line is written, since a reader acknowledges nothing. A
+    line that the reader loses is still in the spool.
     """
 
     awaits_files = False
     key = "event-stream"
-    """The same for all runs: what one run's stream was given is not written into the next's."""
+    """The same for all runs, so that the stream of a run does not repeat batches of an earlier one."""
     request_bytes = 0
 
     def __init__(self, sdk_version: str, stream: TextIO | None = None) -> None:
-        """`sdk_version` stands in the lines that announce snapshot files."""
+        """`sdk_version` is written into the lines that announce snapshot files."""
         self._stream = sys.stdout if stream is None else stream
         self._sdk_version = sdk_version
         self._is_interrupted = False
@@ -70,7 +70,7 @@ class EventStreamTarget:
     keys_of = staticmethod(named_blobs)
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Say where a snapshot file lies; see BlobSink."""
+        """Write the location of a snapshot file; see BlobSink."""
         with open_blob(snapshots, key):
             path = snapshots / key.directory / key.file
         told = {"remote_key": f"snapshots/{key.directory}/{key.file}", "local_path": str(path)}
@@ -91,22 +91,22 @@ class EventStreamTarget:
             raise UnreachableError(f"the event stream cannot be written: {error}") from None
 
     def interrupt(self) -> None:
-        """Write no other line."""
+        """Write no further lines."""
         self._is_interrupted = True
 
     def close(self) -> None:
-        """Leave the stream open: it is the program's."""
+        """Leave the stream open, since it belongs to the program."""
 
     def abandon(self) -> None:
-        """In a forked child: nothing is held."""
+        """In a forked child: do nothing, since no connection is held."""
 
 
 def _header(data: bytes) -> _Header:
-    """Raises InputError for what is no batch."""
+    """Return the header of a batch. Raises InputError if `data` is not a batch."""
     try:
         return _header_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        batch = exactjson.loads(data)  # it takes more: lone surrogates, for example
+        batch = exactjson.loads(data)  # it accepts more, such as lone surrogates
         if not isinstance(batch, dict):
             raise InputError("no object") from None
         try:
@@ -118,7 +118,7 @@ def _header(data: bytes) -> _Header:
 
 
 def _in_ascii(text: str) -> str:
-    """JSON that says the same in ASCII: other letters stand in its strings only."""
+    """Return equivalent JSON in ASCII; only strings can contain other characters."""
     return (
         text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
     )

@@ -1,4 +1,4 @@
-"""Sealed batches to the Cirron platform, or to what speaks its contract (docs/cirron-http.md)."""
+"""The target that sends batches to the Cirron platform, or any server of docs/cirron-http.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .blob_upload import CirronBlobs
 from .http_client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 
 _GZIP_LEVEL = 3
-"""Twice as fast as 6 and a tenth larger; the thread shares the machine with the training."""
+"""Twice as fast as 6, with 10 % larger output; the thread shares the machine with the training."""
 
 _REFUSES_THIS = frozenset((400, 413, 422))
 _NOT_NOW = frozenset((408, 425, 429))
@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CirronSettings:
-    """What the settings are called where they come from: messages say which to look at."""
+    """The names of the settings at their source, which error messages mention."""
 
     key: str = "CIRRON_API_KEY"
     endpoint: str = "CIRRON_API_ENDPOINT"
@@ -60,9 +60,10 @@ class CirronSettings:
 
 
 class CirronTarget:
-    """POSTs each batch as it stands in the spool, gzipped; PUTs the snapshot files behind it.
+    """POSTs each batch unchanged, compressed with gzip, and PUTs its snapshot files afterwards.
 
-    A redirect is not followed, for the key would go with it. The key appears in no message.
+    Redirects are not followed, because the key would be sent to their target. No message contains
+    the key.
     """
 
     request_bytes = 0
@@ -78,10 +79,10 @@ class CirronTarget:
         timeout: float = DEFAULT_TIMEOUT_S,
         settings: CirronSettings = CirronSettings(),
     ) -> None:
-        """`certificate`: a file of CA certificates, in the place of the system's.
+        """`certificate` is a file of CA certificates, used instead of the system's.
 
-        `timeout`, seconds, is for connecting, for sending, and for the answer. Raises UsageError
-        where the endpoint, the path, the key or the certificates cannot be used.
+        `timeout`, in seconds, applies to connecting, to sending, and to the response. Raises
+        UsageError if the endpoint, the path, the key or the certificates are unusable.
         """
         url = checked_url(endpoint)
         if not _KEY.fullmatch(api_key):
@@ -127,9 +128,9 @@ class CirronTarget:
         body: bytes | BinaryIO | None = None,
         seconds: float | None = None,
     ) -> HttpAnswer:
-        """One request, and its answer, whatever its status.
+        """Send one request and return the response, whatever its status.
 
-        Raises UnreachableError where there is none, MisconfiguredError and StoppedError.
+        Raises UnreachableError if there is none, MisconfiguredError and StoppedError.
         """
         if self._is_interrupted:
             raise StoppedError(f"stopped before {self.shown} took everything")
@@ -180,7 +181,7 @@ class CirronTarget:
         return kind(text, status=status, retry_after=retry_after)
 
     def interrupt(self) -> None:
-        """Break off the request that is under way, if any, and allow no other."""
+        """Cancel the request in progress, if any, and refuse all later ones."""
         self._is_interrupted = True
         self._client.interrupt()
 
@@ -197,7 +198,7 @@ class CirronTarget:
 
 
 def _words(content: bytes) -> str:
-    """What an error's body says: its `message`, `detail` or `error`, or the text that it is."""
+    """Return the `message`, `detail` or `error` in the body of an error, or the body as text."""
     with suppress(ValueError, RecursionError):
         found = json.loads(content)
         if isinstance(found, dict):

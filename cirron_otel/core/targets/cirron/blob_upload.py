@@ -1,6 +1,6 @@
-"""Uploading snapshot files to the Cirron platform, in parts where it takes parts.
+"""Upload snapshot files to the Cirron platform, in parts if the server accepts parts.
 
-docs/cirron-http.md, "Snapshot files", is the contract.
+The contract is docs/cirron-http.md, "Snapshot files".
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from .http_client import HttpAnswer
 PART_BYTES = 4 * 1024 * 1024
 
 _PART_SECONDS = 120.0
-"""For a part and its answer: 4 MiB come through a line of 300 kbit/s in that time."""
+"""The timeout of a part, including the response: 4 MiB take that long at 300 kbit/s."""
 _RANGE = re.compile(r"bytes=0-(\d{1,18})")
 _NOTHING_THERE = frozenset((404, 405, 410, 501))
 _ELSEWHERE = frozenset((409, 416))
-"""What the server has ends elsewhere than the part began."""
+"""The server's copy does not end at the start of the part."""
 _NUMBER = re.compile(r"\d{1,18}")
 
 
 class SendRequest(Protocol):
-    """One request to the platform; `path` follows its endpoint. Raises as BatchTarget.send."""
+    """Sends one request to the platform; `path` is relative to the endpoint.
+
+    Raises the errors of `BatchTarget.send`.
+    """
 
     def __call__(
         self,
@@ -39,29 +42,32 @@ class SendRequest(Protocol):
         body: bytes | BinaryIO | None = None,
         seconds: float | None = None,
     ) -> HttpAnswer:
-        """Give the answer, whatever its status."""
+        """Return the response, whatever its status."""
 
 
 RaiseForAnswer = Callable[[HttpAnswer], NoReturn]
-"""Raises what an answer that is no success means."""
+"""Raises the error that matches an unsuccessful response."""
 
 
 class CirronBlobs:
-    """Where the platform stores the files; a BlobSink."""
+    """The platform's storage of snapshot files; a BlobSink."""
 
     awaits_files = False
 
     def __init__(self, request: SendRequest, judge: RaiseForAnswer, ingest_path: str) -> None:
-        """Nothing is asked yet."""
+        """Keep the arguments; nothing is sent yet."""
         self._request, self._judge = request, judge
         self._base = f"{ingest_path}/blobs"
         self._offset: tuple[BlobKey, int] | None = None
-        """The file that is on its way, and what the server has of it, bytes."""
+        """The file that is being uploaded, and how many bytes of it the server has."""
 
     keys_of = staticmethod(named_blobs)
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """PUT one part, or all where it is small or the server takes no parts; see BlobSink."""
+        """PUT one part, or the complete file if it is small or the server accepts no parts.
+
+        See BlobSink.
+        """
         known, self._offset = self._offset, None
         with open_blob(snapshots, key) as file:
             size = os.fstat(file.fileno()).st_size
@@ -78,7 +84,7 @@ class CirronBlobs:
             return self._put(key, part, {"Content-Range": span}, offset, size)
 
     def _asked(self, key: BlobKey, size: int) -> int | None:
-        """How much of the file the server has; None where it has nothing and takes no parts."""
+        """Return how many bytes the server has; None if it has none and accepts no parts."""
         answer = self._request("HEAD", self._path(key), {})
         if not (answer.status in _NOTHING_THERE or 200 <= answer.status < 300):
             self._judge(answer)
@@ -116,7 +122,7 @@ def _remote(key: BlobKey) -> str:
 
 
 def _offset(answer: HttpAnswer) -> int | None:
-    """How much the server has: `Upload-Offset`, or as `Range: bytes=0-<last>`."""
+    """Return how many bytes the server has: `Upload-Offset`, or `Range: bytes=0-<last>`."""
     told = answer.headers.get("upload-offset", "")
     if _NUMBER.fullmatch(told):
         return int(told)

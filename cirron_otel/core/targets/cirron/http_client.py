@@ -1,8 +1,8 @@
-"""HTTP to one server without a library: any method, any body, one connection that is kept.
+"""An HTTP client for one server, without a library: any method and body, one open connection.
 
-OTLP goes through `requests`, which the extra `otlp` brings. The platform must be reached without an
-extra, and more is asked of the connection here: a deadline over the whole of an answer, and that
-another thread can break it off.
+OTLP uses `requests`, which comes with the extra `otlp`. The platform must be reachable without an
+extra, and this connection has to do more: it enforces a deadline for the complete response, and
+another thread can cancel a request.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PRELOADED: Final = (encodings.idna,)
-"""What `socket` imports with the first name it looks up: to fork just then would leave the child
-with half of it for good."""
+"""`socket` imports this at its first name lookup. A fork during the import would leave the child
+with a module that is permanently half imported."""
 
 _left_by_parents: Final[list[http.client.HTTPConnection]] = []
 """Connections of a forked child's parent, kept from destructors that would close them."""
 
 _LONGEST_ANSWER = 64 * 1024
-"""Bytes of an answer that are read; what is more is not looked at."""
+"""The most bytes of a response that are read; the rest is ignored."""
 
 
 class HttpAnswer(NamedTuple):
-    """A server's answer; redirects are answers like any other and are not followed."""
+    """A server's response. Redirects are returned, not followed."""
 
     status: int
     reason: str
     headers: Mapping[str, str]
-    """By names in lower case; of one that is repeated, the last."""
+    """By lower-case name; the last value of a repeated header."""
     content: bytes
 
 
 class BrokenAnswerError(Exception):
-    """What came back is no HTTP."""
+    """The response is not valid HTTP."""
 
 
 class HttpClient:
@@ -61,7 +61,7 @@ class HttpClient:
     """
 
     def __init__(self, endpoint: str, *, certificate: str | None = None) -> None:
-        """Nothing is connected yet. Raises UsageError where `endpoint` or a file is unusable."""
+        """Open no connection yet. Raises UsageError if `endpoint` or a file is unusable."""
         self._url = checked_url(endpoint)
         self._tls = _tls(certificate) if self._url.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
@@ -77,10 +77,10 @@ class HttpClient:
         *,
         timeout: float,
     ) -> HttpAnswer:
-        """Send one request, once. `path` follows the endpoint's own path; a file needs its length.
+        """Send one request, once. `path` follows the endpoint's path; a file needs its length.
 
-        `timeout`, seconds, is for connecting, for each piece of the body, and for the whole of the
-        answer. Raises OSError (TimeoutError, ssl.SSLError, ...) where the network fails, and
+        `timeout`, in seconds, applies to connecting, to each piece of the body, and to the complete
+        response. Raises OSError (TimeoutError, ssl.SSLError, ...) if the network fails, and
         BrokenAnswerError.
         """
         connection = self._ready(timeout)
@@ -96,7 +96,7 @@ class HttpClient:
                     headers={**self._proxy_headers, **headers},
                 )
             except (BrokenPipeError, ConnectionResetError):
-                # A server that refuses a body need not read it: it may have answered already.
+                # A server may respond without reading a body that it refuses.
                 if connection.sock is None:
                     raise
             response = connection.getresponse()
@@ -118,7 +118,7 @@ class HttpClient:
                 content = response.read(_LONGEST_ANSWER)
             is_whole = response.isclosed() or not response.read(1)
         except (http.client.HTTPException, OSError, ValueError):
-            is_whole = False  # the status line has said what counts
+            is_whole = False  # the status line is enough
         if not is_whole or response.will_close:
             self.close()
         return HttpAnswer(response.status, response.reason, headers, content)
@@ -129,7 +129,7 @@ class HttpClient:
             if not _is_readable(connection.sock):
                 connection.sock.settimeout(timeout)
                 return connection
-            self.close()  # the server has hung up, or says what nobody asked for
+            self.close()  # the server closed the connection, or sent data without a request
         connection = self._connection = self._made(timeout)
         connection.connect()
         return connection
@@ -152,12 +152,12 @@ class HttpClient:
         return tunnel
 
     def interrupt(self) -> None:
-        """Break off the request that another thread is in, if any: it ends with an OSError."""
+        """Cancel the request of another thread, if any: it raises OSError."""
         connection = self._connection
         sock = connection.sock if connection is not None else None
         if sock is not None:
             with contextlib.suppress(OSError):
-                # Not an SSLSocket's own: that would drop its TLS under the thread that reads.
+                # SSLSocket.shutdown would drop the TLS layer while the other thread reads.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -167,10 +167,10 @@ class HttpClient:
             connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: close its copy of the connection, without a word to the server."""
+        """In a forked child: close its copy of the connection, and send nothing to the server."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            # To close the connection could wait for a lock that a thread of the parent holds.
+            # Closing the connection could wait for a lock that a thread of the parent held.
             _left_by_parents.append(connection)
             if connection.sock is not None:
                 with contextlib.suppress(OSError):
@@ -178,7 +178,7 @@ class HttpClient:
 
 
 def checked_url(endpoint: str) -> SplitResult:
-    """`endpoint` as a URL. Raises UsageError where it is none that HTTP can be spoken with."""
+    """Parse `endpoint`. Raises UsageError if it is not a usable HTTP URL."""
     try:
         url = urlsplit(endpoint)
         is_good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -206,7 +206,7 @@ def _host_and_port(url: SplitResult) -> str:
 
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for `url`, if any."""
+    """Return the proxy of the environment for `url`, if any."""
     found = getproxies().get(url.scheme)
     if not found or proxy_bypass(_host_and_port(url)):
         return None
@@ -236,7 +236,7 @@ def _is_readable(sock: socket.socket) -> bool:
 
 
 class _Timed(io.RawIOBase):
-    """What a socket receives, up to a deadline that no slow sender can put off."""
+    """The data that a socket receives, up to a deadline that a slow sender cannot extend."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         self._sock = sock
@@ -244,7 +244,7 @@ class _Timed(io.RawIOBase):
         self._deadline = time.monotonic() + seconds
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """As HTTPResponse asks a socket for what it reads."""
+        """Return a reader, as HTTPResponse requires of a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:

@@ -1,12 +1,11 @@
-"""Where and how spans are pushed: the `OTEL_EXPORTER_OTLP_*` variables, as OTel Python reads them.
+"""The options of an OTLP endpoint: the `OTEL_EXPORTER_OTLP_*` variables, read as OTel Python does.
 
-Source: opentelemetry-exporter-otlp 1.45.2; tests compare. Each variable has a `_TRACES_` form that
-goes first, and for metrics a `_METRICS_` form; an empty one counts as unset (specification,
-"Environment variables"). OTel Python reads times as seconds where the specification says
-milliseconds. Where its gRPC exporter does
-less than its HTTP exporter and the specification, we do what these do: `none` is a compression, a
-client certificate is used without a CA certificate too, and each certificate variable falls back
-by itself.
+Source: opentelemetry-exporter-otlp 1.45.2; tests compare the two. Each variable has a `_TRACES_`
+form, and for metrics a `_METRICS_` form, which takes precedence. An empty value counts as unset
+(specification, "Environment variables"). OTel Python reads times in seconds, although the
+specification defines milliseconds. If its gRPC exporter supports less than its HTTP exporter and
+the specification, this module follows the latter two: `none` is a valid compression, a client
+certificate works without a CA certificate, and each certificate variable falls back separately.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _GRPC_ENDPOINT = "http://localhost:4317"
 _HTTP_ENDPOINT = "http://localhost:4318"
 DEFAULT_TIMEOUT_S = 10.0
 TENANT_HEADER = "x-scope-orgid"
-"""What Tempo, Mimir and Loki tell tenants by."""
+"""The header that identifies a tenant in Tempo, Mimir and Loki."""
 
 
 def default_service_name(environ: Mapping[str, str] | None = None) -> str:
@@ -38,7 +37,7 @@ def default_service_name(environ: Mapping[str, str] | None = None) -> str:
 
 
 class Protocol(StrEnum):
-    """What `OTEL_EXPORTER_OTLP_PROTOCOL` may say."""
+    """The values of `OTEL_EXPORTER_OTLP_PROTOCOL`."""
 
     GRPC = "grpc"
     HTTP_PROTOBUF = "http/protobuf"
@@ -46,14 +45,14 @@ class Protocol(StrEnum):
 
 
 class Signal(StrEnum):
-    """What is sent: it has variables and a path of its own."""
+    """The kinds of telemetry; each has its own variables and URL path."""
 
     TRACES = "traces"
     METRICS = "metrics"
 
 
 class Compression(StrEnum):
-    """What `OTEL_EXPORTER_OTLP_COMPRESSION` may say."""
+    """The values of `OTEL_EXPORTER_OTLP_COMPRESSION`."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -62,16 +61,16 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the settings are called where they come from: messages say which to look at."""
+    """The names of the settings at their source, which error messages mention."""
 
     prefix: str = ENVIRONMENT_PREFIX
     again: str = "_"
-    """In the place of `prefix`, of further ones behind the first."""
+    """Replaces `prefix` for every name after the first in a list."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """By the variable's name without its prefix, where it is called otherwise."""
+    """Other names for settings, by the name of the variable without its prefix."""
 
     def said(self, *names: str) -> str:
-        """Settings, by the names of their variables without prefix, as a list in a sentence."""
+        """Return settings as a list for a sentence; `names` are variables without the prefix."""
         words = [self.words.get(name, name) for name in names]
         listed = [self.prefix + words[0], *(self.again + word for word in words[1:])]
         *others, last = listed
@@ -80,39 +79,39 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class OtlpConfig:
-    """An OTLP endpoint and how it is talked to."""
+    """An OTLP endpoint and the options of its connection."""
 
     protocol: Protocol = Protocol.GRPC
     endpoint: str = "localhost:4317"
-    """The whole URL for HTTP; the target, mostly host:port, for gRPC."""
+    """The complete URL for HTTP; the target, usually host:port, for gRPC."""
     insecure: bool = True
-    """For gRPC: no TLS. For HTTP the URL's scheme decides."""
+    """Whether gRPC uses no TLS. For HTTP the scheme of the URL decides."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request; names in lower case. Their values are secrets."""
     timeout: float = DEFAULT_TIMEOUT_S
-    """The most that one attempt may take, seconds."""
+    """The longest duration of one attempt, seconds."""
     compression: Compression = Compression.NONE
     certificate: str | None = None
-    """File with the CA certificates that the endpoint's must come from; None: the usual ones."""
+    """A file of CA certificates that verify the endpoint; None for the system's certificates."""
     client_key: str | None = None
     client_certificate: str | None = None
     warnings: tuple[str, ...] = ()
-    """What was found in the environment and ignored, as OTel Python ignores it."""
+    """Problems in the environment that are ignored, as OTel Python ignores them."""
     settings: Settings = field(default_factory=Settings)
 
     @classmethod
     def from_env(
         cls, environ: Mapping[str, str] | None = None, signal: Signal = Signal.TRACES
     ) -> OtlpConfig:
-        """Read `environ`, which is the process's own if it is None.
+        """Read `environ`, or the environment of the process if it is None.
 
-        Raises UsageError where a value is wrong and OTel Python would not go on either.
+        Raises UsageError if a value is invalid and OTel Python would fail, too.
         """
         return _Reader(os.environ if environ is None else environ, signal).config()
 
     @property
     def shown_endpoint(self) -> str:
-        """The endpoint as messages may name it: without user, password and query."""
+        """The endpoint for messages: without user, password and query."""
         if self.protocol is Protocol.GRPC:
             return self.endpoint.rpartition("@")[2]
         url = urlparse(self.endpoint)
@@ -120,10 +119,10 @@ class OtlpConfig:
 
 
 def target_key(config: OtlpConfig) -> str:
-    """What tells one target of deliveries from another: 16 hex digits that hold no secret.
+    """Return the key of a delivery target: 16 hex digits that contain no secret.
 
-    The endpoint without user and password, the protocol and the tenant count: credentials may
-    change, and an endpoint has what it has.
+    It depends on the endpoint without user and password, the protocol, and the tenant. Credentials
+    do not count, since an endpoint keeps its data when they change.
     """
     scheme, separator, rest = config.endpoint.rpartition("://")
     authority, slash, path = rest.partition("/")
@@ -166,7 +165,7 @@ class _Reader:
         )
 
     def _first(self, name: str) -> tuple[str, str | None]:
-        """The variable that counts, the signal's own form first, and its value."""
+        """Return the variable that takes precedence, and its value."""
         for variable in (self._own + name, ENVIRONMENT_PREFIX + name):
             if value := self._environ.get(variable):
                 return variable, value
@@ -221,7 +220,7 @@ class _Reader:
                 seconds = float(value) if value else None
             except ValueError:
                 raise UsageError(f"{variable} is {value!a}: expected a number of seconds") from None
-            # A zero in the first counts as unset for OTel Python; in the second it is a zero.
+            # OTel Python treats a zero in the first variable as unset, but not in the second.
             if seconds is not None and (seconds != 0 or not variable.startswith(self._own)):
                 return self._positive(variable, seconds)
         return DEFAULT_TIMEOUT_S
@@ -259,8 +258,8 @@ class _Reader:
         return headers
 
 
-# Source: OTel Python 1.45.2, opentelemetry/util/re.py, whose parse_env_headers writes what it
-# cannot read, secrets included, into the log: hence not called but written again.
+# Source: OTel Python 1.45.2, opentelemetry/util/re.py. Its parse_env_headers is not used because it
+# logs entries that it cannot parse, including secrets.
 _NAME = r"[ \t]*[\x21\x23-\x27\x2a\x2b\x2d\x2e\x30-\x39\x41-\x5a\x5e-\x7a\x7c\x7e]+[ \t]*"
 _ENCODED = re.compile(_NAME + r"=[ \t]*[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*[ \t]*")
 _LIBERAL = re.compile(_NAME + r"=[ \t]*[\x20\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*[ \t]*")
@@ -268,9 +267,9 @@ _COMMA = re.compile(r"[ \t]*,[ \t]*")
 
 
 def parse_headers(text: str) -> tuple[dict[str, str], int]:
-    """The headers that `name=value,name=value` gives, and how many entries were no such thing.
+    """Parse `name=value,name=value`; return the headers and the number of invalid entries.
 
-    Values are URL-decoded; a value with spaces, which is not URL-encoded, is taken as it stands.
+    Values are URL-decoded. A value with spaces is not URL-encoded and is used unchanged.
     """
     headers: dict[str, str] = {}
     bad = 0

@@ -1,7 +1,7 @@
-"""No fork in the middle of one of our gRPC calls.
+"""Prevent forks during gRPC calls of this package.
 
-gRPC's own fork handlers give up while another thread is inside of it, and may then abort the child:
-a child of the user's. So a fork waits for our call, and a call for the fork, for a moment.
+gRPC's fork handlers give up while another thread is in a call, and may then abort the child, which
+is the user's process. So a fork waits briefly for our calls, and our calls wait for the fork.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 0.3
-"""The most that a fork waits: a slow endpoint is not to stop training."""
+"""The longest wait of a fork, so that a slow endpoint does not stop training."""
 
 
 class ForkGate:
-    """Held by calls while they run, any number at a time, and by a fork while it happens."""
+    """Held by any number of calls while they run, or by a fork."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._calls = 0
         self._forking: set[int] = set()
-        """The threads that fork."""
+        """The ids of the threads that are forking."""
         os.register_at_fork(
             before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child
         )
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call, which does not begin while the process is forked."""
+        """Hold the gate for a call, which does not start during a fork."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             self._calls += 1
@@ -37,7 +37,7 @@ class ForkGate:
             yield
         finally:
             with self._changed:
-                self._calls = max(self._calls - 1, 0)  # a child has none of its parent's
+                self._calls = max(self._calls - 1, 0)  # a child has no calls of its parent
                 self._changed.notify_all()
 
     def _before(self) -> None:

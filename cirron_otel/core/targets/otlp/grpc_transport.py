@@ -1,6 +1,6 @@
-"""OTLP/gRPC: requests as they are, one unary call an attempt (OTLP specification, "OTLP/gRPC").
+"""OTLP/gRPC: unchanged requests, one unary call per attempt (OTLP specification, "OTLP/gRPC").
 
-Needs the extra `otlp`; whoever wants it imports this module when it is wanted.
+It needs the extra `otlp`, so it is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from .transport import (
     read_file,
 )
 
-# What grpc imports with the first channel: to fork just then would leave the child half of it.
+# grpc imports this with the first channel. A fork during the import would leave the child with half
+# of the module.
 with contextlib.suppress(ImportError):
     import_module("grpc._channel")
 
@@ -47,29 +48,29 @@ _RETRYABLE = frozenset(
         grpc.StatusCode.DATA_LOSS,
     )
 )
-"""OTLP specification, "Failures"; RESOURCE_EXHAUSTED is one of them only with a RetryInfo."""
+"""OTLP specification, "Failures". RESOURCE_EXHAUSTED is retryable only with a RetryInfo."""
 
 _NEVER_AVAILABLE = re.compile(r"handshake failed|CERTIFICATE|SSL_ERROR|http1\.x server", re.I)
-"""Words of gRPC for connections that it calls UNAVAILABLE and that no retry brings about."""
+"""gRPC's descriptions of UNAVAILABLE connections that no retry can establish."""
 
 gate = ForkGate()
-"""For every gRPC call of ours, metrics included."""
+"""For every gRPC call of this package, including metrics."""
 
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
 
 _OPTIONS = (
     ("grpc.primary_user_agent", USER_AGENT),
-    # A new channel must connect anew, and not wait with the old one's backoff.
+    # A new channel must open a new connection instead of sharing the backoff of the old one.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class GrpcTransport:
-    """Calls Export on one target, over one channel that is made anew when it is lost."""
+    """Calls Export on one target, over one channel, which is replaced if it is lost."""
 
     def __init__(self, config: OtlpConfig) -> None:
-        """Raise UsageError where a certificate cannot be read, or a header cannot be carried."""
+        """Raise UsageError if a certificate cannot be read or gRPC cannot send a header."""
         self._config = config
         self._metadata = tuple(_metadatum(*each, config) for each in config.headers.items())
         self._credentials: grpc.ChannelCredentials | None = None
@@ -82,7 +83,7 @@ class GrpcTransport:
         self._channel: grpc.Channel | None = None
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """One call; see OtlpTransport."""
+        """Make one call; see OtlpTransport."""
         channel = self._channel = self._channel or self._connected()
         export = channel.unary_unary(_EXPORT, _as_they_are, _as_they_are)
         try:
@@ -127,7 +128,7 @@ class GrpcTransport:
 
 
 def _metadatum(name: str, value: str, config: OtlpConfig) -> tuple[str, str | bytes]:
-    """A header as gRPC carries it (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
+    """Return a header in gRPC's form (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
     binary = name.endswith("-bin")
     if not _NAME.fullmatch(name) or not (binary or _VALUE.fullmatch(value)):
         raise UsageError(
@@ -142,9 +143,10 @@ def _as_they_are(data: bytes) -> bytes:
 
 
 def _retry_delay(metadata: Iterable[Any]) -> float | None:
-    """The seconds of the RetryInfo in a call's trailing metadata, if there is one.
+    """Return the seconds of the RetryInfo in a call's trailing metadata, if there is one.
 
-    Servers send it within `grpc-status-details-bin`; OTel Python reads it alone, under its name.
+    Servers send it in `grpc-status-details-bin`. OTel Python reads only the separate
+    `google.rpc.retryinfo-bin`.
     """
     for key, value in metadata:
         if not isinstance(value, bytes):

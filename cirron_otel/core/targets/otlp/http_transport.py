@@ -1,6 +1,6 @@
-"""OTLP/HTTP: requests as they are, one POST an attempt (OTLP specification, "OTLP/HTTP").
+"""OTLP/HTTP: unchanged requests, one POST per attempt (OTLP specification, "OTLP/HTTP").
 
-Needs the extra `otlp`; whoever wants it imports this module when it is wanted.
+It needs the extra `otlp`, so it is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from .transport import (
 )
 
 _PRELOADED = (encodings.idna, netrc)
-"""What requests imports with the first request: to fork just then would leave the child with half
-of it for good."""
+"""The `requests` library imports these with the first request. A fork during the import would leave
+the child with modules that are permanently half imported."""
 
 _RETRYABLE = frozenset((429, 502, 503, 504))
 """OTLP specification, "Retryable Response Codes"."""
 
 _LONGEST_ANSWER = 1024 * 1024
-"""Bytes of an answer that are read; what is more is not looked at."""
+"""The most bytes of a response that are read; the rest is ignored."""
 
 _FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
 
@@ -54,15 +54,15 @@ _WRONG_CONFIGURATION = (
     exceptions.InvalidURL,
     exceptions.MissingSchema,
     exceptions.InvalidSchema,
-    UnicodeError,  # a header's value that is not Latin-1
+    UnicodeError,  # a header value that is not Latin-1
 )
 
 
 class HttpTransport:
-    """POSTs to one URL, over connections that are kept."""
+    """POSTs to one URL, over connections that stay open."""
 
     def __init__(self, config: OtlpConfig) -> None:
-        """Raise UsageError where a certificate or key cannot be read."""
+        """Raise UsageError if a certificate or key cannot be read."""
         read_file(config.certificate, "CERTIFICATE", config)
         read_file(config.client_certificate, "CLIENT_CERTIFICATE", config)
         read_file(config.client_key, "CLIENT_KEY", config)
@@ -77,11 +77,11 @@ class HttpTransport:
             self._headers.setdefault("content-encoding", config.compression)
         self._session = requests.Session()
         if "authorization" in config.headers:
-            # Else requests replaces it by what ~/.netrc has for the host.
+            # Without this, requests replaces it by the entry of ~/.netrc for the host.
             self._session.auth = lambda request: request
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """One POST; see OtlpTransport."""
+        """Send one POST; see OtlpTransport."""
         body, warnings = self._encoded(request)
         deadline = time.monotonic() + timeout
         try:
@@ -97,7 +97,7 @@ class HttpTransport:
             return self._failed(Outcome.REFUSED, "no TLS connection", cause_of(error))
         except exceptions.RequestException as error:
             return self._failed(Outcome.RETRY, "no answer", cause_of(error))
-        except OSError as error:  # a certificate that can be read, but is none
+        except OSError as error:  # a readable file that is not a certificate
             raise UsageError(
                 f"one of {self._config.settings.said(*_FILES)} holds"
                 f" nothing that TLS can use: {one_line(cause_of(error), self._config)}"
@@ -171,7 +171,7 @@ class HttpTransport:
 
 
 def _content(answer: requests.Response, deadline: float) -> bytes | None:
-    """The answer's body; None where it breaks off, is too long, or comes after the deadline."""
+    """Return the body; None if it is cut off, is too long, or arrives after the deadline."""
     content = bytearray()
     try:
         for piece in answer.iter_content(65536):
@@ -195,7 +195,7 @@ def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
 
 
 def _error_message(kind: str, content: bytes) -> str:
-    """The message of an error's body: a google.rpc.Status by the specification, or a text."""
+    """Return the message of an error's body: a google.rpc.Status by the specification, or text."""
     if kind in ("application/x-protobuf", "application/protobuf"):
         try:
             return str(Status.FromString(content).message)

@@ -1,7 +1,7 @@
-"""OpenTelemetry's own OTLP exporters of metrics, configured, counted and kept quiet.
+"""OpenTelemetry's OTLP metric exporters: configured, with counted results and without their logs.
 
-They log every failure, and each attempt of it; a training run wants one line. Needs the extra
-`otlp`; whoever wants it imports this module when it is wanted.
+They log every attempt of every failure, while a training run needs one line. The module needs the
+extra `otlp`, so it is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -27,27 +27,25 @@ _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http._common",
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
     "opentelemetry.exporter.otlp.common.http",
-    # It writes headers that it cannot read, secrets included.
+    # It logs headers that it cannot parse, including secrets.
     "opentelemetry.util.re",
 )
-"""Where they log what `OtlpMetricExporter` says itself, once."""
+"""The loggers of the messages that `OtlpMetricExporter` reports itself, once."""
 _NOT_TAKEN = frozenset({404, 405, 501})
-"""HTTP's ways to say that there is no such service; gRPC's is UNIMPLEMENTED."""
+"""The HTTP status codes for a missing service; gRPC's is UNIMPLEMENTED."""
 _MOST_HEARD = 16
 
 Told = Callable[[str, bool], None]
-"""Told of a failure: what happened, and whether the endpoint takes no metrics at all."""
+"""Receives a failure: a description, and whether the endpoint accepts no metrics at all."""
 
 
 class OtlpMetricExporter(MetricExporter):
-    """The stock exporter behind a count of what became of each export. Its methods raise nothing
-    that the stock one raises.
-    """
+    """Wraps the stock exporter: counts the results of exports, and catches its exceptions."""
 
     def __init__(self, environ: Mapping[str, str], told: Told) -> None:
-        """Connects nowhere yet.
+        """Open no connection yet. `told` receives failures.
 
-        Raises UsageError where a variable is wrong, and MissingExtraError without the packages of
+        Raises UsageError if a variable is invalid, and MissingExtraError without the packages of
         the extra `otlp`.
         """
         self.config = OtlpConfig.from_env(environ, Signal.METRICS)
@@ -70,7 +68,7 @@ class OtlpMetricExporter(MetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        """Send them; the stock exporter tries for the timeout of its own variable."""
+        """Export metrics; the stock exporter tries for the timeout of its own variable."""
         failed = MetricExportResult.FAILURE
         why = ""
         with self._quiet as heard, self._gate():
@@ -87,11 +85,11 @@ class OtlpMetricExporter(MetricExporter):
         return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - the interface's
-        """Nothing is kept here."""
+        """Return True: nothing is buffered."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ARG002
-        """Give up the connection; an export under way ends soon, in failure."""
+        """Close the connection; an export in progress fails soon."""
         if self._is_over:
             return
         self._is_over = True
@@ -102,13 +100,13 @@ class OtlpMetricExporter(MetricExporter):
             self._quiet.close()
 
     def abandon(self) -> None:
-        """In a forked child: the connection is the parent's, and stays untouched."""
+        """In a forked child: leave the parent's connection untouched."""
         self._is_over = True
         self._quiet.forget()
         _abandoned.append(self._inner)
 
     def _shown(self, text: str) -> str:
-        """What may stand in a log: no header's value, nor who the endpoint's URL says we are."""
+        """Return `text` for a log, without header values and the user in the endpoint's URL."""
         authority = urlparse(f"//{self.config.endpoint.partition('://')[2]}").netloc
         user = (self.config.endpoint, authority)[bool(authority)].rpartition("@")[0]
         secrets = [*self.config.headers.values(), user, user.partition(":")[2]]
@@ -160,7 +158,7 @@ class OtlpMetricExporter(MetricExporter):
 
 
 class _Headers(dict[str, str]):
-    """True even if it is empty: else the stock exporter reads the variable itself."""
+    """True even if empty: for a false value the stock exporter reads the variable itself."""
 
     def __bool__(self) -> bool:
         return True
@@ -177,7 +175,7 @@ def _credentials(config: OtlpConfig) -> grpc.ChannelCredentials:
 
 
 class _Quiet(logging.Filter):
-    """Keeps what the stock exporters log inside of a `with` block, and nothing else, to itself."""
+    """Captures what the stock exporters log inside a `with` block, and nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +196,7 @@ class _Quiet(logging.Filter):
             self.close()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be logged."""
+        """Return whether to log the record."""
         if threading.get_ident() not in self._threads:
             return True
         if len(self._heard) < _MOST_HEARD:
@@ -207,12 +205,12 @@ class _Quiet(logging.Filter):
 
     @property
     def first(self) -> str:
-        """The first thing that was said: those that follow are of attempts to repair it."""
+        """The first captured message; later ones concern retries."""
         return _said(self._heard[0]) if self._heard else ""
 
     @property
     def is_not_taken(self) -> bool:
-        """Whether what was said is that the endpoint has no such service."""
+        """Whether a captured message means that the endpoint has no such service."""
         said = [each for record in self._heard for each in _arguments(record)]
         return any(
             (type(each) is int and each in _NOT_TAKEN)
@@ -221,12 +219,12 @@ class _Quiet(logging.Filter):
         )
 
     def forget(self) -> None:
-        """In a forked child: the threads that are inside are the parent's."""
+        """In a forked child: forget the parent's threads."""
         self._threads.clear()
         self.close()
 
     def close(self) -> None:
-        """Take it out again, as soon as no thread is inside."""
+        """Remove the filter once no thread is inside the `with` block."""
         self._is_closed = True
         if not self._threads:
             for name in _LOGGERS:
@@ -234,7 +232,7 @@ class _Quiet(logging.Filter):
 
 
 def _said(record: logging.LogRecord) -> str:
-    """What a record says happened: the exception or the status in it, if it has one."""
+    """Describe the failure in a log record by its exception or status, if it has one."""
     arguments = _arguments(record)
     for at, each in enumerate(arguments):
         if isinstance(each, BaseException):
@@ -251,8 +249,8 @@ def _arguments(record: logging.LogRecord) -> tuple[object, ...]:
 
 
 def _nobody(_why: str, _is_not_taken: bool) -> None:
-    """The session is over: a push that was broken off is no news."""
+    """Ignore failures after the end of the session, such as a cancelled push."""
 
 
 _abandoned: list[MetricExporter] = []
-"""Parents' exporters in a forked child: to end a channel there might end the child."""
+"""The parent's exporters in a forked child, since closing their channels could end the child."""

@@ -1,8 +1,9 @@
-"""Pushing serialized spans to an OTLP endpoint, as they are to the bit.
+"""Push serialized spans to an OTLP endpoint, bit for bit.
 
-A request is a serialized ExportTraceServiceRequest, which on the wire is the same as TracesData.
-It is cut to what receivers take, sent, and sent again where the specification calls the failure
-retryable. Delivery is at least once: an attempt whose answer was lost may have been accepted.
+A request is a serialized ExportTraceServiceRequest, which has the same wire format as TracesData.
+It is split to a size that receivers accept, sent, and sent again if the specification calls the
+failure retryable. Delivery is at least once: an attempt whose response was lost may have been
+accepted.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from .config import OtlpConfig, Protocol
 from .transport import OtlpTransport, Outcome, Response
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
-"""What a request may have uncompressed: gRPC servers take 4 MiB unless told otherwise."""
+"""The largest uncompressed request: gRPC servers accept 4 MiB by default."""
 
 DEADLINE_S = 60.0
 
 _LONGEST_ATTEMPT_S = 86_400.0
 _SHORTEST_WAIT_S = 0.05
-"""Even where a server asks for none: it did just fail."""
+"""The shortest wait even if a server asks for none, since it has just failed."""
 
 _MOST_MESSAGES = 10
 
@@ -44,11 +45,11 @@ _HINTS = {
     "no TLS connection": ("ENDPOINT", "CERTIFICATE"),
     "UNAVAILABLE": ("ENDPOINT", "PROTOCOL", "CERTIFICATE"),
 }
-"""By status: the settings to look at."""
+"""The settings to check, by status."""
 
 
 def transport_for(config: OtlpConfig) -> OtlpTransport:
-    """The transport that `config` asks for. Raises MissingExtraError and UsageError."""
+    """Return the transport for `config`. Raises MissingExtraError and UsageError."""
     try:
         if config.protocol is Protocol.GRPC:
             from .grpc_transport import GrpcTransport  # noqa: PLC0415 - needs the extra
@@ -63,7 +64,7 @@ def transport_for(config: OtlpConfig) -> OtlpTransport:
 
 @dataclass(slots=True)
 class _Tally:
-    """A PushResult in the making."""
+    """Accumulates a PushResult."""
 
     accepted: int = 0
     rejected: int = 0
@@ -112,12 +113,12 @@ class Pusher:
         retry: bool = True,
         stop: threading.Event | None = None,
     ) -> None:
-        """Push as `config` says; `transport` takes the place of the one that it asks for.
+        """Push to the endpoint of `config`; `transport` replaces its transport.
 
-        `deadline` is how long, in seconds, a push goes on without a request being accepted;
-        None: for ever. `stop`, once set, ends a push before its next attempt, and any wait.
-        Without `retry` the first attempt that fails ends the push: the caller waits by himself.
-        Raises MissingExtraError, and UsageError where a certificate cannot be read.
+        `deadline` is how many seconds a push continues without an accepted request; None means
+        forever. `stop`, once set, ends any wait, and a push before its next attempt. Without
+        `retry` the first failed attempt ends the push, and the caller decides when to try again.
+        Raises MissingExtraError, and UsageError if a certificate cannot be read.
         """
         self._config = config
         self._transport = transport_for(config) if transport is None else transport
@@ -129,16 +130,16 @@ class Pusher:
 
     @property
     def max_request_bytes(self) -> int:
-        """What fits one request, as far as the endpoint has said until now."""
+        """The largest request in bytes, as far as the endpoint's responses have shown."""
         return self._max_request_bytes
 
     def push(self, request: bytes) -> PushResult:
-        """Send one serialized request, in as many as it takes, in order.
+        """Send one serialized request, in order, split into as many requests as necessary.
 
-        A span that is too large for the endpoint even alone counts as rejected. Raises
-        RefusedError, UnreachableError or StoppedError with what was accepted until then, InputError
-        where `request` is no protobuf message and would have to be cut, and UsageError where the
-        configuration makes every attempt vain.
+        A single span that is too large for the endpoint counts as rejected. Raises RefusedError,
+        UnreachableError or StoppedError with the result so far, InputError if `request` has to be
+        split but is not a protobuf message, and UsageError if no attempt can succeed with this
+        configuration.
         """
         tally = _Tally()
         parts = deque(split_request(request, self._max_request_bytes) if request else ())
@@ -163,9 +164,9 @@ class Pusher:
         return tally.result()
 
     def _smaller(self, halves: tuple[bytes, bytes], rest: deque[bytes]) -> deque[bytes]:
-        """What is still to be sent, now that the endpoint found the two halves together too large.
+        """Return the parts still to send, after the endpoint refused both halves as too large.
 
-        The limit is kept for all that follows: else each request would be refused once.
+        The new limit applies to all later requests; otherwise each would be refused once.
         """
         self._max_request_bytes = min(self._max_request_bytes, max(map(len, halves)))
         return deque(
@@ -190,7 +191,7 @@ class Pusher:
         self.close()
 
     def _send(self, part: bytes, tally: _Tally) -> Response:
-        """Try until the answer is final: accepted, or too large; the errors are those of push."""
+        """Try until the response is final: accepted or too large. Raises the errors of `push`."""
         give_up = time.monotonic() + self._deadline
         told: Response | None = None
         attempts = 0
@@ -208,7 +209,7 @@ class Pusher:
                     status=response.status,
                 )
             if told is None or left >= self._config.timeout:
-                told = response  # an attempt that the deadline cut short tells less
+                told = response  # an attempt that the deadline cut short is less informative
             wait = self._backoff.wait(attempts)
             attempts += 1
             if response.retry_after is not None:

@@ -1,7 +1,7 @@
-"""What of a batch was sampled: the spool holds everything, an OTLP endpoint is sent its part.
+"""Select the sampled part of a batch: the spool has everything, OTLP endpoints only that part.
 
-A batch whose session was not sampled says `"sampled": false` in its `otel`; a span that differs
-from its session says so in its own `flags` (docs/otlp-mapping.md, "Sampling").
+A batch of an unsampled session has `"sampled": false` in its `otel`. A span that differs from its
+session has its own `flags` (docs/otlp-mapping.md, "Sampling").
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _HINTS = (b'"sampled":false', b'"flags":')
 
 
 def sampled_part(data: bytes) -> bytes | None:
-    """The batch without what was not sampled; None where nothing is left.
+    """Return the sampled part of a batch, or None if nothing is left.
 
-    `data` is a batch as the SDK writes it. Most hold nothing to look for, and come back as they
-    are. Raises InputError where it has to be parsed and is no JSON.
+    `data` is a batch in the form that the SDK writes. Most batches need no change and are returned
+    unparsed. Raises InputError if the batch has to be parsed and is not JSON.
     """
     if not any(hint in data for hint in _HINTS):
         return data
@@ -42,7 +42,7 @@ def sampled_part(data: bytes) -> bytes | None:
     if not any(batch[key] for key in ("spans", "marks", "snapshots")):
         return None
     if not default:
-        # The seams and the markers of the session's own traces belong to what was not sampled.
+        # The segment links and markers of the session's own traces belong to the unsampled part.
         batch["otel"] = {k: v for k, v in otel.items() if k not in ("running", "segments")}
     return exactjson.dumps(batch)
 

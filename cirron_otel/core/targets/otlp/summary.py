@@ -1,7 +1,7 @@
-"""The snapshots of a batch, put together for backends that show spans: one a span and kind.
+"""Summarise the snapshots of a batch for tracing backends: one summary per span and kind.
 
-A model of some hundred tensors gives some hundred snapshots an epoch, 1 to 2 kB each, which few
-backends show and some refuse. The spool holds them all; docs/snapshots.md, "Over OTLP".
+A model with a hundred tensors produces a hundred snapshots per epoch, 1 to 2 kB each. Few backends
+show them, and some refuse them. The spool keeps all of them; see docs/snapshots.md, "Over OTLP".
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ....errors import InputError
 from ....ids import digest
 
 WEIGHTS, GRADIENTS = "*", "*.grad"
-"""What stands for the name of a tensor: no parameter is called so."""
+"""The tensor names of summaries; no parameter has these names."""
 _HINT = b'"tensor_name":'
 
 
 def summarised(data: bytes) -> bytes:
-    """The batch with its snapshots summarised; `data` is one as the SDK writes it.
+    """Return a batch with its snapshots summarised; `data` is in the form that the SDK writes.
 
-    Raises InputError where it has to be parsed and is no JSON.
+    Raises InputError if the batch has to be parsed and is not JSON.
     """
     if _HINT not in data:
         return data
@@ -73,7 +73,7 @@ def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> di
 
 
 def _moments(snapshot: dict[str, Any]) -> tuple[int, int, dict[str, Any]] | None:
-    """How many elements are finite, how many are not, and the statistics of those that are."""
+    """Return the numbers of finite and other elements, and the statistics of the finite ones."""
     stats = snapshot.get("stats")
     if not isinstance(stats, dict):
         return None
@@ -84,9 +84,9 @@ def _moments(snapshot: dict[str, Any]) -> tuple[int, int, dict[str, Any]] | None
 
 
 def _together(some: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any] | None:
-    """mean, std, min, max and norm of all elements, out of those of their groups.
+    """Combine the mean, std, min, max and norm of groups of elements.
 
-    None where there are no elements, or where a group has a statistic that is no double.
+    Returns None if there are no elements or if a group lacks a finite statistic.
     """
     count = 0
     mean = squares = norm = 0.0

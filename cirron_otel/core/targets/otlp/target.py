@@ -1,4 +1,4 @@
-"""Sealed batches as OTLP, to any endpoint that speaks it."""
+"""The target that sends sealed batches to an OTLP endpoint."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from .summary import summarised
 
 _GROUP_BYTES = 2_000_000
 _MOST_PARTIAL = 4
-"""Batches accepted in part whose other parts are kept in memory."""
+"""The most partially accepted batches whose remaining requests are kept in memory."""
 
 _REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
-"""Answers that are about the request. Any other refusal (a 401, a web page) is about whom it is
-sent to, or how; the empty one is what a push says of spans that are too large even alone."""
+"""Responses that concern the request itself. Any other refusal (a 401, a web page) concerns the
+endpoint or the configuration. The status is empty if single spans are too large."""
 
 _SERVER_FAULT = re.compile(r"5\d\d\b|408\b|425\b|INTERNAL|UNKNOWN|RESOURCE_EXHAUSTED")
-"""The specification retries none of these at once; later they may go well."""
+"""The specification does not retry these at once, but they may succeed later."""
 
 _left_by_parents: Final[list[Pusher]] = []
-"""Pushers of a forked child's parent: to run their destructors could hang, or end its calls."""
+"""Pushers of a forked child's parent: their destructors could hang, or end the parent's calls."""
 
 
 class OtlpTarget:
-    """Sends batches as `config` says, several in one request where they are small.
+    """Sends batches to the endpoint of `config`, several small ones in one request.
 
-    A batch whose request was cut and accepted in part is completed: what was accepted is not sent
-    again as long as this object lives.
+    If a batch needs several requests and only some are accepted, only the others are sent again, as
+    long as this object exists.
     """
 
     blobs = None
@@ -51,9 +51,9 @@ class OtlpTarget:
     def __init__(
         self, config: OtlpConfig, options: Options, *, whole_snapshots: bool = True
     ) -> None:
-        """Raise MissingExtraError, and UsageError where a certificate or header is unusable.
+        """Raise MissingExtraError, and UsageError if a certificate or header is unusable.
 
-        `whole_snapshots=False` sends a summary of each span's snapshots in their place.
+        `whole_snapshots=False` sends a summary of each span's snapshots instead of the snapshots.
         """
         self.key = target_key(config)
         self.shown = config.shown_endpoint
@@ -62,20 +62,20 @@ class OtlpTarget:
         self._stop = threading.Event()
         self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
         self._rest: dict[str, tuple[bytes, ...]] = {}
-        """The requests still to be sent of batches that were accepted in part, by name."""
+        """The remaining requests of partially accepted batches, by batch name."""
         self._last: tuple[int, str] | None = None
 
     @property
     def request_bytes(self) -> int:
-        """Small enough for a request not to be cut: spans need less in OTLP than in JSON."""
+        """A size that needs only one request: spans are smaller in OTLP than in JSON."""
         return min(_GROUP_BYTES, self._pusher.max_request_bytes)
 
     def skip_after(self, created_ns: int, owner: str) -> None:
-        """Send none of the batches that `owner` makes later: another exporter sends their spans."""
+        """Skip the batches that `owner` seals later, because another exporter sends their spans."""
         self._last = created_ns, owner
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """See BatchTarget. Raises RefusedError, too, for a batch that cannot be said in OTLP."""
+        """See BatchTarget. Also raises RefusedError for a batch that OTLP cannot express."""
         if len(batches) > 1:
             return self._pushed(b"".join(self._encoded(batch) for batch in batches))
         (batch,) = batches
@@ -89,7 +89,7 @@ class OtlpTarget:
                 requests = requests[1:]
                 is_partial = True
             except RefusedError as error:
-                # The other parts of a large batch may be taken all the same.
+                # The endpoint may still accept the other parts of a large batch.
                 refused = str(error)
                 requests = (*error.unsent[1:], *requests[1:])
                 is_partial = True
@@ -118,7 +118,7 @@ class OtlpTarget:
 
     def _pushed(self, request: bytes) -> Receipt:
         if not request:
-            return Receipt()  # nothing of it was sampled
+            return Receipt()  # nothing in it was sampled
         try:
             return _receipt(self._pusher.push(request))
         except RefusedError as error:
@@ -130,7 +130,7 @@ class OtlpTarget:
             raise later from None
         except UsageError as error:
             raise MisconfiguredError(str(error)) from None
-        except InputError as error:  # bytes of ours that could not be cut
+        except InputError as error:  # our own request could not be split
             raise RefusedError(str(error)) from None
 
     def _keep(self, name: str, requests: tuple[bytes, ...]) -> None:
@@ -139,7 +139,7 @@ class OtlpTarget:
             del self._rest[next(iter(self._rest))]
 
     def interrupt(self) -> None:
-        """End the waits of a push, and those to come before their attempt."""
+        """End the wait of a push; later pushes end before their first attempt."""
         self._stop.set()
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class OtlpTarget:
         self._pusher.close()
 
     def abandon(self) -> None:
-        """In a forked child: keep what is the parent's as it is."""
+        """In a forked child: leave the parent's connections untouched."""
         _left_by_parents.append(self._pusher)
 
 

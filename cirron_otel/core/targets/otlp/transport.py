@@ -1,4 +1,4 @@
-"""The seam between pushing and the network: one attempt at one request, and how it ended."""
+"""The interface between the pusher and the network: one attempt at a request, and its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USER_AGENT = f"cirron-otel/{__version__}"
 
 _LONGEST_MESSAGE = 300
 _SHORTEST_SECRET = 4
-"""Shorter header values are no secrets, and would garble the text that they are cut out of."""
+"""Shorter header values are not treated as secrets, since removing them would garble the text."""
 
 _NOT_PRINTABLE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _TOO_LARGE = re.compile(
@@ -35,34 +35,34 @@ _TOO_LARGE = re.compile(
 
 
 class Outcome(Enum):
-    """How one attempt ended."""
+    """The outcomes of one attempt."""
 
     ACCEPTED = auto()
-    """Taken, perhaps not every span of it."""
+    """The endpoint accepted the request, but may have rejected some spans."""
     RETRY = auto()
-    """Not taken now; the same request may be taken later."""
+    """Not accepted now; the endpoint may accept the same request later."""
     TOO_LARGE = auto()
-    """Not taken because of its size; its halves may be."""
+    """Not accepted because of its size; its halves may be accepted."""
     REFUSED = auto()
-    """Not taken, and never will be."""
+    """Not accepted, and never will be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came of one attempt."""
+    """The result of one attempt."""
 
     outcome: Outcome
     status: str
-    """The status code in the protocol's words (`503 Service Unavailable`, `UNAVAILABLE`), or what
+    """The status code in the protocol's terms (`503 Service Unavailable`, `UNAVAILABLE`), or what
     happened instead (`no connection`)."""
     message: str = ""
-    """The server's own words, in one line; those of its partial success where it accepted."""
+    """The server's message, in one line; for an accepted request, that of its partial success."""
     retry_after: float | None = None
     """Seconds that the server asked to wait, if it did."""
     rejected_spans: int = 0
-    """Of an accepted request, the spans that were not taken."""
+    """The rejected spans of an accepted request."""
     warnings: tuple[str, ...] = ()
-    """What the encoding could not carry."""
+    """Values that the encoding cannot express, and responses that cannot be read."""
 
 
 class OtlpTransport(Protocol):
@@ -71,15 +71,15 @@ class OtlpTransport(Protocol):
     def send(self, request: bytes, timeout: float) -> Response:
         """Try once to send a serialized ExportTraceServiceRequest, for `timeout` seconds.
 
-        Raises UsageError where the configuration makes every attempt vain.
+        Raises UsageError if no attempt can succeed with this configuration.
         """
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
 
 
 def accepted(status: str, body: ExportTraceServiceResponse) -> Response:
-    """The response that `body` makes; a partial success counts only if it says something."""
+    """Return the result for an accepted request whose response is `body`."""
     partial = body.partial_success
     return Response(
         Outcome.ACCEPTED,
@@ -90,7 +90,7 @@ def accepted(status: str, body: ExportTraceServiceResponse) -> Response:
 
 
 def parse_response(body: bytes) -> ExportTraceServiceResponse | None:
-    """`body` as the protobuf answer to an export; None where it is something else."""
+    """Parse `body` as the protobuf response to an export; return None if that fails."""
     try:
         return ExportTraceServiceResponse.FromString(body)
     except DecodeError:
@@ -98,24 +98,24 @@ def parse_response(body: bytes) -> ExportTraceServiceResponse | None:
 
 
 def is_about_size(message: str) -> bool:
-    """Whether a server's message says that the request was too large.
+    """Return whether a server's message means that the request was too large.
 
-    These are words of gRPC in C++ and Go, of Go's HTTP server, and of Tempo about a request that
-    is larger than what it takes at once: no later time is any better for it.
+    The patterns match messages of gRPC in C++ and Go, of Go's HTTP server, and of Tempo for a
+    request above its limit, which it would not accept later either.
     """
     return _TOO_LARGE.search(message) is not None
 
 
 def one_line(text: str, config: OtlpConfig) -> str:
-    """`text` as a message may show it: short, in one line, without any header's value."""
+    """Return `text` for a message: short, in one line, without the value of any header."""
     values = config.headers.values()
-    # A server may quote a token without the scheme before it.
+    # A server may quote a token without its scheme.
     words = (word for value in values for word in value.split()[1:])
     return without_secrets(text, (*values, *words))
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """`text` in one short line, `***` in the place of each of the `secrets`."""
+    """Return `text` in one short line, with `***` for each of the `secrets`."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
@@ -124,7 +124,7 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def retry_after_seconds(value: str) -> float | None:
-    """What a Retry-After header says: seconds, or a date (RFC 9110, 10.2.3)."""
+    """Parse a Retry-After header, seconds or a date (RFC 9110, 10.2.3); return seconds."""
     try:
         seconds = float(value)
     except ValueError:
@@ -136,9 +136,9 @@ def retry_after_seconds(value: str) -> float | None:
 
 
 def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | None:
-    """The certificate or key in `path`, which the setting `variable` names.
+    """Read the certificate or key at `path`, the value of the setting `variable`.
 
-    Raises UsageError where it cannot be read.
+    Raises UsageError if it cannot be read.
     """
     if path is None:
         return None
@@ -152,7 +152,7 @@ def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | No
 
 
 def cause_of(error: BaseException) -> str:
-    """The first cause of a failure in the network: what stands above it repeats the URL."""
+    """Return the root cause of a network failure; the exceptions around it only repeat the URL."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     if isinstance(error, TimeoutError):
