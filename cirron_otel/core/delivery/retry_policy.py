@@ -13,18 +13,18 @@ from .errors import MisconfiguredError, PushError
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits between attempts: exponential, with jitter so that clients do not come at once."""
+    """Waits between attempts: exponential, with jitter so that clients do not retry together."""
 
     first: float = 1.0
     """Seconds before the second attempt."""
     longest: float = 30.0
     jitter: float = 0.2
-    """How far a wait may be off, as a part of it."""
+    """The largest deviation of a wait, as a fraction of it."""
 
     def wait(self, attempt: int) -> float:
-        """Seconds to wait behind the failed attempt number `attempt`, from 0."""
+        """Return the seconds to wait after the failed attempt number `attempt`, from 0."""
         wait = min(self.first * 2.0 ** min(attempt, 60), self.longest)
-        # Not the random module's own generator: training code seeds it, and ranks would agree.
+        # Training code seeds the random module's generator, so all ranks would wait equally long.
         return wait * _random.uniform(1 - self.jitter, 1 + self.jitter)
 
 
@@ -33,21 +33,21 @@ _random = SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a delivery tries, in seconds."""
+    """The waits of a delivery, in seconds."""
 
     backoff: Backoff = field(default_factory=Backoff)
-    """Between attempts at a target that is not ready."""
+    """Between attempts at an unavailable target."""
     misconfigured: float = 60.0
-    """Between attempts at one that says no to everything; see MisconfiguredError."""
+    """Between attempts at a target that refuses everything; see MisconfiguredError."""
     sweep: float = 10.0
-    """Between looks at what dead owners left."""
+    """Between searches for batches of dead owners."""
 
 
 class RetryGate:
-    """When the next attempt may be made, by the clock that it was given."""
+    """The time of the next attempt, by a given clock."""
 
     def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
-        """It is open."""
+        """Create it open."""
         self._pace, self._clock = pace, clock
         self._failures = 0
         self._asked_until = float("-inf")
@@ -59,12 +59,12 @@ class RetryGate:
         return self.opens <= self._clock()
 
     def passed(self) -> None:
-        """Note an attempt that went well."""
+        """Record a successful attempt."""
         self._failures = 0
         self.opens = self._asked_until = float("-inf")
 
     def failed(self, error: Exception) -> None:
-        """Wait longer than the time before, and at least as long as the target asked to."""
+        """Wait longer than after the last failure, and at least as long as the target asked."""
         now = self._clock()
         wait = self._pace.backoff.wait(self._failures)
         self._failures += 1
@@ -72,13 +72,13 @@ class RetryGate:
             wait = max(wait, self._pace.misconfigured)
         asked = error.retry_after if isinstance(error, PushError) else None
         if asked is not None:
-            # A little later than asked, by the jitter of the backoff: others were asked the same.
+            # Jitter: other clients were asked to wait for the same time.
             wait = max(wait, asked + min(self._pace.backoff.wait(0), 1.0))
             self._asked_until = now + asked
         self.opens = now + wait
 
     def shorten_waits(self) -> None:
-        """Wait no longer than the target asked to, and begin with short waits again."""
+        """Wait no longer than the target asked for, and restart with short waits."""
         self._failures = 0
         self.opens = min(self.opens, self._asked_until)
 

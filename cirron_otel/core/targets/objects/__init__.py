@@ -1,15 +1,15 @@
-"""Blob stores: where the tensors of snapshots go, one object each (docs/blobs.md).
+"""Blob stores: storage for the tensors of snapshots, one object each (docs/blobs.md).
 
 ```
-place.py       what a URL names: a directory, or a prefix in a bucket
-keys.py        names of objects: which are taken, and the layout of the schemas page
-content.py     the bytes of an object: a header, and a range of an open file
-tensors.py     safetensors files: their headers, and one tensor as a file of its own
-store.py       BlobStore, the seam
+place.py       the location of a store: a directory, or a prefix in a bucket
+keys.py        names of objects: which are valid, and the layout of the schemas page
+content.py     the bytes of an object: a header and a range of an open file
+tensors.py     safetensors files: their headers, and one tensor as a separate file
+store.py       BlobStore, the interface
 directory.py   a store in a directory
 s3.py          a store in S3 (brings obstore, the extra `s3`)
-pending.py     what is to be uploaded yet, on disk
-target.py      what deliveries bring batches to, so that their files are noted as pending
+pending.py     the uploads that are still to be done, on disk
+target.py      the delivery target that records the files of batches as pending
 uploader.py    the thread that uploads
 ```
 """

@@ -14,26 +14,26 @@ PIECE_BYTES = 1 << 20
 class BlobContent:
     """Bytes that can be read again: `head`, then `size - len(head)` bytes of `file` from `start`.
 
-    The file is read by position, so that several threads may share it; it stays open until all is
-    done.
+    The file is read by position, so several threads may share it. It must stay open while the
+    content is in use.
     """
 
     def __init__(self, file: BinaryIO, start: int, length: int, head: bytes = b"") -> None:
         self._descriptor, self._start, self._length = file.fileno(), start, length
         self._head = head
         self.size = len(head) + length
-        """Bytes."""
+        """The size in bytes."""
 
     @cached_property
     def sha256(self) -> str:
-        """Of all of it, in hexadecimal. Raises OSError where it cannot be read."""
+        """The hash of the complete content, in hexadecimal. Raises OSError if reading fails."""
         found = hashlib.sha256()
         for piece in self.pieces():
             found.update(piece)
         return found.hexdigest()
 
     def checked_pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
-        """`pieces`, which end with OSError where they are not those that `sha256` was made of."""
+        """Yield `pieces`; raise OSError at the end if they do not match `sha256`."""
         sha256, found = self.sha256, hashlib.sha256()
         for piece in self.pieces(size):
             found.update(piece)
@@ -42,7 +42,7 @@ class BlobContent:
             raise OSError("a file changed while it was read")
 
     def pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
-        """All of it, `size` bytes at a time. Raises OSError where the file is cut short."""
+        """Yield the content, `size` bytes at a time. Raises OSError if the file is too short."""
         at, end = self._start, self._start + self._length
         piece = self._head
         while at < end or piece:
@@ -57,5 +57,5 @@ class BlobContent:
 
 
 def file_content(file: BinaryIO) -> BlobContent:
-    """A whole file."""
+    """Return the content of a complete file."""
     return BlobContent(file, 0, os.fstat(file.fileno()).st_size)

@@ -25,21 +25,21 @@ class DirectoryStore:
     """Objects as files of mode 0600, in directories of mode 0700; see BlobStore."""
 
     def __init__(self, place: BlobPlace) -> None:
-        """The directory is made when the first object comes."""
-        assert place.path is not None  # noqa: S101 - whoever opens it looks
+        """Create nothing yet; the first object creates the directory."""
+        assert place.path is not None  # noqa: S101 - open_store checks it
         self.place, self._root = place, place.path
         self._is_interrupted = False
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """Write, sync, rename; see BlobStore."""
+        """Write, sync and rename a file; see BlobStore."""
         path = self._path(key)
-        _ = content.sha256  # what cannot be read is not the store's fault
+        _ = content.sha256  # an unreadable file is not an error of the store
         with self._told(path):
             if self._is_there(path, content):
                 return False
             make_private(path.parent)
         tmp = path.with_name(f".{path.name}.tmp")
-        # Whoever puts the same key at the same time waits here, and finds it then.
+        # A concurrent put of the same key waits here, and then finds the object.
         descriptor = self._locked(tmp)
         try:
             with self._told(path):
@@ -120,7 +120,7 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _told(self, path: Path) -> Iterator[None]:
-        """What goes wrong with the store's own files, in its words."""
+        """Turn errors of the store's own files into errors of the store."""
         try:
             yield
         except OSError as error:

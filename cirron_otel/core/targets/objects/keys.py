@@ -1,4 +1,4 @@
-"""Names of objects: which are taken, and the layout of the schemas page.
+"""Names of objects: which are valid, and the layout of the schemas page.
 
 `traces/<workspace_id>/<run_id>/<span_id>/<snapshot_id>.<ext>` (schemas page, "Snapshot
 object-storage layout").
@@ -12,9 +12,9 @@ import re
 from ....errors import UsageError
 
 MAX_PART_BYTES = 200
-"""File systems allow 255, and a file that is being written has a longer name."""
+"""File systems allow 255 bytes, and the temporary file of a write has a longer name."""
 MAX_KEY_BYTES = 900
-"""S3 allows 1,024, the store's prefix included."""
+"""S3 allows 1,024 bytes, including the prefix of the store."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9_.=@+-]{0,119}")
 _OTHER = re.compile(r"[^A-Za-z0-9_.=@+-]")
@@ -22,10 +22,10 @@ _KEPT = 40
 
 
 def checked_key(key: str) -> str:
-    """`key`, if an object may have it: parts between slashes, each a plain name.
+    """Return `key` if it is valid: parts between slashes, each a plain name.
 
-    Raises UsageError for an empty part, `.`, `..`, one that begins with a dot (files that are
-    being written do), control characters, what is no UTF-8, and what is too long.
+    Raises UsageError for an empty part, `.`, `..`, a part that begins with a dot (as temporary
+    files do), control characters, text that UTF-8 cannot encode, and excessive length.
     """
     try:
         size = len(key.encode())
@@ -46,9 +46,9 @@ def checked_key(key: str) -> str:
 
 
 def plain_part(text: str) -> str:
-    """`text` as a part of a key: itself where it is plain, else what is plain of it and a digest.
+    """Return `text` as a part of a key: unchanged if it is plain, else its plain part and a digest.
 
-    Ids come from input, and may be anything: equal ones give equal parts.
+    Ids come from input and may be any text; equal ids give equal parts.
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -57,6 +57,6 @@ def plain_part(text: str) -> str:
 
 
 def tensor_key(workspace: str, run: str, span_id: str, snapshot_id: str, mark: str = "") -> str:
-    """The key of a snapshot record's tensor; `mark` tells it from another of the same ids."""
+    """Return the key of a snapshot's tensor; `mark` distinguishes tensors with the same ids."""
     parts = (plain_part(part) for part in ("traces", workspace, run, span_id, snapshot_id))
     return checked_key("/".join(parts) + (f".{mark}" if mark else "") + ".safetensors")

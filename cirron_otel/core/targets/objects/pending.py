@@ -51,16 +51,16 @@ class Upload(NamedTuple):
     """The batch's file name."""
     key: BlobKey
     uris: dict[int, str] | None
-    """Where its tensors are, by the number of the record; None before they are uploaded."""
+    """The URIs of its tensors by record number; None before they are uploaded."""
 
 
 class PendingUploads:
-    """The uploads of one store; from any thread. Raises TargetError where it cannot be written."""
+    """The uploads of one store, for any thread. Raises TargetError if it cannot be written."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Open the file, or make it. `clock` gives seconds, and never goes back.
+        """Open the file, or create it. `clock` returns seconds and never goes back.
 
-        A damaged file is set aside as `.bad`; `was_damaged` is True then.
+        A damaged file is renamed to `.bad`, and `was_damaged` is True.
         """
         self._path, self._clock, self._lock = path, clock, threading.Lock()
         self.was_damaged = False
@@ -126,7 +126,7 @@ class PendingUploads:
                 )
 
     def next(self, *, files: bool, rows: bool) -> Upload | None:
-        """What is due now, the longest first: a file to be uploaded, or rows to be changed."""
+        """Return the upload that is due longest: a file to upload, or rows to change."""
         with self._told() as db:
             found = db.execute(
                 "SELECT batch, directory, file FROM turns WHERE due <= ?"
@@ -141,7 +141,7 @@ class PendingUploads:
         return Upload(batch, BlobKey(directory, file), numbered)
 
     def later(self, upload: Upload) -> None:
-        """Try it again, after a longer wait each time."""
+        """Retry an upload after a wait, which grows each time."""
         with self._told() as db:
             [wait] = db.execute(f"SELECT wait FROM turns {_HERE}", _place(upload)).fetchone()  # noqa: S608
             wait = min(max(2 * wait, _FIRST_WAIT_S), _LONGEST_WAIT_S)
@@ -149,30 +149,30 @@ class PendingUploads:
             db.execute(f"UPDATE turns SET wait = ?, due = ? {_HERE}", (wait, due, *_place(upload)))  # noqa: S608
 
     def defer(self, upload: Upload, until: float) -> None:
-        """Leave it alone until a time by the clock."""
+        """Delay an upload until a time by the clock."""
         with self._told() as db:
             db.execute(f"UPDATE turns SET due = ? {_HERE}", (until, *_place(upload)))  # noqa: S608
 
     def uploaded(self, upload: Upload, uris: dict[int, str]) -> None:
-        """Note where its tensors are."""
+        """Record the URIs of an upload's tensors."""
         with self._changing() as db:
             db.execute(f"UPDATE pending SET uris = ? {_HERE}", (json.dumps(uris), *_place(upload)))  # noqa: S608
             db.execute(f"UPDATE turns SET is_sent = 1, due = 0, wait = 0 {_HERE}", _place(upload))  # noqa: S608
 
     def remove(self, upload: Upload) -> None:
-        """Nothing is left to be done."""
+        """Remove a finished upload."""
         with self._changing() as db:
             for table in ("pending", "turns"):
                 db.execute(f"DELETE FROM {table} {_HERE}", _place(upload))  # noqa: S608
 
     def shorten_waits(self) -> None:
-        """Everything is due now."""
+        """Make all uploads due now."""
         with self._told() as db:
             db.execute("UPDATE turns SET due = 0")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """All that is done inside is on disk when it ends, or nothing of it."""
+        """Run the block in a transaction: all of its changes are on disk at its end, or none."""
         with self._told() as db, transaction(db):
             yield db
 

@@ -16,35 +16,35 @@ _USE = "use a directory, file:///DIR or s3://BUCKET/PREFIX"
 
 
 class BlobPlace(NamedTuple):
-    """Where a store is; nothing in it is secret."""
+    """The location of a store, without secrets."""
 
     path: Path | None
     """The directory, absolute; None for S3."""
     bucket: str
     prefix: str
-    """Of the keys in the bucket, without slashes around it; `""` for none."""
+    """The prefix of keys in the bucket, without slashes at its ends; `""` for none."""
 
     @property
     def shown(self) -> str:
-        """The place as a URL; objects are below it."""
+        """The location as a URL; the keys of objects follow it."""
         if self.path is not None:
             return f"file://{self.path}"
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     @property
     def key(self) -> str:
-        """What tells it from other places."""
+        """An identifier of the location."""
         return digest("blobs", self.shown)[:8].hex()
 
     def uri(self, key: str) -> str:
-        """Where the object of a key is: verbatim, without percent escapes, as blob_uri has it."""
+        """Return the URI of an object: verbatim, without percent escapes, as in `blob_uri`."""
         return f"{self.shown.rstrip('/')}/{key}"
 
 
 def parse_place(url: str) -> BlobPlace:
-    """The place that `url` names: a path, `file:///DIR` or `s3://BUCKET/PREFIX`.
+    """Parse the location of a store: a path, `file:///DIR` or `s3://BUCKET/PREFIX`.
 
-    Raises UsageError where it is none. Credentials have no place in it.
+    Raises UsageError if `url` is none of these, or contains credentials.
     """
     if url.startswith("s3://"):
         return _in_bucket(url)

@@ -1,4 +1,4 @@
-"""The seam between what is uploaded and where it goes."""
+"""The interface of blob stores."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from .place import BlobPlace
 
 
 class DifferentError(TargetError):
-    """An object of that key is there already, with other content; it was left as it is."""
+    """An object with this key but other content exists already; it was not changed."""
 
 
 class StoredObject(NamedTuple):
-    """An object that is there."""
+    """The metadata of an object in a store."""
 
     size: int
-    """Bytes."""
+    """The size in bytes."""
     sha256: str | None
-    """In hexadecimal; None where whoever put it did not say."""
+    """In hexadecimal; None if the uploader did not record it."""
 
 
 class BlobStore(Protocol):
-    """Objects by their keys (`keys.checked_key`). An object is there whole or not at all.
+    """Objects by their keys (`keys.checked_key`). An object exists completely or not at all.
 
-    An object is never replaced: a key has one content for good, until it is deleted. Several
-    processes may share a store. All methods raise UsageError for a key that is none,
-    UnreachableError where the store does not answer now (MisconfiguredError where that looks like
-    a fault of the configuration), and StoppedError behind `interrupt`; no message has a secret.
+    An object is never replaced: a key keeps its content until it is deleted. Several processes may
+    share a store. All methods raise UsageError for an invalid key, UnreachableError if the store
+    does not respond now (MisconfiguredError if the configuration seems wrong), and StoppedError
+    after `interrupt`. No message contains a secret.
     """
 
     place: BlobPlace
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """Store an object; False where it was there already, by its size and checksum.
+        """Store an object; return False if it existed already, with the same size and checksum.
 
-        When it returns, the object outlives a power cut. What is broken off leaves nothing that
-        can be read. Raises DifferentError where another content is there, OSError where `content`
+        When it returns, the object survives a power cut. A cancelled call leaves nothing readable.
+        Raises DifferentError if an object with other content exists, and OSError if `content`
         cannot be read.
         """
 
     def head(self, key: str) -> StoredObject | None:
-        """The object, without its content; None where there is none."""
+        """Return the metadata of an object, or None if it does not exist."""
 
     def get(self, key: str) -> Iterator[bytes]:
-        """The content of an object. Raises FileNotFoundError where there is none."""
+        """Yield the content of an object. Raises FileNotFoundError if it does not exist."""
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
 
     def interrupt(self) -> None:
-        """End what another thread is doing here, as far as that can be done, and what follows."""
+        """Cancel the calls of other threads, if possible, and refuse all later ones."""

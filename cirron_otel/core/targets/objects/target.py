@@ -1,4 +1,4 @@
-"""What deliveries bring batches to, so that the snapshot files they name are noted as pending."""
+"""The delivery target that records the snapshot files of batches as pending uploads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REQUEST_BYTES = 4_000_000
 
 
 class BlobTarget:
-    """Notes the files of sealed batches; see BatchTarget. The uploader does the rest."""
+    """Records the files of sealed batches; see BatchTarget. The uploader does the rest."""
 
     request_bytes = _REQUEST_BYTES
     blobs = None
@@ -23,13 +23,13 @@ class BlobTarget:
     def __init__(
         self, pending: PendingUploads, place: BlobPlace, key: str, wake: Callable[[], object]
     ) -> None:
-        """`key` tells this target from others; `wake` is called when there are new files."""
+        """`key` is the key of this target; `wake` is called when there are new files."""
         self._pending, self._wake = pending, wake
         self.key, self.shown = key, place.shown
         self._is_interrupted = False
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Note their files; see BatchTarget."""
+        """Record their files; see BatchTarget."""
         if self._is_interrupted:
             raise StoppedError(f"stopped before the files for {self.shown} were noted")
         named = [(batch.name, local_blobs(batch.data)) for batch in batches]
@@ -42,7 +42,7 @@ class BlobTarget:
         return Receipt()
 
     def interrupt(self) -> None:
-        """Allow nothing more."""
+        """Refuse all later calls."""
         self._is_interrupted = True
 
     def close(self) -> None:

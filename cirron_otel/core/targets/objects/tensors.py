@@ -1,7 +1,7 @@
-"""Safetensors files: their headers, and one tensor of one as a file of its own.
+"""Safetensors files: read their headers, and extract one tensor as a separate file.
 
-The format: the README of https://github.com/huggingface/safetensors. Bytes are cut, never
-understood: so bfloat16 and the eight-bit floats are exact, and no torch is needed.
+Format: the README of https://github.com/huggingface/safetensors. Values are copied as bytes and
+never decoded, so bfloat16 and the eight-bit floats stay exact, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...spool.snapshot_files import RESERVED
 from .content import BlobContent
 
 MAX_HEADER_BYTES = 32_000_000
-"""Of some 200,000 tensors. The format's own limit is 100 MB, a gigabyte once it is parsed."""
+"""Enough for 200,000 tensors. The format allows 100 MB, which takes a gigabyte once parsed."""
 _MOST_DIMENSIONS = 64
 _LARGEST = 2**63 - 1
 
@@ -29,27 +29,27 @@ _GRADIENT = ".grad"
 
 
 class Tensor(NamedTuple):
-    """What a header says of a tensor."""
+    """A tensor's entry in the safetensors header."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """Where its bytes begin in the file."""
+    """The offset of its bytes in the file."""
     size: int
-    """How many they are."""
+    """The number of bytes."""
 
 
 class TensorFile:
     """A safetensors file that is open for reading."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read the header. Raises InputError where it is none, OSError where it cannot be read."""
+        """Read the header. Raises InputError if it is invalid, and OSError if reading fails."""
         self._file = file
         self.tensors = _header(file)
-        """By their names."""
+        """The tensors by name."""
 
     def find(self, name: str) -> str | None:
-        """The name in the file of the tensor that a record calls `name`; None where it is missing.
+        """Return the name in the file of the tensor that a record calls `name`; None if missing.
 
         cirron-sdk 0.3.0 stores the gradient `w.grad` as `w` (docs/spool-format.md, "Blobs").
         """
@@ -59,7 +59,7 @@ class TensorFile:
         return None
 
     def content(self, found: str, name: str) -> BlobContent:
-        """The tensor `found` as a file that holds it alone, under `name`."""
+        """Return a safetensors file that contains only the tensor `found`, under `name`."""
         tensor = self.tensors[found]
         said = {
             "dtype": tensor.dtype,
