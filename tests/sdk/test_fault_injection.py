@@ -50,7 +50,7 @@ def test_what_went_wrong_is_counted_or_logged(reports: list[dict[str, Any]]) -> 
 def test_the_faults_struck_where_it_matters(reports: list[dict[str, Any]]) -> None:
     struck = {report["fault"] for report in reports if report["hits"]}
     for step in (
-        "sdk.flush.flush_builder:Collector.collect",
+        "sdk.flush.flush_builder:FlushBuilder.collect",
         "sdk.flush.sealer:Sealer.seal",
         "core.spool.writer:SpoolWriter.write",
         "core.delivery.delivery:Delivery.notify",

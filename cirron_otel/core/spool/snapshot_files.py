@@ -1,7 +1,7 @@
 """Snapshot files in the safetensors format: 8 bytes of length, a JSON header, the tensors' bytes.
 
-The format: the README of https://github.com/huggingface/safetensors. We write it ourselves, for
-that library wants all tensors once more as bytes: here they go from their memory into the file.
+The format is defined in the README of https://github.com/huggingface/safetensors. That library
+requires a second copy of all tensors as bytes; this module writes them directly from their memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DTYPES = {
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
     "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "complex64": "C64",
 }  # fmt: skip
-"""torch's dtypes that the format has, and that its reader for torch takes."""
+"""The torch dtypes that the format defines and that its reader for torch accepts."""
 RESERVED = "__metadata__"
-"""The one name that no tensor may have there."""
+"""The one name that the format does not allow for a tensor."""
 
 
 def can_store(name: str, tensor: Any) -> bool:
-    """Whether the format has the tensor's dtype and layout, and allows its name."""
+    """Return whether the format supports the tensor's dtype and layout, and allows its name."""
     torch = sys.modules["torch"]
     if name == RESERVED or tensor.layout is not torch.strided:
         return False
@@ -37,17 +37,17 @@ def can_store(name: str, tensor: Any) -> bool:
 
 
 def copied(tensor: Any) -> Any:
-    """A copy in the host's memory, dense, of what `can_store`; it waits for a GPU."""
+    """Return a dense copy in host memory of a tensor that `can_store`; it waits for a GPU."""
     torch = sys.modules["torch"]
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor)
 
 
 def write(path: Path, tensors: Mapping[str, Any]) -> int:
-    """Write copies as `copied` makes them; returns the file's size.
+    """Write tensors that `copied` returned; return the file's size.
 
-    The file is there whole or not at all, on disk, and its owner's alone; one that was there is
-    replaced. Raises TargetError where it cannot be written.
+    The file appears complete or not at all, is synced to disk, readable only by its owner, and
+    replaces an existing one. Raises TargetError if it cannot be written.
     """
     try:
         _make_directory(path.parent)
@@ -64,26 +64,26 @@ def write(path: Path, tensors: Mapping[str, Any]) -> int:
 
 
 def header(tensors: Mapping[str, Any]) -> bytes:
-    """The file up to the tensors' bytes; its length is a multiple of 8."""
-    said: dict[str, Any] = {}
+    """Return the part of the file ahead of the tensors' bytes; its length is a multiple of 8."""
+    entries: dict[str, Any] = {}
     at = 0
     for name, tensor in _ordered(tensors).items():
         end = at + tensor.numel() * tensor.element_size()
         kind = DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        said[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, end]}
+        entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, end]}
         at = end
-    text = json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
 def _ordered(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Wide elements first: then every tensor lies at a multiple of its element's size."""
+    """Sort wide elements first, so that every tensor's offset is a multiple of its element size."""
     return dict(sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0])))
 
 
 def _bytes_of(tensor: Any) -> memoryview:
-    """The memory of a dense tensor, without a copy; it must outlive the view."""
+    """Return a view of a dense tensor's memory; the tensor must outlive the view."""
     size = tensor.numel() * tensor.element_size()
     if not size:
         return memoryview(b"")

@@ -1,9 +1,10 @@
-"""Measuring many tensors at once on their device, without ever waiting for it.
+"""Measure many tensors together on their device, without waiting for it.
 
-Tensors are cut into pieces, pieces of about the same length are the rows of a matrix of doubles,
-and every step is done to the whole matrix: first the range of each tensor, then its sums and its
-histogram. What comes out is one small tensor on the device. Nothing depends on a value that the
-host would have to read, so no step synchronises (docs/snapshots.md, "On a GPU").
+Tensors are split into pieces, and pieces of similar length become the rows of a matrix of doubles.
+Every operation processes a complete matrix: first it computes the range of each tensor, then its
+sums and its histogram. The result is one small tensor on the device. No operation depends on a
+value that the host would have to read, so none of them synchronises (docs/snapshots.md, "On a
+GPU").
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ from .statistics import BINS, LARGE, NUDGE
 from .tensors import pieces
 
 COLUMNS = ("count", "nans", "infs", "neg_infs", "low", "high", "mean", "squares", "exponent")
-"""What a row of the result says, before the 16 counts of the histogram."""
+"""The columns of the result, ahead of the 16 counts of the histogram."""
 ON_DEVICE = 1 << 21
-"""Elements of a matrix on an accelerator: about 64 MB with all that is made of it."""
+"""Maximum elements of a matrix on an accelerator: about 64 MB with all intermediate results."""
 ON_HOST = 1 << 15
-"""The same in the host's memory: 1 MB."""
+"""Maximum elements of a matrix in host memory: 1 MB."""
 _MOST_ROWS = 1024
 
 
 @dataclass(slots=True)
 class _Bundle:
-    """Pieces that are measured together: the rows of one matrix."""
+    """Pieces that are measured together, as the rows of one matrix."""
 
     owners: list[int]
     parts: list[Any]
 
     @property
     def length(self) -> int:
-        return int(self.parts[0].numel())  # the longest stands first
+        return int(self.parts[0].numel())  # the first one is the longest
 
 
 def measure(tensors: Sequence[Any], zeros: Sequence[int], limit: int) -> Any:
-    """The moments of dense tensors of one device, a row each: `statistics.moments_of` reads them.
+    """Return the moments of dense tensors of one device, one row each, for `statistics.moments_of`.
 
-    `zeros` is how many more elements of each are 0: they widen its range and are not counted.
+    `zeros` is the number of further elements of each tensor that are 0: they extend its range and
+    are not counted.
     """
     return _Measuring(tensors, zeros, limit).run()
 
@@ -50,18 +52,18 @@ def measure(tensors: Sequence[Any], zeros: Sequence[int], limit: int) -> Any:
 def _bundles(tensors: Sequence[Any], limit: int) -> list[_Bundle]:
     cut = [(piece, owner) for owner, each in enumerate(tensors) for piece in pieces(each, limit)]
     cut.sort(key=lambda pair: -pair[0].numel())
-    made: list[_Bundle] = []
+    bundles: list[_Bundle] = []
     longest = 0
     for piece, owner in cut:
-        rows = len(made[-1].parts) if made else _MOST_ROWS
-        # Rows are filled up with zeros: at most as many as there are elements.
+        rows = len(bundles[-1].parts) if bundles else _MOST_ROWS
+        # Rows are padded with zeros: at most as many as there are elements.
         if rows < _MOST_ROWS and (rows + 1) * longest <= limit and 2 * piece.numel() >= longest:
-            made[-1].owners.append(owner)
-            made[-1].parts.append(piece)
+            bundles[-1].owners.append(owner)
+            bundles[-1].parts.append(piece)
         else:
-            made.append(_Bundle([owner], [piece]))
+            bundles.append(_Bundle([owner], [piece]))
             longest = piece.numel()
-    return made
+    return bundles
 
 
 class _Measuring:
@@ -79,9 +81,9 @@ class _Measuring:
 
     def run(self) -> Any:
         torch = self._torch
-        found = torch.cat([self._ranges(bundle) for bundle in self._bundles])
+        ranges_of_pieces = torch.cat([self._ranges(bundle) for bundle in self._bundles])
         empty = self._sent([[0.0, 0.0, 0.0, 0.0, math.inf, -math.inf]])
-        by_piece = torch.cat([found, empty])[self._pieces]
+        by_piece = torch.cat([ranges_of_pieces, empty])[self._pieces]
         totals = by_piece[:, :, :4].sum(1)
         low, high = by_piece[:, :, 4].amin(1), by_piece[:, :, 5].amax(1)
         if self._has_zeros:
@@ -94,28 +96,30 @@ class _Measuring:
         sums, at = [], 0
         for bundle in self._bundles:
             rows = len(bundle.owners)
-            sums.append(self._sums(bundle, scaled[at : at + rows], found[at : at + rows, 0]))
+            sums.append(
+                self._sums(bundle, scaled[at : at + rows], ranges_of_pieces[at : at + rows, 0])
+            )
             at += rows
         joined = self._joined(torch.cat(sums), totals[:, 0])
         ranges = torch.stack([low, high], 1)
         return torch.cat([totals, ranges, joined[:, :2], exponent[:, None], joined[:, 2:]], 1)
 
     def _sent(self, numbers: list[Any]) -> Any:
-        """Numbers on the device, integers or doubles; by default that would wait for the device."""
+        """Copy integers or doubles to the device, without the wait that is torch's default."""
         torch = self._torch
-        is_whole = not numbers or isinstance(numbers[0], int) or isinstance(numbers[0][0], int)
-        kind = torch.int64 if is_whole else torch.float64
-        said = torch.tensor(numbers, dtype=kind, device="cpu")
+        is_integer = not numbers or isinstance(numbers[0], int) or isinstance(numbers[0][0], int)
+        kind = torch.int64 if is_integer else torch.float64
+        values = torch.tensor(numbers, dtype=kind, device="cpu")
         if self._device.type == "cpu":
-            return said
-        # Out of memory that is not pinned it may wait all the same; and `to` is a copy of the
-        # user's, for the hooks.
-        told = torch.empty(said.shape, dtype=kind, device="cpu", pin_memory=True).copy_(said)
-        there = torch.empty(said.shape, dtype=kind, device=self._device)
-        return there.copy_(told, non_blocking=True)
+            return values
+        # A copy from memory that is not pinned may still wait, and the hooks would count `to` as
+        # a transfer of the user's program.
+        pinned = torch.empty(values.shape, dtype=kind, device="cpu", pin_memory=True).copy_(values)
+        on_device = torch.empty(values.shape, dtype=kind, device=self._device)
+        return on_device.copy_(pinned, non_blocking=True)
 
     def _places(self, owners: list[int], tensors: int) -> Any:
-        """The numbers of each tensor's pieces, filled up with one past the last."""
+        """Return the piece numbers of each tensor, padded with the number after the last piece."""
         of: list[list[int]] = [[] for _ in range(tensors)]
         for number, owner in enumerate(owners):
             of[owner].append(number)
@@ -123,9 +127,9 @@ class _Measuring:
         return self._sent([numbers + [len(owners)] * (most - len(numbers)) for numbers in of])
 
     def _matrix(self, bundle: _Bundle) -> tuple[Any, Any]:
-        """The pieces as doubles, a row each, and where the rows are elements of a piece.
+        """Return the pieces as doubles, one row each, and a mask of the elements of the pieces.
 
-        The second is None where all rows are full.
+        The mask is None if no row is padded.
         """
         torch = self._torch
         parts = [
@@ -144,7 +148,7 @@ class _Measuring:
         return matrix, columns < self._sent(sizes)[:, None]
 
     def _ranges(self, bundle: _Bundle) -> Any:
-        """For each piece: its counts by kind, and the range of what is finite."""
+        """Return each piece's counts by kind, and the range of its finite elements."""
         torch = self._torch
         matrix, is_piece = self._matrix(bundle)
         infs = (matrix == math.inf).sum(1)
@@ -162,14 +166,14 @@ class _Measuring:
         return finite if is_piece is None else finite & is_piece
 
     def _exponents(self, largest: Any) -> Any:
-        """`statistics.exponent_of`, of all at once; 0 where nothing is finite."""
+        """Return `statistics.exponent_of` for all tensors; 0 if no element is finite."""
         torch = self._torch
         is_plain = ((largest > 1 / LARGE) & (largest < LARGE)) | ~(largest.abs() < math.inf)
-        found = torch.frexp(largest).exponent.to(torch.float64).clamp(-900, 1000)
-        return torch.where(is_plain | (largest == 0), 0.0, found)
+        exponents = torch.frexp(largest).exponent.to(torch.float64).clamp(-900, 1000)
+        return torch.where(is_plain | (largest == 0), 0.0, exponents)
 
     def _sums(self, bundle: _Bundle, scaled: Any, count: Any) -> Any:
-        """For each piece: its mean, its squared deviations from it, and its histogram."""
+        """Return each piece's mean, its squared deviations from the mean, and its histogram."""
         torch = self._torch
         matrix, is_piece = self._matrix(bundle)
         finite = self._finite(matrix, is_piece)
@@ -187,24 +191,24 @@ class _Measuring:
         return torch.cat([count[:, None], mean[:, None], squares[:, None], counts], 1)
 
     def _histograms(self, bins: Any, finite: Any) -> Any:
-        """How many elements of each row are in each bin."""
+        """Return the number of elements of each row in each bin."""
         torch = self._torch
-        if torch.are_deterministic_algorithms_enabled():  # there histc raises on a GPU
+        if torch.are_deterministic_algorithms_enabled():  # histc then raises on a GPU
             each = [((bins == number) & finite).sum(1) for number in range(BINS)]
             return torch.stack(each, 1).to(torch.float64)
         rows = bins.shape[0]
-        # Each row has bins of its own; half a bin up, for histc rounds; what is below counts not.
+        # Each row has separate bins, shifted by half a bin because histc rounds; -1 is not counted.
         first = torch.arange(rows, **self._doubles)[:, None] * BINS + 0.5
-        told = torch.where(finite, bins.add_(first), -1.0)
-        return torch.histc(told, rows * BINS, 0, rows * BINS).view(rows, BINS)
+        numbered = torch.where(finite, bins.add_(first), -1.0)
+        return torch.histc(numbered, rows * BINS, 0, rows * BINS).view(rows, BINS)
 
     def _joined(self, sums: Any, totals: Any) -> Any:
-        """The sums of each tensor out of its pieces': mean, squared deviations, histogram."""
+        """Combine the sums of the pieces of each tensor: mean, squared deviations, histogram."""
         torch = self._torch
         nothing = torch.zeros((1, sums.shape[1]), **self._doubles)
         by_piece = torch.cat([sums, nothing])[self._pieces]
         count, mean, squares = by_piece[:, :, 0], by_piece[:, :, 1], by_piece[:, :, 2]
-        whole = (count * mean).sum(1) / totals.clamp(min=1.0)
-        apart = (mean - whole[:, None]).square_()
-        joined = (squares + count * apart).sum(1)
-        return torch.cat([whole[:, None], joined[:, None], by_piece[:, :, 3:].sum(1)], 1)
+        mean_of_all = (count * mean).sum(1) / totals.clamp(min=1.0)
+        deviation = (mean - mean_of_all[:, None]).square_()
+        joined = (squares + count * deviation).sum(1)
+        return torch.cat([mean_of_all[:, None], joined[:, None], by_piece[:, :, 3:].sum(1)], 1)

@@ -1,7 +1,7 @@
-"""One look at a model: what is measured of it, and the copies that go into its files.
+"""Capture a model: measure its tensors, and copy those that are written to files.
 
-It is taken on the thread that trains, for the weights change behind it; what it found is read and
-written elsewhere. Nothing here draws a random number or changes a tensor.
+A capture is taken on the training thread, because the weights change afterwards; its result is read
+and written by other threads. It draws no random numbers and changes no tensor.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .statistics import Moments, kinds, moments_of, statistics
 from .tensors import Subject, subjects_of
 
 SMALL = 1 << 11
-"""Elements up to which tensors in the host's memory are measured together."""
+"""Maximum elements of a tensor in host memory that is measured together with others."""
 _ACCELERATORS = frozenset({"cuda"})
-"""Kinds of device that are measured there. What another holds is copied, in portions."""
+"""Types of device that measure their own tensors; others are copied in portions."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What a snapshot record says of one tensor."""
+    """The content of one tensor's snapshot record."""
 
     name: str
     is_gradient: bool
@@ -34,29 +34,29 @@ class Record:
     stats: dict[str, Any] | None
     attrs: dict[str, Any]
     is_stored: bool
-    """Whether the file of its kind holds it, if one is written."""
+    """Whether the file of weights or gradients contains the tensor, if one is written."""
 
 
 @dataclass(slots=True)
 class Copies:
-    """What goes into one file."""
+    """The tensors of one file."""
 
     is_gradients: bool
     tensors: dict[str, Any]
     size: int
-    """Bytes in memory."""
+    """Size in memory, bytes."""
 
 
 @dataclass(slots=True)
 class _Result:
-    """The rows of tensors that are measured on a device, on their way to the host."""
+    """The rows of tensors measured on a device, while they are being copied to the host."""
 
     numbers: list[int]
     rows: Any
     arrived: Any
-    """A tensor in pinned memory that turns 1 behind the rows; None where they are here already.
+    """A tensor in pinned memory that becomes 1 after the rows; None if they are in host memory.
 
-    Looking at it asks nothing of CUDA: a query in another thread would break a graph capture.
+    Reading it makes no CUDA call: a query in another thread would break a graph capture.
     """
 
     @property
@@ -66,29 +66,29 @@ class _Result:
 
 @dataclass(slots=True)
 class Capture:
-    """What was found. `records` may be asked for once `is_measured`."""
+    """The result of a capture. Call `records` only once `is_measured` is true."""
 
     subjects: list[Subject]
     copies: list[Copies] = field(default_factory=list)
     stored: set[str] = field(default_factory=set)
-    """The names in `copies`; it stays when those are written and gone."""
+    """The names in `copies`, retained when those have been written."""
     refused: int = 0
-    """Files that were asked for and not copied: too much waits already."""
+    """Number of requested files that were not copied because too much data waits."""
     _moments: dict[int, Moments] = field(default_factory=dict)
     _results: list[_Result] = field(default_factory=list)
 
     @property
     def is_measured(self) -> bool:
-        """Whether the devices are done with it."""
+        """Whether the devices have finished."""
         return all(result.is_here for result in self._results)
 
     @property
     def failures(self) -> list[Exception]:
-        """What went wrong with tensors that have no statistics for it."""
+        """The errors of tensors that have no statistics because of them."""
         return [each.failure for each in self.subjects if each.failure is not None]
 
     def records(self) -> Iterator[Record]:
-        """The records, in the model's order, weights first."""
+        """Yield the records in the model's order, weights first."""
         for result in self._results:
             for number, row in zip(result.numbers, result.rows.tolist(), strict=True):
                 measured = self._moments[number] = moments_of(row)
@@ -105,11 +105,11 @@ class Capture:
 
 
 def take(model: Any, most_bytes: int | None = None) -> Capture:
-    """Measure a model now, and copy it if `most_bytes` says how much may be copied.
+    """Measure a model now, and copy up to `most_bytes` bytes of it (None: copy nothing).
 
-    Weights and gradients are copied apart, as they go into files of their own: what does not fit
-    any more is left out, and counted. Raises what torch raises where all of it fails; what one
-    tensor fails at leaves that one without statistics.
+    Weights and gradients are copied separately because they have separate files; a file that does
+    not fit is left out and counted. Raises torch's error if everything fails; a failure of one
+    tensor only leaves that tensor without statistics.
     """
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
@@ -141,14 +141,14 @@ def _measure(torch: Any, capture: Capture) -> None:
         try:
             capture._results.append(_measure_together(torch, capture, device, numbers))
         except Exception:
-            for number in numbers:  # one of them is odd: it is to be alone in that
+            for number in numbers:  # at least one of them fails: the others must not
                 if not _measure_alone(torch, capture, device, number):
                     serial = serial or Serial()
                     _measure_one(serial, capture, number)
 
 
 def _measure_alone(torch: Any, capture: Capture, device: Any, number: int) -> bool:
-    """Whether a tensor could be measured where it is: what is copied to the host is waited for."""
+    """Try to measure a tensor on its device; a copy to the host would have to be awaited."""
     try:
         capture._results.append(_measure_together(torch, capture, device, [number]))
     except Exception:

@@ -1,8 +1,8 @@
 """Snapshots of the watched model, one at the end of each epoch (docs/snapshots.md).
 
-Measuring and copying is the training thread's, for the weights change behind it. Files are written
-by a thread of its own; the flush thread makes records of what is measured and, where a file was
-asked for, written. What is too much is dropped and counted, never waited for.
+The training thread measures and copies, because the weights change afterwards. A separate thread
+writes files. The flush thread creates the records once a snapshot is measured and its files, if
+requested, are written. Excess data is dropped and counted; training never waits for it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 STATS, SAMPLED, FULL = "stats", "sampled", "full"
 
 MOST_BYTES = 4 << 30
-"""Copies of tensors that wait to be written, bytes; what would be more goes without a file."""
+"""Maximum bytes of copied tensors that wait to be written; further ones get no file."""
 MOST_WAITING = 1_000
-"""Snapshots that wait for that, however small."""
+"""Maximum number of snapshots that wait to be written, however small."""
 _ATTEMPTS = 2
-"""How often the files of a snapshot are tried where the thread is thrown out of it."""
+"""Number of attempts to write a snapshot's files if the thread is interrupted."""
 
 
 class TakenSnapshot:
-    """A snapshot that was taken; its records follow."""
+    """A snapshot that was taken; its records are created later."""
 
     def __init__(self, scope: Scope, capture: Capture, mode: str) -> None:
-        """`mode` is that of the records whose tensor is in a file."""
+        """`mode` is the mode of records whose tensor is in a file."""
         self.scope = scope
         self._capture = capture
         self._mode = mode
@@ -54,19 +54,19 @@ class TakenSnapshot:
         self.copies = capture.copies
         self.bytes = sum(each.size for each in capture.copies)
         self.uris: dict[bool, str] = {}
-        """Of files that were written, by whether they hold gradients."""
+        """URIs of the written files, by whether they contain gradients."""
         self.attempts = 0
         self.is_written = not capture.copies
-        """Whether nothing is to be written any more."""
+        """Whether all files are written, or none is requested."""
         self._rows: list[SnapshotRow] | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether its records can be made."""
+        """Whether its records can be created."""
         return self.is_written and self._capture.is_measured
 
     def rows(self) -> list[SnapshotRow]:
-        """Its records in canonical order; the same each time."""
+        """Return the records in canonical order; the same ones at each call."""
         if self._rows is None:
             self._rows = self._made()
         return self._rows
@@ -77,7 +77,7 @@ class TakenSnapshot:
         if not span_id:
             return []  # the scope was dropped
         records = list(self._capture.records())
-        # Sorted, so that canonical order is the model's.
+        # Sorted ids make the canonical order that of the model.
         halves = sorted(urandom(8 * len(records)).hex(" ", 8).split(" "))
         rows = []
         for half, record in zip(halves, records, strict=False):
@@ -93,7 +93,7 @@ class TakenSnapshot:
 
     @property
     def size(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self._capture.subjects)
 
 
@@ -103,46 +103,46 @@ class Snapshots:
     def __init__(
         self, mode: str, rate: float, directory: Path, roll: Callable[[], float] | None = None
     ) -> None:
-        """Files go below `directory`. `roll` gives a number in [0, 1) for each epoch.
+        """Files are written below `directory`. `roll` returns a number in [0, 1) for each epoch.
 
-        It is the operating system's by default: the generators that training draws from stay as
-        they are.
+        The default uses the operating system's generator, so that the state of the generators that
+        training uses does not change.
         """
         self._mode, self._rate = mode, rate
         self._directory = directory.absolute()
         self._roll = roll or random.SystemRandom().random
         self._pending: deque[TakenSnapshot] = deque()
         self._last: Any = None
-        # To put into it is safe in a signal handler that interrupted another put.
+        # `put` is safe in a signal handler that interrupted another `put`.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_over = False
         self.count = 0
-        """Snapshots taken."""
+        """Number of snapshots taken."""
         self.files = self.file_bytes = 0
         self.files_dropped = 0
-        """Files that were to be written, and were not: too much waited, or the disk is full."""
+        """Number of files that were not written: too many waited, or the disk was full."""
         self.lost = 0
-        """Records of snapshots that were not ready when the session ended."""
+        """Number of records of snapshots that were not ready when the session ended."""
         self.seconds = self.longest = 0.0
-        """How long the threads that train were held up, in all and at most."""
+        """Total and longest time for which training threads were blocked."""
 
     def open(self) -> None:
         """Take a snapshot at the end of each epoch from now on."""
         state.epoch_ended = self.epoch_ended
 
     def close(self) -> None:
-        """No more snapshots; what was taken is still written."""
+        """Take no more snapshots; those already taken are still written."""
         if state.epoch_ended == self.epoch_ended:
             state.epoch_ended = ignore_epoch
 
     @property
     def waiting(self) -> int:
-        """Snapshots of which no records could be made yet."""
+        """The number of snapshots without records so far."""
         return 0 if self._is_over else len(self._pending)
 
     def told(self) -> dict[str, Any]:
-        """What `health()` shows: times in seconds, sizes in bytes."""
+        """Return the numbers for `health()`: times in seconds, sizes in bytes."""
         return {
             "count": self.count,
             "seconds": self.seconds,
@@ -151,7 +151,7 @@ class Snapshots:
             "file_bytes": self.file_bytes,
         }
 
-    # --- on the thread that trains --------------------------------------------------------------
+    # --- on the training thread -----------------------------------------------------------------
 
     def epoch_ended(self, scope: Any) -> None:
         """Take a snapshot of the watched model, if there is one; the hook `state.epoch_ended`.
@@ -168,7 +168,7 @@ class Snapshots:
         self.take(scope, model)
 
     def take(self, scope: Scope, model: Any) -> None:
-        """Look at `model` on behalf of a scope that ends. Nothing is raised."""
+        """Take a snapshot of `model` for a scope that ends. Nothing is raised."""
         begun = now()
         try:
             if scope is self._last or not scope._id:
@@ -183,7 +183,7 @@ class Snapshots:
         self.longest = max(self.longest, took / 1e9)
 
     def _take(self, scope: Scope, model: Any) -> None:
-        from . import capture  # noqa: PLC0415 - torch is there, it needs no other place
+        from . import capture  # noqa: PLC0415 - needs torch, which is imported by now
 
         is_copied = self._mode == FULL or (self._mode == SAMPLED and self._roll() < self._rate)
         found = capture.take(model, self._room() if is_copied else None)
@@ -199,7 +199,7 @@ class Snapshots:
                 " would wait to be written",
             )
         taken = TakenSnapshot(scope, found, self._mode)
-        # Segments count records (docs/otlp-mapping.md, "Trace layout"): this thread's own counter.
+        # Segments count records (docs/otlp-mapping.md, "Trace layout"): use this thread's counter.
         local.b.drawn += taken.size
         self.count += 1
         self._pending.append(taken)
@@ -208,14 +208,14 @@ class Snapshots:
             self._wake.put(None)
 
     def _room(self) -> int:
-        """How many bytes may be copied now."""
+        """Return how many bytes may be copied now."""
         waiting = [each.bytes for each in self._pending.copy() if not each.is_written]
         return 0 if len(waiting) >= MOST_WAITING else MOST_BYTES - sum(waiting)
 
     # --- on the writing thread ------------------------------------------------------------------
 
     def _tend(self) -> None:
-        """See to it that the writing thread lives."""
+        """Start the writing thread if it is not running."""
         thread = self._thread
         if (thread is None or not thread.is_alive()) and not self._is_over:
             self._thread = threading.Thread(
@@ -231,7 +231,7 @@ class Snapshots:
                     if not taken.is_written:
                         self._write(taken)
             except BaseException as error:
-                # SystemExit, too: what was interrupted is tried again.
+                # Including SystemExit: retry what was interrupted.
                 record_error("snapshot thread", error)
                 self._wake.put(None)
 
@@ -258,7 +258,7 @@ class Snapshots:
     # --- on the flush thread --------------------------------------------------------------------
 
     def hand_over(self, taken: list[TakenSnapshot]) -> None:
-        """Move what can be made records of into `taken`; safe to be broken off and called again."""
+        """Move snapshots that are ready into `taken`; after an interruption, call it again."""
         for each in self._pending.copy():
             if each.is_ready:
                 if each not in taken:
@@ -268,7 +268,7 @@ class Snapshots:
     # --- at the end -----------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all that was taken until now can be made records of, so many seconds at most.
+        """Wait up to `timeout` seconds until all snapshots are ready; return whether they are.
 
         It takes no lock, so it may be called from a signal handler.
         """
@@ -286,27 +286,27 @@ class Snapshots:
         return True
 
     def finish(self, timeout: float) -> bool:
-        """Take no more, and `wait`; what is not ready for the last flush is lost, and counted."""
+        """Take no more, and `wait`; snapshots that are then not ready are lost and counted."""
         self.close()
         is_done = self.wait(timeout)
         self._is_over = True
         self._wake.put(None)
         for taken in self._pending.copy():
             if not taken.is_ready:
-                with contextlib.suppress(ValueError):  # the flush thread took it meanwhile
+                with contextlib.suppress(ValueError):  # the flush thread took it in the meantime
                     self._pending.remove(taken)
                     self.lost += taken.size
         return is_done
 
     def abandon(self) -> None:
-        """In a forked child: what was taken is the parent's."""
+        """In a forked child: discard the parent's snapshots."""
         self.close()
         self._is_over = True
         self._pending.clear()
 
 
 def snapshots_of(mode: str | None, rate: float, directory: Path) -> Snapshots | None:
-    """As the options `snapshots` and `sample_rate` say; None where nothing is to be taken."""
+    """Create the snapshots for the options `snapshots` and `sample_rate`; None if they are off."""
     return None if mode is None else Snapshots(mode, rate, directory)
 
 
@@ -314,7 +314,7 @@ T = TypeVar("T")
 
 
 class Watched:
-    """The model that was named last, held weakly: the SDK keeps no model alive."""
+    """A weak reference to the watched model: the SDK keeps no model alive."""
 
     def __init__(self) -> None:
         self._reference: Any = None
@@ -325,7 +325,7 @@ class Watched:
 
     @property
     def model(self) -> Any:
-        """The model, as long as it lives."""
+        """The model, or None if it was garbage-collected."""
         return None if self._reference is None else self._reference()
 
 
@@ -333,9 +333,9 @@ watched = Watched()
 
 
 def watch(model: T) -> T:
-    """Name the model whose weights and gradients snapshots take; returns it unchanged.
+    """Set the model whose weights and gradients snapshots contain; return it unchanged.
 
-    None takes the name back. It is held weakly. Nothing is raised.
+    None unsets it. The model is referenced weakly. Nothing is raised.
     """
     try:
         watched.set(model)

@@ -1,6 +1,6 @@
-"""Measuring large tensors in the host's memory: two passes, in portions that stay in the cache.
+"""Measure large tensors in host memory in two passes, in portions that stay in the cache.
 
-Nothing is kept but a portion, as doubles: sums are those of numpy in float64, whatever the dtype.
+Only one portion, as doubles, is in memory. Sums equal those of numpy in float64 for every dtype.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from .statistics import BINS, NUDGE, Moments, exponent_of
 from .tensors import pieces
 
 PORTION = 1 << 20
-"""Elements of a portion: 17 MB of buffers, which mostly stay in a cache; smaller portions cost
-more where several threads share one, and wait for each other."""
+"""Elements of a portion: 17 MB of buffers, which mostly stay in a cache. Smaller portions are
+slower if several threads share one and wait for each other."""
 
 
 class Serial:
-    """Measures tensors one after the other, in buffers that it keeps."""
+    """Measures tensors one after the other, in buffers that it reuses."""
 
     def __init__(self, portion: int = PORTION) -> None:
-        """`portion` in elements."""
+        """`portion` is a number of elements."""
         torch = sys.modules["torch"]
         self._torch = torch
         self._portion = portion
@@ -31,16 +31,16 @@ class Serial:
         whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
         floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         self._native = frozenset(whole + floats)
-        """The dtypes whose minimum and maximum torch finds itself."""
+        """The dtypes whose minimum and maximum torch can compute."""
 
     def measure(self, tensor: Any, zeros: int = 0) -> Moments:
-        """The moments of a dense tensor, and of `zeros` more elements that are 0."""
+        """Return the moments of a dense tensor and of `zeros` further elements that are 0."""
         moments = Moments()
         if zeros:
             moments.low = moments.high = 0.0
         self._find_range(tensor, moments)
         if moments.low > moments.high:
-            return moments  # nothing is finite
+            return moments  # no element is finite
         self._sum_up(tensor, moments)
         moments.add_zeros(zeros)
         return moments
@@ -60,7 +60,7 @@ class Serial:
             moments.low, moments.high = min(moments.low, low), max(moments.high, high)
 
     def _count_kinds(self, values: Any, moments: Moments) -> Any:
-        """Count what is not finite, and give what is."""
+        """Count non-finite elements by kind, and return the finite ones."""
         torch = self._torch
         values = values.reshape(-1)
         infs = int((values == math.inf).sum())
@@ -72,7 +72,7 @@ class Serial:
         return finite
 
     def _sum_up(self, tensor: Any, moments: Moments) -> None:
-        """Mean, squared deviations and histogram, now that the range is known."""
+        """Compute mean, squared deviations, and histogram once the range is known."""
         torch = self._torch
         low, high = moments.low, moments.high
         moments.exponent = exponent_of(max(-low, high))
@@ -107,7 +107,7 @@ class Serial:
         moments.counts = counts.tolist()
 
     def _doubles(self, values: Any) -> Any:
-        """A portion in the buffer; it is overwritten by the next."""
+        """Copy a portion to the buffer; the next one overwrites it."""
         buffer = self._values[: values.numel()]
         buffer.view(values.shape).copy_(values)
         return buffer
@@ -119,7 +119,7 @@ class Serial:
 
 
 def magnitudes(values: Any) -> Any:
-    """The absolute values of complex numbers."""
+    """Return the absolute values of complex numbers."""
     torch = sys.modules["torch"]
     if values.dtype is torch.complex32:
         values = values.to(torch.complex64)

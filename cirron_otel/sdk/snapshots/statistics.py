@@ -1,6 +1,6 @@
-"""What is known of a tensor once it was measured, and its form in a snapshot record.
+"""The statistics of a measured tensor, and their form in a snapshot record.
 
-The records' form, and how cirron-sdk says what is not finite: docs/spool-format.md, "Snapshots".
+docs/spool-format.md, "Snapshots", defines the form and cirron-sdk's names of non-finite values.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 BINS = 16
 NUDGE = 1 + 2.0**-50
-"""Bins are found by multiplying: what lies on an edge must not fall below it by a rounding."""
+"""Factor for bin numbers, so that rounding does not move a value on an edge to a lower bin."""
 LARGE = 2.0**400
-"""Above it, or below its inverse, squares leave the range of a double: measured scaled."""
+"""Above it, or below its inverse, squares exceed the range of a double; values are scaled."""
 
 
 @dataclass(slots=True)
 class Moments:
-    """Sums over a tensor's finite elements, and how many of each kind the others are."""
+    """Sums over a tensor's finite elements, and the counts of its non-finite elements by kind."""
 
     count: int = 0
     nans: int = 0
@@ -29,19 +29,19 @@ class Moments:
     low: float = math.inf
     high: float = -math.inf
     mean: float = 0.0
-    """Of the elements times 2**-exponent."""
+    """Mean of the elements times 2**-exponent."""
     squares: float = 0.0
-    """The sum of squared deviations from the mean, likewise scaled."""
+    """Sum of squared deviations from the mean, with the same scale."""
     exponent: int = 0
     counts: list[int] = field(default_factory=lambda: [0] * BINS)
 
     @property
     def not_finite(self) -> int:
-        """How many elements are NaN or infinite."""
+        """The number of elements that are NaN or infinite."""
         return self.nans + self.infs + self.neg_infs
 
     def add(self, count: int, mean: float, squares: float) -> None:
-        """Take in more elements, scaled as these (Chan, Golub, LeVeque: updating formulae)."""
+        """Add elements with the same scale (Chan, Golub, LeVeque: updating formulae)."""
         if not count:
             return
         total = self.count + count
@@ -51,7 +51,7 @@ class Moments:
         self.count = total
 
     def add_zeros(self, zeros: int) -> None:
-        """Take in zeros. The range, and so the histogram, must hold 0 already."""
+        """Add zeros. The range, and so the histogram, must already include 0."""
         if zeros:
             self.add(zeros, 0.0, 0.0)
             scale = 2.0**-self.exponent
@@ -59,39 +59,39 @@ class Moments:
 
 
 def exponent_of(largest: float) -> int:
-    """By which power of two elements are divided, the largest being so large: mostly 0."""
+    """Return the exponent of the power of two that divides elements; usually 0."""
     if largest == 0 or 1 / LARGE < largest < LARGE:
         return 0
-    # 2**-exponent must be a double, too.
+    # 2**-exponent must also be a double.
     return min(max(math.frexp(largest)[1], -900), 1000)
 
 
 def bin_of(value: float, low: float, high: float) -> int:
-    """The bin that a value falls into; the range must be one that `exponent_of` scaled."""
+    """Return the bin of a value; the range must be scaled with `exponent_of`."""
     if not low < high:
         return 0
     return min(int((value - low) * (NUDGE * BINS / (high - low))), BINS - 1)
 
 
 def edges(low: float, high: float) -> list[float]:
-    """The 17 edges of the histogram, evenly from `low` to `high`.
+    """Return the 17 evenly spaced edges of the histogram, from `low` to `high`.
 
-    Where the two are the same they go from `low` to `low + 1`, as cirron-sdk has them: all
-    elements are in the first bin then.
+    If both are equal, the edges go from `low` to `low + 1`, as in cirron-sdk: all elements are then
+    in the first bin.
     """
     if low == high:
         return [low + number / BINS for number in range(BINS + 1)]
-    if max(-low, high) > LARGE:  # the range, or 16 times it, may be no double
+    if max(-low, high) > LARGE:  # the range, or 16 times the range, may exceed a double
         inner = edges(low / LARGE, high / LARGE)[1:BINS]
         return [low] + [max(edge * LARGE, low) for edge in inner] + [high]
     return [min(low + (high - low) * number / BINS, high) for number in range(BINS)] + [high]
 
 
 def statistics(moments: Moments) -> dict[str, Any] | None:
-    """The record's `stats`; None of no elements at all.
+    """Return the record's `stats`; None if the tensor has no elements.
 
-    What is not finite is None there and named in `nonfinite`; where elements are not, `finite` has
-    the statistics of the others.
+    A statistic that is not finite is None and is named in `nonfinite`. If elements are not finite,
+    `finite` contains the statistics of the others.
     """
     if not moments.count and not moments.not_finite:
         return None
@@ -107,7 +107,7 @@ def statistics(moments: Moments) -> dict[str, Any] | None:
 
 
 def kinds(moments: Moments) -> dict[str, int]:
-    """The counts of what is not finite, by kind: attributes of the record."""
+    """Return the counts of non-finite elements by kind, as attributes of the record."""
     counts = {
         "nan_count": moments.nans,
         "posinf_count": moments.infs,
@@ -123,7 +123,7 @@ def _finite(moments: Moments) -> dict[str, Any]:
     exponent, squares = moments.exponent, moments.squares
     mean = min(max(_scaled(moments.mean, exponent), low), high)
     if low == high:
-        mean, squares = low, 0.0  # what sums leave behind is rounding
+        mean, squares = low, 0.0  # any remainder of the sums is a rounding error
     norm = math.sqrt(squares + count * moments.mean * moments.mean)
     return {
         "mean": mean,
@@ -136,7 +136,7 @@ def _finite(moments: Moments) -> dict[str, Any]:
 
 
 def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
-    """What the statistics are if every element counts, as IEEE 754 has it."""
+    """Return the statistics over all elements, non-finite ones included, by IEEE 754."""
     if moments.nans:
         return dict.fromkeys(("mean", "std", "min", "max", "norm"), math.nan)
     both = moments.infs and moments.neg_infs
@@ -151,14 +151,14 @@ def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
 
 
 def _told(values: dict[str, Any]) -> dict[str, Any]:
-    """With None for what JSON cannot say, and its name in `nonfinite`."""
+    """Replace values that JSON cannot represent by None, with their name in `nonfinite`."""
     named = {
         key: "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
         for key, value in values.items()
         if isinstance(value, float) and not math.isfinite(value)
     }
-    told = values | dict.fromkeys(named)
-    return told | {"nonfinite": named} if named else told
+    encoded = values | dict.fromkeys(named)
+    return encoded | {"nonfinite": named} if named else encoded
 
 
 def _scaled(value: float, exponent: int) -> float:
@@ -169,7 +169,7 @@ def _scaled(value: float, exponent: int) -> float:
 
 
 def moments_of(row: Sequence[float]) -> Moments:
-    """The moments that `batched.COLUMNS` say."""
+    """Convert a row with `batched.COLUMNS` to moments."""
     count, nans, infs, neg_infs = map(int, row[:4])
     low, high, mean, squares = row[4:8]
     counts = [int(value) for value in row[9:]]

@@ -1,6 +1,6 @@
-"""Which tensors a snapshot is of: a model's parameters and their gradients, under which names.
+"""Select the tensors of a snapshot, a model's parameters and gradients, and their names.
 
-docs/snapshots.md, "Which tensors", says what is decided here and why.
+docs/snapshots.md, "Which tensors", documents these decisions and the reasons.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Parts of names that stand for a wrapper that torch put around a module."""
+"""Parts of names that denote a wrapper that torch put around a module."""
 GRAD = ".grad"
 
 
 @dataclass(slots=True)
 class Subject:
-    """A tensor of which there is a record."""
+    """A tensor that has a record."""
 
     name: str
     is_gradient: bool
@@ -25,28 +25,29 @@ class Subject:
     dtype: str
     attrs: dict[str, Any] = field(default_factory=dict)
     values: Any = None
-    """What is measured: a dense tensor; None where there are no values."""
+    """The dense tensor that is measured; None if there are no values."""
     zeros: int = 0
-    """Zeros beside `values` that a sparse tensor does not store."""
+    """Number of zeros that a sparse tensor does not store, in addition to `values`."""
     whole: Any = None
-    """What is stored, as it is; None where it cannot be."""
+    """The tensor that is written to a file, unchanged; None if that is impossible."""
     failure: Exception | None = None
-    """Why there are no statistics, where something went wrong."""
+    """The error because of which there are no statistics."""
 
     def fail(self, error: Exception) -> None:
-        """There are none of it; the record says why."""
+        """Record why the tensor has no statistics."""
         self.values = None
         self.failure = error
         self.attrs["without_statistics"] = f"{type(error).__name__}: {error}"[:200]
 
 
 def subjects_of(model: Any) -> list[Subject]:
-    """The parameters of `model` in its own order, then the gradients there are.
+    """Return the parameters of `model` in the model's order, then the existing gradients.
 
     Buffers are left out, as in cirron-sdk. A parameter that is used in several places is one
-    subject under its first name; one that has no shape yet is none. Empty for what is no model.
+    subject with its first name; a parameter without a shape is left out. For an object that is not
+    a model the result is empty.
     """
-    found: list[Subject] = []
+    subjects: list[Subject] = []
     gradients: list[Subject] = []
     names: dict[int, list[str]] = {}
     parameters: dict[int, Any] = {}
@@ -59,15 +60,15 @@ def subjects_of(model: Any) -> list[Subject]:
             continue
         first, *others = names[key]
         attrs: dict[str, Any] = {"tied_names": [_shown(name) for name in others]} if others else {}
-        found.append(_subject(shown[first], parameter, attrs, is_gradient=False))
+        subjects.append(_subject(shown[first], parameter, attrs, is_gradient=False))
         gradient = parameter.grad
         if gradient is not None:
             gradients.append(_subject(shown[first] + GRAD, gradient, attrs, is_gradient=True))
-    return found + gradients
+    return subjects + gradients
 
 
 def unwrapped(model: Any) -> Any:
-    """The module inside `torch.compile`, DistributedDataParallel and DataParallel."""
+    """Return the module inside `torch.compile`, DistributedDataParallel, and DataParallel."""
     parallel = sys.modules["torch"].nn.parallel
     while True:
         if isinstance(model, (parallel.DistributedDataParallel, parallel.DataParallel)):
@@ -89,12 +90,12 @@ def _named(model: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _shown(name: str) -> str:
-    """A name without what wrappers put into it: the one that the module itself gives it."""
+    """Return a name without the parts of wrappers: the name in the module itself."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def _shown_names(names: list[str]) -> dict[str, str]:
-    """Names without wrappers; one that would stand twice stays as it is."""
+    """Return names without wrappers; a name that would not be unique stays unchanged."""
     shown = {name: _shown(name) for name in names}
     seen: set[str] = set()
     for name, short in shown.items():
@@ -105,7 +106,7 @@ def _shown_names(names: list[str]) -> dict[str, str]:
 
 
 def _is_uninitialised(parameter: Any) -> bool:
-    """Whether it is a lazy module's, which has no shape before its first call."""
+    """Return whether a parameter belongs to a lazy module and has no shape yet."""
     torch = sys.modules["torch"]
     return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
 
@@ -127,22 +128,22 @@ def _dtype(tensor: Any) -> str:
 
 
 def _local(tensor: Any, parameter: Any, attrs: dict[str, Any]) -> Any:
-    """The part of this process in a tensor that several share; the attributes say which that is."""
+    """Return this process's part of a sharded tensor, and describe the part in `attrs`."""
     torch = sys.modules["torch"]
     if type(tensor) is not torch.Tensor and hasattr(tensor, "placements"):
         attrs["shard"] = ", ".join(map(str, tensor.placements))
         attrs["global_shape"] = [int(size) for size in tensor.shape]
         return tensor.to_local()
-    own = getattr(parameter, "__dict__", {})
-    if "_fsdp_flattened" in own or "_fqns" in own:
+    fields = getattr(parameter, "__dict__", {})
+    if "_fsdp_flattened" in fields or "_fqns" in fields:
         attrs["shard"] = "FullyShardedDataParallel"
-        if "_fqns" in own:
-            attrs["flattened"] = [str(name) for name in own["_fqns"]]
+        if "_fqns" in fields:
+            attrs["flattened"] = [str(name) for name in fields["_fqns"]]
     return tensor
 
 
 def _look_at(tensor: Any, subject: Subject) -> None:
-    """Find what there is to measure and to store."""
+    """Determine the values to measure and the tensor to store."""
     torch = sys.modules["torch"]
     attrs = subject.attrs
     if tensor.device.type == "meta":
@@ -164,21 +165,21 @@ def _look_at(tensor: Any, subject: Subject) -> None:
 
 
 def _stored_values(torch: Any, tensor: Any) -> tuple[Any, int]:
-    """The values that a sparse tensor stores, each once, and how many zeros it does not."""
+    """Return the values that a sparse tensor stores, each once, and the number of other zeros."""
     if tensor.layout is torch.sparse_coo:
         values = tensor.coalesce().values()
     elif str(tensor.layout).startswith("torch.sparse"):
         values = tensor.values()
-    else:  # mkldnn and its like: another order of the same values
+    else:  # mkldnn and similar layouts: another order of the same values
         return tensor.to_dense(), 0
     return values, tensor.numel() - values.numel()
 
 
 def pieces(tensor: Any, limit: int) -> Iterator[Any]:
-    """Views of at most about `limit` elements that together are `tensor`, in any order.
+    """Yield views of at most about `limit` elements that together make up `tensor`, in any order.
 
-    A dense tensor comes as vectors, whatever the order of its dimensions; one with gaps is cut
-    until a copy of each piece is small.
+    A dense tensor is split into vectors, whatever the order of its dimensions; a tensor with gaps
+    is split until a copy of each piece is small.
     """
     if not tensor.numel():
         return

@@ -1,8 +1,7 @@
-"""What instrumentations record: scopes whose end, place and name may be known before it is decided
-what they are.
+"""Scopes of instrumentations, whose kind, parent, and name may be decided after they have ended.
 
-A phase is open for the flush thread until it is finished, so nothing of it is sealed before, and
-a crash finds it in the journal.
+A phase counts as open until it is finished, so the flush thread does not seal it earlier, and after
+a crash it is in the journal.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
 
 LOOP_KEY = "cirron-otel-loop"
-"""Under which OpenTelemetry's context holds, while `batches` fetches, the `Fetched` it fills."""
+"""Key in OpenTelemetry's context of the `LoopFetches` of a loop that is fetching an item."""
 
 STEPS = ("step", "batch")
-"""Names of scopes by hand that own the steps; cirron-sdk's `ci.batches` says `batch`."""
+"""Names of manual scopes that count as steps; `ci.batches` of cirron-sdk uses `batch`."""
 
 _MANY = 1_024
 _get = CONTEXT.get
@@ -37,14 +36,14 @@ class Phase(Scope):
     __slots__ = ("_before", "_stamps", "_until")
 
     _until: int
-    """When it ended, monotonic ns; 0 while it runs."""
+    """End of the phase, monotonic ns; 0 while it runs."""
     _before: int
-    """For whoever opened it: what was open before."""
+    """State of the instrumentation that opened the phase: what was open before it."""
     _stamps: Any
-    """What was put on a device's stream at its two ends; None without a device."""
+    """Events recorded on a device's stream at its start and end; None without a device."""
 
     def finish(self) -> None:
-        """It may be sealed from here on, as what it is now."""
+        """Allow the phase to be sealed from now on, in its current form."""
         until = self._until or self._start
         if state.special:
             self._tell_end(until)
@@ -52,7 +51,7 @@ class Phase(Scope):
             self._end = until
 
     def move(self, above: Any) -> None:
-        """Hang it on another scope of the same thread, before it is finished."""
+        """Change the parent to another scope of the same thread, before the phase is finished."""
         self._above = above
         self._depth = above._depth + 1
         if self._more is None or not self._more.is_rooted:
@@ -68,7 +67,7 @@ class LoaderPassSpan(Phase):
 
     @property
     def _inside(self) -> LastEnd:
-        """Collects when the user's own scopes and spans directly below it end."""
+        """Collects the ends of child scopes and spans of the user."""
         ends = self._ends
         if ends is None:
             ends = self._ends = LastEnd()
@@ -76,65 +75,65 @@ class LoaderPassSpan(Phase):
 
     @property
     def last_end(self) -> int:
-        """The latest of these ends (monotonic ns), or 0."""
+        """The latest end of a child (monotonic ns), or 0."""
         return 0 if self._ends is None else self._ends.last
 
 
 class LastEnd:
-    """The latest end among scopes and spans; it has the methods of `Intervals` that they call."""
+    """The latest end of scopes and spans, with the methods of `Intervals` that they call."""
 
     __slots__ = ("last", "open")
 
     def __init__(self) -> None:
         self.last = 0
         self.open: dict[Any, None] = {}
-        """Always empty: a span that is still open does not prolong the pass."""
+        """Always empty: an open span does not prolong the pass."""
 
     def begin(self, span: Any) -> None:
-        """A span of another library begins."""
+        """Ignore the begin of a span of another library."""
 
     def append(self, interval: tuple[int, int]) -> None:
-        """A span of another library has ended."""
+        """Note the end of a span of another library."""
         self.last = max(self.last, interval[1])
 
     def ended(self, _scope: Any, end: int) -> None:
-        """A scope has ended."""
+        """Note the end of a scope."""
         self.last = max(self.last, end)
 
 
 class Step(Phase):
-    """A scope that collects when something directly below it ran."""
+    """A scope that collects the intervals in which its children ran."""
 
     __slots__ = ("_collected", "_folded", "_is_detailed", "_is_known", "_rest")
 
     _collected: Intervals | None
     _folded: list[Phase] | None
-    """Phases directly below it of which there is no record so far, those without an id: with
-    `detail_every` most are never wanted. None where each is recorded by itself."""
+    """Child phases without an id, which have no record so far: with `detail_every` most are never
+    recorded. None if each phase is recorded immediately."""
     _is_detailed: bool | None
-    """With `detail_every`, whether its inside stays however short it is; None: not decided."""
+    """With `detail_every`, whether its inside is retained in any case; None: not decided."""
     _is_known: bool | None
-    """Whether it is known, before it ends, that it is what its children were recorded for."""
+    """Whether it is certain, before it ends, that it remains the parent of its children."""
     _rest: int | None
-    """Its `unattributed_ns`, where that does not stand in its attributes yet."""
+    """Its `unattributed_ns`, if that is not in its attributes yet."""
 
     @property
     def inside(self) -> Intervals:
-        """What ran directly below it and was no phase of its instrumentation's."""
+        """The intervals of its children other than phases of its instrumentation."""
         collected = self._collected
         if collected is None:
             collected = self._collected = Intervals()
         return collected
 
-    _inside = inside  # what a scope below asks for
+    _inside = inside  # read by child scopes
 
     def unattributed_ns(self, until: int) -> int:
-        """The time between its start and `until` in which nothing directly below it ran, ns."""
+        """Return the time between its start and `until` in which no child ran, ns."""
         return max(until - self._start - self.inside.within(self._start, until), 0)
 
 
 def is_held(scope: Any) -> bool:
-    """Whether it is not to be sealed though it has ended: its step may still turn out another."""
+    """Return whether an ended scope must not be sealed yet: its step may still change."""
     above = scope._above
     if isinstance(scope, (Step, LoaderPassSpan)):
         return False
@@ -142,9 +141,9 @@ def is_held(scope: Any) -> bool:
 
 
 def unfold(step: Any) -> list[Phase]:
-    """Make records of what is folded into a step, and return them: they may be sealed.
+    """Give ids to the phases that are folded into a step, and return them: they may be sealed.
 
-    On whatever thread decides so; what was in a phase has not had it as its current span.
+    Any thread may call it. Spans inside such a phase did not have it as their current span.
     """
     folded, step._folded = step._folded or (), None
     buffers = local.b
@@ -160,28 +159,29 @@ def unfold(step: Any) -> list[Phase]:
 
 
 class Intervals:
-    """Intervals of time, as pairs of nanoseconds; many take no more memory than some."""
+    """Time intervals, as pairs of nanoseconds, in bounded memory."""
 
     __slots__ = ("_floor", "_folded", "_some", "by_hand", "last", "open")
 
     def __init__(self) -> None:
         self.by_hand = False
-        """Whether one of them was a step that somebody opened by hand."""
+        """Whether one of them was a manual step."""
         self._some: list[tuple[int, int]] = []
         self._folded = self._floor = 0
         self.last = 0
-        """When the last of them was over."""
+        """The latest end of an interval."""
         self.open: dict[Any, None] = {}
-        """Spans of other libraries that began directly below and have not ended."""
+        """Child spans of other libraries that have not ended."""
 
     def begin(self, span: Any) -> None:
-        """A span of another library begins directly below."""
+        """Note that a child span of another library begins."""
         if len(self.open) < _MANY:
             self.open[span] = None
 
     def close(self, above: Any) -> None:
-        """The step ends now. An open span with a phase in it counts up to now; another one
-        belongs to `above`.
+        """End the step now.
+
+        An open span with a phase in it counts up to now; any other open span moves to `above`.
         """
         while self.open:
             span, _ = self.open.popitem()
@@ -191,7 +191,7 @@ class Intervals:
                 span.hang_on(above)
 
     def append(self, interval: tuple[int, int]) -> None:
-        """Add one that is over."""
+        """Add an interval that has ended."""
         some = self._some
         some.append(interval)
         self.last = max(self.last, interval[1])
@@ -201,13 +201,13 @@ class Intervals:
             some.clear()
 
     def ended(self, scope: Any, end: int) -> None:
-        """A scope directly below is over."""
+        """Note the end of a child scope."""
         self.append((scope._start, end))
         if scope._name in STEPS:
             self.by_hand = True
 
     def within(self, start: int, end: int) -> int:
-        """How much of the time from `start` to `end` they cover together, ns."""
+        """Return how much of the time from `start` to `end` the intervals cover, ns."""
         covered, at = self._folded, max(start, self._floor)
         for begun, over in sorted(self._some):
             begun, over = max(begun, at), min(over, end)  # noqa: PLW2901
@@ -221,10 +221,10 @@ def begin(
     scope: Any, name: str, index: int | None, attrs: dict[str, Any] | None, above: Any,
     context: Any, begun: int, *, is_fixed: bool = False,
 ) -> None:  # fmt: skip
-    """Open a new Phase or Step below `above`; `begun` is when its making was begun.
+    """Open a new Phase or Step below `above`; `begun` is the time at which its creation began.
 
-    It is current nowhere yet. Where it lies too deep it is not recorded. `is_fixed`: it hangs on
-    `above` whatever span is current.
+    It does not become the current span. If it is too deep, it is not recorded. `is_fixed`: its
+    parent is `above`, whatever span is current.
     """
     scope._name, scope._index, scope._attrs = name, index, attrs
     scope._above = above
@@ -252,19 +252,19 @@ def begin(
 
 
 def make_current(scope: Any, context: Any) -> Any:
-    """Let `scope` be the current one; returns the context that was set."""
+    """Make `scope` the current scope; return the context that was set."""
     inside = Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope})
     _set(inside)
     return inside
 
 
 def enter(scope: Any, context: Any) -> None:
-    """Let `scope` be the current one until `leave`."""
+    """Make `scope` the current scope until `leave`."""
     scope._token = _set(Context({**context, SPAN_KEY: scope, SCOPE_KEY: scope}))
 
 
 def leave(scope: Any, error: BaseException | None = None) -> None:
-    """What `scope` is about is over, now. It is not finished by that."""
+    """End the work of `scope` now, without finishing it."""
     scope._until = now()
     if error is not None:
         scope._fail(error)
@@ -277,24 +277,24 @@ def leave(scope: Any, error: BaseException | None = None) -> None:
 
 
 class LoopFetches:
-    """What an instrumentation recorded while `batches` or `epochs` fetched its next item."""
+    """The phases recorded while `batches` or `epochs` fetched its next item."""
 
     __slots__ = ("name", "scope", "scopes")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        """Of the scope that the item will have."""
+        """Name of the item's scope."""
         self.scopes: list[Phase] = []
         self.scope: Phase | None = None
-        """The first of them."""
+        """The first of the phases."""
 
     def add(self, scope: Phase) -> None:
-        """A fetch is over."""
+        """Add a fetch that has ended."""
         self.scope = self.scope or scope
         self.scopes.append(scope)
 
     def join(self, scope: Any) -> None:
-        """The item's scope is open: it began with the fetch."""
+        """Move the fetches into the item's scope, which then begins with the first of them."""
         try:
             scope._start = min([scope._start, *[each._start for each in self.scopes]])
             for each in self.scopes:
@@ -305,7 +305,7 @@ class LoopFetches:
         self.scopes, self.scope = [], None
 
     def over(self, base: Any) -> None:
-        """The loop is over: nobody looks at its fetches any more."""
+        """Finish the remaining fetches after the end of the loop."""
         try:
             for each in self.scopes:
                 each.finish()
