@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from ...core.config.options import Config
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
-from ..drop_counts import DropCounts
 from ..flush.flush_builder import SessionOrigin
 from ..flush.pipeline import Pipeline
-from ..provider_link import ProviderLink
 from ..snapshots.recorder import Snapshots
 from ..tracing import buffers as buf
 from ..tracing import costs, unwinding
@@ -21,7 +19,9 @@ from ..tracing.clock import now
 from ..tracing.scope import NO_SESSION
 from ..tracing.state import state
 from . import logs
+from .drop_counts import DropCounts
 from .identity import NO_SOURCE, Identity
+from .provider_link import ProviderLink
 from .readback import Recent
 from .resource import SessionResource, rank_attributes
 from .run_details import LateDetails

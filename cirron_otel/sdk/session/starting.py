@@ -16,12 +16,10 @@ from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths, target_spool
 from ...core.spool.writer import SpoolWriter
 from ...errors import CirronOtelError
-from ..drop_counts import DropCounts
 from ..flush.flush_builder import FlushBuilder, SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
-from ..provider_link import ProviderLink
 from ..snapshots.recorder import snapshots_of
 from ..tracing import buffers as buf
 from ..tracing import costs
@@ -33,10 +31,12 @@ from ..tracing.span_processor import ForeignSpanProcessor, processor_of
 from ..tracing.state import state
 from ..tracing.traces import Segments
 from . import logs
+from .drop_counts import DropCounts
 from .errors import record_error, report_problem
 from .identity import Identity
 from .joining import Joined, join
 from .provider import applications_provider, make_provider, sampler_of
+from .provider_link import ProviderLink
 from .readback import Recent
 from .resource import SessionResource, batch_attributes, resource_of
 from .run_details import LateDetails

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from operator import sub
 
-from ..core.spool.writer import SpoolWriter
-from .flush.flush_builder import FlushBuilder
-from .flush.sealer import Sealer
-from .snapshots.recorder import Snapshots
-from .tracing import buffers as buf
-from .tracing.detail_sampling import DetailSampler
-from .tracing.scope import Scope, drops
+from ...core.spool.writer import SpoolWriter
+from ..flush.flush_builder import FlushBuilder
+from ..flush.sealer import Sealer
+from ..snapshots.recorder import Snapshots
+from ..tracing import buffers as buf
+from ..tracing.detail_sampling import DetailSampler
+from ..tracing.scope import Scope, drops
 
 logger = logging.getLogger("cirron_otel")
 

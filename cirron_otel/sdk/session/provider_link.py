@@ -8,17 +8,17 @@ from typing import Any
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-from .session.joining import Joined
-from .session.provider import applications_provider
-from .session.replacement import Forwarding, listener, publish, show_open, unwatch, watch
-from .session.resource import SessionResource
-from .session.session import sampling
-from .tracing import costs
-from .tracing.detail_sampling import note_references
-from .tracing.scope import Scope
-from .tracing.span_processor import ForeignSpanProcessor, Observers, processor_of, processors_of
-from .tracing.state import state
-from .tracing.step_places import StepPlaces, is_step
+from ..tracing import costs
+from ..tracing.detail_sampling import note_references
+from ..tracing.scope import Scope
+from ..tracing.span_processor import ForeignSpanProcessor, Observers, processor_of, processors_of
+from ..tracing.state import state
+from ..tracing.step_places import StepPlaces, is_step
+from .joining import Joined
+from .provider import applications_provider
+from .replacement import Forwarding, listener, publish, show_open, unwatch, watch
+from .resource import SessionResource
+from .session import sampling
 
 
 class ProviderLink:
