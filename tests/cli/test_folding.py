@@ -13,7 +13,7 @@ from rich.console import Console
 from cirron_otel.core.analysis.breakdown import break_down
 from cirron_otel.core.analysis.index import SpoolIndex
 from cirron_otel.core.analysis.sessions import assign_sessions
-from cirron_otel.core.analysis.tree import Limits, MarkNode, TreeNode, Walk, grown_trees
+from cirron_otel.core.analysis.tree import MarkNode, TreeLimits, TreeNode, Walk, grown_trees
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.tools.cli import spool_show
@@ -159,7 +159,7 @@ def test_trees_that_are_walked_fold_as_those_in_memory_do(name: str) -> None:
     reader = SpoolReader(SPOOLS / name)
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
-        limits = Limits(spans=10**6, children=10**6, marks=10**6)
+        limits = TreeLimits(spans=10**6, children=10**6, marks=10**6)
         built = grown_trees(index, session=None, limits=limits)
         walk = Walk(index, session=None, depth=64, trees=10**6)
         walked = fold(walk.roots(), walk)

@@ -18,7 +18,7 @@ from cirron_otel.collector.service.logs import Logging
 from cirron_otel.collector.service.worker import Worker
 from cirron_otel.core.delivery.errors import RefusedError
 from cirron_otel.core.spool.blobs import BlobKey, tenant_key
-from cirron_otel.core.spool.eviction import Beside
+from cirron_otel.core.spool.eviction import CollectorFiles
 from cirron_otel.core.spool.paths import SpoolPaths, file_name, target_spool
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.tools.cli import main
@@ -149,7 +149,7 @@ def test_a_file_of_a_tenant_stays_as_long_as_its_batch(tmp_path: Path) -> None:
         path.write_bytes(bytes(1000))
         os.utime(path, (1, 1))
     unfinished = [0]
-    beside = Beside(lambda _, key: tenant_key(key, "aa"), lambda: unfinished[0])
+    beside = CollectorFiles(lambda _, key: tenant_key(key, "aa"), lambda: unfinished[0])
     data = batch(1)
     SpoolWriter(tmp_path, 10_000, beside=beside).write(data)
     assert mine.exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.core.spool.journal import Journal, read_journal
+from cirron_otel.core.spool.journal import OwnerJournal, read_journal
 from cirron_otel.core.spool.owner import Owner, is_alive
 from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.errors import InputError, TargetError
@@ -33,7 +33,7 @@ def put(paths: SpoolPaths, content: bytes) -> None:
 
 def test_what_is_written_is_read(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
-    kept = Journal(paths, owner)
+    kept = OwnerJournal(paths, owner)
     opened = [open_span(1, None), open_span(2, 1, attrs={"big": 10**30, "x": "é\ud800"})]
     closed = [span(3, 2)]
     kept.write(journal(owner.prefix, opened, closed, next_batch="00000000000000000007-x.json"))
@@ -53,7 +53,7 @@ def test_what_is_written_is_read(paths: SpoolPaths) -> None:
 def test_a_journal_is_never_without_the_lock_of_its_owner(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
     shutil.rmtree(paths.state)
-    Journal(paths, owner).write(journal(owner.prefix, [open_span(1, None)]))
+    OwnerJournal(paths, owner).write(journal(owner.prefix, [open_span(1, None)]))
     assert is_alive(paths, owner.prefix)
     assert read_journal(paths, owner.prefix) is not None
     owner.release()
@@ -113,8 +113,8 @@ def test_one_that_cannot_be_written(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
     os.mkdir(paths.state / f"journal-{owner.prefix}.json")  # noqa: PTH102
     with pytest.raises(TargetError, match="cannot be written"):
-        Journal(paths, owner).write(journal(owner.prefix, []))
+        OwnerJournal(paths, owner).write(journal(owner.prefix, []))
     with pytest.raises(TargetError, match="cannot be written"):
-        Journal(paths, owner).remove()
+        OwnerJournal(paths, owner).remove()
     assert not list(paths.state.glob("*.tmp"))
     owner.abandon()

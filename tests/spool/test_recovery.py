@@ -14,7 +14,7 @@ import pytest
 
 from cirron_otel.core.analysis.verify import verify_spool
 from cirron_otel.core.spool.cursor import Cursor
-from cirron_otel.core.spool.journal import Journal, journal_path
+from cirron_otel.core.spool.journal import OwnerJournal, journal_path
 from cirron_otel.core.spool.lease import claim
 from cirron_otel.core.spool.owner import Owner, dead_owners, lock_path, owners
 from cirron_otel.core.spool.paths import SpoolPaths
@@ -341,7 +341,7 @@ say(sum(done.incomplete for done in recover(paths)))
 
 def test_a_living_owner_goes_on_while_others_recover(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
-    kept = Journal(paths, owner)
+    kept = OwnerJournal(paths, owner)
     for number in range(20):
         kept.write(journal(owner.prefix, [open_span(number, None)]))
         assert recover(paths) == []

@@ -16,7 +16,7 @@ from cirron_otel.core.analysis.run_traces import (
     scopes_of,
     step_traces,
 )
-from cirron_otel.core.analysis.tree import Limits
+from cirron_otel.core.analysis.tree import TreeLimits
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 
@@ -39,11 +39,11 @@ def batch(spans: list[dict[str, Any]]) -> str:
 
 
 def traces(
-    reader: SpoolReader, *asked: str, limits: Limits | None = None
+    reader: SpoolReader, *asked: str, limits: TreeLimits | None = None
 ) -> tuple[list[StepTrace], dict[str, dict[str, Any]]]:
     with run_index(reader) as index:
         ranks = [each.rank for each in report_run(index).ranks]
-        found = step_traces(index, ranks, asked, limits or Limits())
+        found = step_traces(index, ranks, asked, limits or TreeLimits())
         ids = [node.id for each in found for _, node in scopes_of(each.step) if node.id]
         return found, records_of(index, reader, ids)
 
@@ -62,7 +62,7 @@ def test_the_slowest_and_a_typical_step_of_each_rank(tmp_path: Path) -> None:
 
 def test_scopes_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     spans = [span(f"p{n}", 1, "s") for n in range(9)] + [span("step", 20, id="s")]
-    [found], _ = traces(write(tmp_path, batch(spans)), limits=Limits(spans=5, children=5))
+    [found], _ = traces(write(tmp_path, batch(spans)), limits=TreeLimits(spans=5, children=5))
     assert [level for level, _ in scopes_of(found.step)] == [0, 1, 1, 1, 1]
     assert found.step.children_left_out == 5
 

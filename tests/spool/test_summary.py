@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from cirron_otel import exactjson
 from cirron_otel.core.analysis.summary import SpoolSummary, summarise
-from cirron_otel.core.analysis.tree import Forest, Limits, TreeNode, build_trees
+from cirron_otel.core.analysis.tree import Forest, TreeLimits, TreeNode, build_trees
 from cirron_otel.core.analysis.verify import verify_spool
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
@@ -84,7 +84,7 @@ class TestRecorded:
             for each in json.loads(path.read_bytes())["spans"]
         }
         marks = [m for path in batch_files(name) for m in json.loads(path.read_bytes())["marks"]]
-        forest = build_trees(SpoolReader(SPOOLS / name), limits=Limits(marks=100_000))
+        forest = build_trees(SpoolReader(SPOOLS / name), limits=TreeLimits(marks=100_000))
         found = nodes(forest.trees)
         assert {node.id for node in found if node.recorded} == set(truth)
         assert forest.shown == forest.spans == len(truth)
@@ -163,7 +163,7 @@ class TestSessions:
 
 class TestTrees:
     def build(self, root: Path, *spans: dict[str, Any], **limits: int) -> Forest:
-        return build_trees(spool_of(root, made(1, spans=list(spans))), limits=Limits(**limits))
+        return build_trees(spool_of(root, made(1, spans=list(spans))), limits=TreeLimits(**limits))
 
     def test_children_are_in_order_of_start(self, tmp_path: Path) -> None:
         forest = self.build(tmp_path, span(3, 1), span(2, 1), span(4, 1), span(1))
@@ -184,7 +184,7 @@ class TestTrees:
     def test_marks_over_the_limit_are_counted(self, tmp_path: Path) -> None:
         marks = [mark(number, 1, value=float(number)) for number in range(10)]
         reader = spool_of(tmp_path, made(1, spans=[span(1)], marks=marks))
-        [root] = build_trees(reader, limits=Limits(marks=4)).trees
+        [root] = build_trees(reader, limits=TreeLimits(marks=4)).trees
         assert [each.value for each in root.marks] == ["0.0", "1.0", "2.0", "3.0"]
         assert root.marks_left_out == 6
 
@@ -243,7 +243,7 @@ def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
         reader = SpoolReader(root)
         tracemalloc.start()
         summarise(reader)
-        build_trees(reader, limits=Limits(spans=10))
+        build_trees(reader, limits=TreeLimits(spans=10))
         list(verify_spool(reader))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...core.spool.blobs import BlobKey, tenant_key
 from ...core.spool.dead_letters import dead_letter_names
-from ...core.spool.eviction import Beside
+from ...core.spool.eviction import CollectorFiles
 from ...core.spool.paths import batch_names, target_spool
 from ...core.spool.state import has_name, lock_named, make_state
 from ...core.spool.writer import SpoolWriter
@@ -84,7 +84,7 @@ class Worker:
             options.spool.directory,
             options.spool.max_bytes,
             is_wanted=self._is_wanted,
-            beside=Beside(self._file_of, lambda: folder_bytes(directory / PARTS)),
+            beside=CollectorFiles(self._file_of, lambda: folder_bytes(directory / PARTS)),
         )
         self._evicted = 0
         seen = Seen(directory / "seen.sqlite")

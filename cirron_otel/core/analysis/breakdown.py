@@ -51,7 +51,7 @@ def ends_closure(name: str | None) -> bool:
 
 
 @dataclass(slots=True)
-class Phase:
+class PhaseTimes:
     """A phase of steps, or the part of the steps that no phase covers."""
 
     name: str
@@ -84,10 +84,10 @@ class Phase:
 class Breakdown:
     """The time of all steps of some trees. Phases and unattributed time add up to the total."""
 
-    steps: Phase
-    phases: list[Phase]
+    steps: PhaseTimes
+    phases: list[PhaseTimes]
     """In the order of their first occurrence."""
-    unattributed: Phase
+    unattributed: PhaseTimes
     _warm_up: int | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -107,9 +107,9 @@ class Breakdown:
         return sum(1 for _ in slow)
 
     @property
-    def steady(self) -> Phase:
+    def steady(self) -> PhaseTimes:
         """The steps after the warm-up."""
-        return Phase(STEP, self.steps.durations[self.warm_up :])
+        return PhaseTimes(STEP, self.steps.durations[self.warm_up :])
 
     def to_json(self) -> dict[str, Any]:
         """Return steps, warm-up, phases and the rest, each with its share of the steps' time."""
@@ -124,7 +124,7 @@ class Breakdown:
             "unattributed": self._row(self.unattributed),
         }
 
-    def _row(self, phase: Phase) -> dict[str, Any]:
+    def _row(self, phase: PhaseTimes) -> dict[str, Any]:
         return {
             "times": len(phase.durations),
             "total_ns": phase.total_ns,
@@ -134,7 +134,7 @@ class Breakdown:
             "max_ns": phase.max_ns,
         }
 
-    def share(self, phase: Phase) -> float:
+    def share(self, phase: PhaseTimes) -> float:
         """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
 
@@ -145,13 +145,15 @@ def break_down(roots: Iterable[TreeNode]) -> Breakdown:
     The phases of a micro step belong to its step. A phase that contains others (`holds_phases`)
     counts without them.
     """
-    phases: dict[str, Phase] = {}
-    steps, rest = Phase(STEP), Phase("unattributed")
+    phases: dict[str, PhaseTimes] = {}
+    steps, rest = PhaseTimes(STEP), PhaseTimes("unattributed")
     for step in _steps(roots):
         left = step.duration_ns or 0
         steps.durations.append(left)
         for each, taken in _phases(step):
-            phases.setdefault(each.name or "?", Phase(each.name or "?")).durations.append(taken)
+            phases.setdefault(each.name or "?", PhaseTimes(each.name or "?")).durations.append(
+                taken
+            )
             left -= taken
         rest.durations.append(left)
     return Breakdown(steps, list(phases.values()), rest)
@@ -213,11 +215,11 @@ def _inside(phase: TreeNode) -> Iterator[TreeNode]:
 
 def joined(parts: Iterable[Breakdown]) -> Breakdown:
     """Return the breakdown of all steps of `parts`, for example of several ranks."""
-    steps, rest = Phase(STEP), Phase("unattributed")
-    phases: dict[str, Phase] = {}
+    steps, rest = PhaseTimes(STEP), PhaseTimes("unattributed")
+    phases: dict[str, PhaseTimes] = {}
     for part in parts:
         steps.durations += part.steps.durations
         rest.durations += part.unattributed.durations
         for each in part.phases:
-            phases.setdefault(each.name, Phase(each.name)).durations.extend(each.durations)
+            phases.setdefault(each.name, PhaseTimes(each.name)).durations.extend(each.durations)
     return Breakdown(steps, list(phases.values()), rest)

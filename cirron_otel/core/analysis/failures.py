@@ -51,7 +51,7 @@ ORDER BY mark.name <> 'loss', mark.ts_ns DESC, mark.no DESC LIMIT 1
 
 
 @dataclass(slots=True)
-class Failure:
+class SessionFailure:
     """One session that failed or was killed."""
 
     session: str
@@ -83,7 +83,7 @@ class Failure:
 
 def failures_of(
     index: SpoolIndex, reader: SpoolReader | None, sessions: Iterable[SessionSummary]
-) -> list[Failure]:
+) -> list[SessionFailure]:
     """Return the failures of a run in the order of their end; at most 100.
 
     `assign_sessions` must have been applied to the index. Processes that a signal ended come after
@@ -104,10 +104,10 @@ def failures_of(
     return sorted(failures, key=lambda each: (each.state != "failed", each.time_ns or 0))
 
 
-def _failure(index: SpoolIndex, session: SessionSummary) -> Failure:
+def _failure(index: SpoolIndex, session: SessionSummary) -> SessionFailure:
     key = key_of(session.id)
     number, error, end_ns, rank = next(index.rows(_SESSION, key), (None, None, None, None))
-    failure = Failure(
+    failure = SessionFailure(
         session.id or "",
         session.state,
         rank if rank is not None else (session.ranks[0] if session.ranks else None),
@@ -122,7 +122,7 @@ def _failure(index: SpoolIndex, session: SessionSummary) -> Failure:
     return failure
 
 
-def _place_of_job(index: SpoolIndex, failure: Failure, session: SessionSummary) -> None:
+def _place_of_job(index: SpoolIndex, failure: SessionFailure, session: SessionSummary) -> None:
     """Set the last step and loss of a job that ended with an exit code and no exception."""
     times = session.start_ns, session.end_ns
     row = next(index.rows(_LAST_STEP_BETWEEN, *times), None)
@@ -133,7 +133,7 @@ def _place_of_job(index: SpoolIndex, failure: Failure, session: SessionSummary) 
         failure.loss_name, failure.last_loss = name, number_of(value)
 
 
-def _place(index: SpoolIndex, failure: Failure, number: int | None) -> None:
+def _place(index: SpoolIndex, failure: SessionFailure, number: int | None) -> None:
     """Set the innermost scope of the failure, and the step and epoch around it."""
     row = next(index.rows(_SAME_ERROR, number, failure.error), None)
     if row is not None:
@@ -143,7 +143,7 @@ def _place(index: SpoolIndex, failure: Failure, number: int | None) -> None:
     _around(index, failure, row)
 
 
-def _around(index: SpoolIndex, failure: Failure, row: tuple[Any, ...] | None) -> None:
+def _around(index: SpoolIndex, failure: SessionFailure, row: tuple[Any, ...] | None) -> None:
     """Set the step and the epoch from this scope and its ancestors."""
     for _ in range(_MOST_LEVELS):
         if row is None:

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..spool.reader import BatchFile, SpoolReader
-from .breakdown import STEP, Breakdown, Phase, ends_closure, holds_phases, is_phase
+from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, is_phase
 from .drops import Drop, drops_of
-from .failures import Failure, failures_of
+from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
 from .rank_report import RankReport
@@ -154,7 +154,7 @@ class RunReport:
     """The number of further series."""
     gpu: list[GpuTime] = field(default_factory=list)
     """By rank, the longest first; at most 1,000."""
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[SessionFailure] = field(default_factory=list)
     """Sessions that failed or were killed; the first to fail comes first."""
     drops: list[Drop] = field(default_factory=list)
     """The records that the recording processes dropped."""
@@ -240,8 +240,8 @@ def _rank(
 
 
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
-    steps, rest = Phase(STEP), Phase("unattributed")
-    phases: dict[str, Phase] = {}
+    steps, rest = PhaseTimes(STEP), PhaseTimes("unattributed")
+    phases: dict[str, PhaseTimes] = {}
     current = None
     for number, step_ns, name, ns in index.rows(_BY_STEP, rank):
         if number != current:
@@ -249,7 +249,7 @@ def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
             steps.durations.append(int(step_ns))
             rest.durations.append(int(step_ns))
         if ns is not None:
-            each = phases.setdefault(name, Phase(name))
+            each = phases.setdefault(name, PhaseTimes(name))
             each.durations.append(int(ns))
             rest.durations[-1] -= int(ns)
     return Breakdown(steps, list(phases.values()), rest)

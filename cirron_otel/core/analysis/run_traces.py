@@ -18,7 +18,7 @@ from ...errors import InputError
 from ...semconv import COSTS
 from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of, key_of
-from .tree import Limits, TreeNode, build_tree
+from .tree import TreeLimits, TreeNode, build_tree
 
 # The rank of a requested step is its own.
 _SLOWEST = """
@@ -53,7 +53,7 @@ class _Spans(msgspec.Struct):
 
 
 def step_traces(
-    index: SpoolIndex, ranks: Iterable[int | None], asked: Iterable[str], limits: Limits
+    index: SpoolIndex, ranks: Iterable[int | None], asked: Iterable[str], limits: TreeLimits
 ) -> list[StepTrace]:
     """Return the steps with the `asked` ids, then the slowest and a typical one of each rank.
 

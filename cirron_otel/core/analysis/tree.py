@@ -21,7 +21,7 @@ from .sessions import assign_sessions
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TreeLimits:
     """The limits of what is shown of a spool; everything beyond them is only counted."""
 
     spans: int = 10_000
@@ -108,7 +108,7 @@ class Forest:
 
 
 def build_trees(
-    reader: SpoolReader, *, session: str | None = None, limits: Limits | None = None
+    reader: SpoolReader, *, session: str | None = None, limits: TreeLimits | None = None
 ) -> Forest:
     """Rebuild the trees of a spool, or those of one `session` (an id), within `limits`.
 
@@ -116,15 +116,15 @@ def build_trees(
     """
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
-        return grown_trees(index, session=session, limits=limits or Limits())
+        return grown_trees(index, session=session, limits=limits or TreeLimits())
 
 
-def grown_trees(index: SpoolIndex, *, session: str | None, limits: Limits) -> Forest:
+def grown_trees(index: SpoolIndex, *, session: str | None, limits: TreeLimits) -> Forest:
     """Build the trees of an index to which `assign_sessions` was applied."""
     return _Builder(index, limits).build(session)
 
 
-def build_tree(index: SpoolIndex, span_id: str, limits: Limits) -> TreeNode | None:
+def build_tree(index: SpoolIndex, span_id: str, limits: TreeLimits) -> TreeNode | None:
     """Return a recorded scope with its subtree, or None if no scope has that id.
 
     `assign_sessions` must have been applied to the index.
@@ -176,7 +176,7 @@ class Walk:
         At most `trees` trees are visited. Raises InputError if there is no such session.
         """
         self._session = session
-        self._builder = _Builder(index, Limits(spans=trees, depth=depth))
+        self._builder = _Builder(index, TreeLimits(spans=trees, depth=depth))
         self._number = self._builder.session_number(session)
         self._shown_trees = 0
         self._has_snapshots = bool(index.one("SELECT EXISTS (SELECT 1 FROM snapshot)"))
@@ -218,7 +218,7 @@ class Walk:
 class _Builder:
     """Builds the nodes, breadth first, until the limit is reached."""
 
-    def __init__(self, index: SpoolIndex, limits: Limits) -> None:
+    def __init__(self, index: SpoolIndex, limits: TreeLimits) -> None:
         self.index = index
         self.limits = limits
         self.shown = 0

@@ -13,7 +13,7 @@ from .schema import SCHEMA_VERSION
 LISTS = ("spans", "marks", "snapshots")
 
 
-class Problem(NamedTuple):
+class BatchProblem(NamedTuple):
     """The reason why a file is not used: a stable code, and a message for people."""
 
     code: str
@@ -25,7 +25,7 @@ _VERSION = str(SCHEMA_VERSION).encode()
 _LIST_KEYS = frozenset(LISTS)
 
 
-def check_batch(data: bytes) -> Problem | None:
+def check_batch(data: bytes) -> BatchProblem | None:
     """Return None if `data` is a batch of schema version 1, or else the problem.
 
     A batch is a JSON object, in UTF-8, whose `schema_version` is the integer 1 and whose `spans`,
@@ -35,33 +35,33 @@ def check_batch(data: bytes) -> Problem | None:
     return None if _is_plainly_batch(data) else check_value_of(data)
 
 
-def check_value_of(data: bytes) -> Problem | None:
+def check_value_of(data: bytes) -> BatchProblem | None:
     """Return the same result as `check_batch`, by parsing everything."""
     try:
         value = exactjson.loads(data)
     except InputError as error:
-        return Problem("not-json", str(error))
+        return BatchProblem("not-json", str(error))
     return check_value(value)
 
 
-def check_value(batch: Any) -> Problem | None:
+def check_value(batch: Any) -> BatchProblem | None:
     """Return None if a value of `exactjson.loads` is a batch, or else the problem."""
     if isinstance(batch, exactjson.Raw) and batch.text.startswith("{"):
-        return Problem("repeated-key", "a key stands twice at the top level: expected once")
+        return BatchProblem("repeated-key", "a key stands twice at the top level: expected once")
     if not isinstance(batch, dict):
-        return Problem("not-batch", f"found {_kind(batch)}, expected a JSON object")
+        return BatchProblem("not-batch", f"found {_kind(batch)}, expected a JSON object")
     if "schema_version" not in batch:
-        return Problem("not-batch", "no schema_version: expected a Cirron batch")
+        return BatchProblem("not-batch", "no schema_version: expected a Cirron batch")
     version = batch["schema_version"]
     if type(version) is not int or version != SCHEMA_VERSION:
-        return Problem(
+        return BatchProblem(
             "schema-version",
             f"schema_version {_short(version)}: expected {SCHEMA_VERSION}; "
             "use a release that reads this version",
         )
     for key in LISTS:
         if key in batch and not isinstance(batch[key], list):
-            return Problem("not-batch", f"{key} is {_kind(batch[key])}: expected a list")
+            return BatchProblem("not-batch", f"{key} is {_kind(batch[key])}: expected a list")
     return None
 
 

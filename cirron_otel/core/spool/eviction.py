@@ -39,7 +39,7 @@ class Drops:
     """The size of batches and snapshot files together."""
 
 
-class Beside(NamedTuple):
+class CollectorFiles(NamedTuple):
     """The files of a collector in a spool that are not batches."""
 
     file_of: Callable[[str, BlobKey], BlobKey] = lambda _, key: key
@@ -56,11 +56,11 @@ class Eviction:
         paths: SpoolPaths,
         max_bytes: int,
         is_wanted: Callable[[str], bool] | None = None,
-        beside: Beside | None = None,
+        beside: CollectorFiles | None = None,
     ) -> None:
         """Nothing is read before the first write. See SpoolWriter for the last two."""
         self._is_wanted = is_wanted
-        self._beside = beside or Beside()
+        self._beside = beside or CollectorFiles()
         self.drops = Drops()
         self.total = 0
         self.scans = 0

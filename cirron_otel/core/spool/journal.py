@@ -57,7 +57,7 @@ class JournalState(Struct):
     those that have ended and wait (for a device, for example) to go into a later batch."""
 
 
-class Journal:
+class OwnerJournal:
     """Writes the journal of a live owner."""
 
     def __init__(self, paths: SpoolPaths, owner: Owner) -> None:

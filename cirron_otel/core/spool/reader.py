@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError, RefusedNameError
-from ..records.check import Problem, check_batch
+from ..records.check import BatchProblem, check_batch
 from ..records.findings import Finding
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, SpoolPaths, checked_name, find_spool
 
@@ -91,7 +91,9 @@ class SpoolReader:
             data = read_limited(path, self.max_batch_bytes)
         except FileNotFoundError:
             if path.is_symlink():
-                problem = Problem("unreadable", "cannot be read: it is a link to a missing file")
+                problem = BatchProblem(
+                    "unreadable", "cannot be read: it is a link to a missing file"
+                )
                 self._report(name, problem)
             return None
         except _RefusedError as error:
@@ -127,9 +129,9 @@ class SpoolReader:
     def _report_tmp(self, name: str) -> None:
         path = self.paths.spool / name
         if not _is_being_written(path):
-            self._report(name, Problem("torn", "never finished: its writer stopped halfway"))
+            self._report(name, BatchProblem("torn", "never finished: its writer stopped halfway"))
 
-    def _report(self, name: str, problem: Problem) -> None:
+    def _report(self, name: str, problem: BatchProblem) -> None:
         self.skipped += 1
         if len(self.unread) < _MAX_COLLECTED:
             self.unread.add(name)
@@ -167,7 +169,7 @@ def stored_batch(spool: Path, name: str, max_bytes: int = MAX_BATCH_BYTES) -> by
 
 
 class _RefusedError(Exception):
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: BatchProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -188,21 +190,21 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise _RefusedError(Problem("unreadable", f"cannot be read: {reason}")) from None
+        raise _RefusedError(BatchProblem("unreadable", f"cannot be read: {reason}")) from None
     except ValueError:
-        raise _RefusedError(Problem("unreadable", "its name cannot be opened")) from None
+        raise _RefusedError(BatchProblem("unreadable", "its name cannot be opened")) from None
 
 
 def _read_regular(descriptor: int, max_bytes: int) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise _RefusedError(Problem("unreadable", "not a regular file"))
+        raise _RefusedError(BatchProblem("unreadable", "not a regular file"))
     if status.st_size <= max_bytes:
         data = _read_all(descriptor, status.st_size, max_bytes)
         if len(data) <= max_bytes:
             return data
     raise _RefusedError(
-        Problem("too-large", f"over {max_bytes} bytes: no batch is that large; not read")
+        BatchProblem("too-large", f"over {max_bytes} bytes: no batch is that large; not read")
     )
 
 

@@ -21,7 +21,7 @@ from .journal import JournalState, ReadJournal, journal_path, read_journal
 from .lease import claim
 from .owner import batch_id_of, dead_owners, known_owners, lock_path, owner_of, owners
 from .paths import TMP_SUFFIX, SpoolPaths, batch_names, file_name, find_spool
-from .sealed import Sealed, sealed_of
+from .sealed import SealedScopes, sealed_of
 from .state import remove_unlocked, set_aside, unwritable
 from .writer import SpoolWriter
 
@@ -135,7 +135,7 @@ def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
 
 
 def _ends(
-    left: list[dict[str, Any]], closed: list[dict[str, Any]], sealed: Sealed, written_ns: int
+    left: list[dict[str, Any]], closed: list[dict[str, Any]], sealed: SealedScopes, written_ns: int
 ) -> dict[str, int]:
     """Return an end for each open scope, not before it was seen open or before any scope inside."""
     ends = {

@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder(_Batch)
 
 
 @dataclass(slots=True)
-class Sealed:
+class SealedScopes:
     """The data in sealed batches about the requested scopes."""
 
     ids: set[str] = field(default_factory=set)
@@ -49,12 +49,12 @@ class Sealed:
         return [mark_id for _, mark_id in sorted(set(self.marks.get(some_id, ())))]
 
 
-def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> Sealed:
+def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> SealedScopes:
     """Search an owner's batches for the scopes `wanted`.
 
     Files that are not batches as this package writes them are skipped: `spool verify` reports them.
     """
-    found = Sealed()
+    found = SealedScopes()
     if not paths.spool.is_dir():
         return found
     try:
@@ -74,7 +74,7 @@ def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> Sealed
     return found
 
 
-def _look(batch: _Batch, wanted: Collection[str], found: Sealed) -> None:
+def _look(batch: _Batch, wanted: Collection[str], found: SealedScopes) -> None:
     for span in batch.spans:
         if span.id in wanted:
             found.ids.add(span.id)

@@ -20,7 +20,7 @@ from ...errors import InputError, RefusedNameError, TargetError, UsageError
 from ..atomic_files import publish, sync_directory, sync_file
 from .direct import write_all
 from .directories import make_private
-from .eviction import Beside, Drops, Eviction
+from .eviction import CollectorFiles, Drops, Eviction
 from .paths import BATCH_SUFFIX, TMP_SUFFIX, checked_name, file_name, target_spool
 
 DEFAULT_MAX_BYTES = 1_000_000_000
@@ -57,7 +57,7 @@ class SpoolWriter:
         *,
         durable: bool = True,
         is_wanted: Callable[[str], bool] | None = None,
-        beside: Beside | None = None,
+        beside: CollectorFiles | None = None,
     ) -> None:
         """Prepare writing. Raises TargetError if `directory` cannot be a spool.
 

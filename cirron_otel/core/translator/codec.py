@@ -10,7 +10,7 @@ from ... import exactjson
 from ...ids import digest
 from ..placement.batch_outline import LightBatch, light
 from ..placement.session_index import SessionIndex
-from ..records.check import Problem, check_batch
+from ..records.check import BatchProblem, check_batch
 from .foreign.batch_header import drop_headers
 from .foreign.messages import regular
 from .own.encode import SEGMENTED, Options
@@ -23,7 +23,7 @@ from .typed import NotCanonicalError, TypedBatch
 class NoBatchError(Exception):
     """The content of a file is not a valid batch."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: BatchProblem) -> None:
         """Store the `problem` that was found."""
         super().__init__(problem.message)
         self.problem = problem

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..._version import SDK_VERSION
-from ...core.spool.journal import VERSION, Journal
+from ...core.spool.journal import VERSION, OwnerJournal
 from ...core.spool.owner import Owner
 from ...core.spool.paths import file_name
 from ...core.spool.writer import SpoolWriter
@@ -69,7 +69,7 @@ class Sealer:
     ) -> None:
         """`written` is called with the name of each batch that is in the spool."""
         self._owner, self._writer, self._origin = owner, writer, origin
-        self._journal = Journal(writer.paths, owner)
+        self._journal = OwnerJournal(writer.paths, owner)
         self._written = written
         self._waiting: deque[Sealed] = deque()
         self._was_open: list[tuple[str, int]] = []

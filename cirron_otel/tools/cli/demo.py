@@ -178,10 +178,10 @@ def _recorded(reason: str | None, *, has_failed: bool = False) -> _Run:
 
 
 def _forest(directory: Path, session: str | None = None) -> Forest:
-    from ...core.analysis.tree import Limits, build_trees
+    from ...core.analysis.tree import TreeLimits, build_trees
     from ...core.spool.reader import SpoolReader
 
-    limits = Limits(spans=_SPANS, children=_SPANS)
+    limits = TreeLimits(spans=_SPANS, children=_SPANS)
     return build_trees(SpoolReader(directory), session=session, limits=limits)
 
 

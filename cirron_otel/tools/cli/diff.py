@@ -21,7 +21,7 @@ from .text import count, duration, printable, value_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.breakdown import Breakdown, PhaseTimes
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_selection import ChosenRun
@@ -118,10 +118,10 @@ def _read(source: str, source_format: str | None, run: str | None) -> _Run:
     return _Run(report, steps, chosen, place.findings(reader), place.told(reader))
 
 
-def _phases(a: Breakdown, b: Breakdown) -> list[tuple[Phase | None, Phase | None]]:
+def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTimes | None]]:
     """Return the phases of both, those of A first; unattributed time and steps come last."""
     theirs = {each.name: each for each in b.phases}
-    pairs: list[tuple[Phase | None, Phase | None]] = [
+    pairs: list[tuple[PhaseTimes | None, PhaseTimes | None]] = [
         (each, theirs.pop(each.name, None)) for each in a.phases
     ]
     pairs += [(None, each) for each in theirs.values()]
@@ -145,11 +145,11 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
     }
 
 
-def _phase_json(a: Phase | None, b: Phase | None) -> dict[str, Any]:
+def _phase_json(a: PhaseTimes | None, b: PhaseTimes | None) -> dict[str, Any]:
     return {"name": _name(a, b), "a": _times(a), "b": _times(b), "change": _change(a, b)}
 
 
-def _times(phase: Phase | None) -> dict[str, int] | None:
+def _times(phase: PhaseTimes | None) -> dict[str, int] | None:
     if phase is None or not phase.durations:
         return None
     return {
@@ -163,12 +163,12 @@ def _mark_json(a: MarkSeries, b: MarkSeries) -> dict[str, Any]:
     return {"name": a.name, "rank": a.rank, "a": a.last, "b": b.last}
 
 
-def _name(a: Phase | None, b: Phase | None) -> str:
+def _name(a: PhaseTimes | None, b: PhaseTimes | None) -> str:
     phase = a if a is not None else b
     return phase.name if phase is not None else "?"
 
 
-def _change(a: Phase | None, b: Phase | None) -> float | None:
+def _change(a: PhaseTimes | None, b: PhaseTimes | None) -> float | None:
     """Return the change of the median relative to A; None if one is missing, or A's is 0."""
     if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
         return None
@@ -176,7 +176,8 @@ def _change(a: Phase | None, b: Phase | None) -> float | None:
 
 
 def _show(
-    phases: list[tuple[Phase | None, Phase | None]], marks: list[tuple[MarkSeries, MarkSeries]]
+    phases: list[tuple[PhaseTimes | None, PhaseTimes | None]],
+    marks: list[tuple[MarkSeries, MarkSeries]],
 ) -> None:
     heads = ("phase", "times A", "times B", "median A", "median B", "change")
     rows: list[tuple[str, ...]] = [
@@ -204,11 +205,11 @@ def _marks_table(marks: list[tuple[MarkSeries, MarkSeries]]) -> Table:
     return rows_table(heads, set(heads[1:]), rows)
 
 
-def _count(phase: Phase | None) -> str:
+def _count(phase: PhaseTimes | None) -> str:
     return f"{len(phase.durations) if phase is not None else 0:,}"
 
 
-def _median(phase: Phase | None) -> str:
+def _median(phase: PhaseTimes | None) -> str:
     return duration(phase.median_ns) if phase is not None and phase.durations else "-"
 
 

@@ -14,7 +14,7 @@ from .text import clock_time, count, duration, local_moment, printable, reason, 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...core.analysis.failures import Failure
+    from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.rank_report import RankReport
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
@@ -91,7 +91,7 @@ def conclusions(report: RunReport) -> Iterator[str]:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
 
 
-def _failure(failure: Failure, report: RunReport) -> Iterator[str]:
+def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
     rank = "" if failure.rank is None else f"{who(failure.rank)}: "
     head = f"{failure.state.upper()}: {rank}"
     yield from wrapped(reason(failure.error), head, "  ")

@@ -52,7 +52,7 @@ def show(
     is_folded: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """The tree of scopes, with their durations and marks."""
-    from ...core.analysis.tree import Limits, build_trees
+    from ...core.analysis.tree import TreeLimits, build_trees
     from ...core.spool.reader import SpoolReader
     from .folding import folded_trees
 
@@ -65,7 +65,7 @@ def show(
     else:
         folds, is_cut = [], False
         most = limit or _DEFAULT_SPANS
-        limits = Limits(spans=most, children=min(most, _DEFAULT_SPANS), depth=depth)
+        limits = TreeLimits(spans=most, children=min(most, _DEFAULT_SPANS), depth=depth)
         forest = build_trees(reader, session=session, limits=limits)
         drawn = trees(forest)
     if as_json:
@@ -90,7 +90,7 @@ def _folded(
     """
     from ...core.analysis.index import SpoolIndex
     from ...core.analysis.sessions import assign_sessions
-    from ...core.analysis.tree import Limits, Walk, grown_trees
+    from ...core.analysis.tree import TreeLimits, Walk, grown_trees
     from .folding import TooVariedError, fold
 
     with SpoolIndex().load(reader) as index:
@@ -101,7 +101,7 @@ def _folded(
                 folds = fold(walk.roots(), walk, _FOLDED_SPANS)
                 return walk.forest(), folds, False
         most = limit or _FOLDED_SPANS
-        limits = Limits(spans=most, children=most, depth=depth)
+        limits = TreeLimits(spans=most, children=most, depth=depth)
         forest = grown_trees(index, session=session, limits=limits)
     return forest, fold(forest.trees), most <= forest.shown < forest.spans
 

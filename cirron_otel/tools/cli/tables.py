@@ -11,7 +11,7 @@ from .text import duration, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...core.analysis.breakdown import Breakdown, Phase
+    from ...core.analysis.breakdown import Breakdown, PhaseTimes
 
 _IDS = ("run", "span")
 _RIGHT = ("times", "total", "share", "p50", "p95", "max")
@@ -36,7 +36,7 @@ def breakdown_table(found: Breakdown) -> Table:
     return drawn
 
 
-def _cells(found: Breakdown, phase: Phase) -> tuple[str, ...]:
+def _cells(found: Breakdown, phase: PhaseTimes) -> tuple[str, ...]:
     return (
         printable(phase.name),
         f"{len(phase.durations):,}",

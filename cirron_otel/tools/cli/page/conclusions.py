@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....core.analysis.failures import Failure
+from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
 from ....core.analysis.verdict import Verdict, what
 from ..report_text import wall_time_names
@@ -38,7 +38,7 @@ def failures_section(content: RunContent) -> Element | None:
     )
 
 
-def _failure(failure: Failure) -> Content:
+def _failure(failure: SessionFailure) -> Content:
     place = [
         f"{name} {short(index, 20)}"
         for name, index in (("epoch", failure.epoch), ("step", failure.step))

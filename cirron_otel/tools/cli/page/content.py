@@ -12,7 +12,7 @@ from ....core.analysis.run_report import RunReport
 from ....core.analysis.run_series import Point, epoch_starts, mark_points, step_points
 from ....core.analysis.run_traces import StepTrace, records_of, scopes_of, step_traces
 from ....core.analysis.summary import SessionSummary, sessions_of, with_processes
-from ....core.analysis.tree import Limits, TreeNode, build_tree
+from ....core.analysis.tree import TreeLimits, TreeNode, build_tree
 from ....core.records.findings import Finding
 from ....core.spool.reader import SpoolReader
 
@@ -85,7 +85,7 @@ def gather(
     tops = _tops(index)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
     scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
-    limits = Limits(spans=scopes, children=scopes, marks=_MARKS)
+    limits = TreeLimits(spans=scopes, children=scopes, marks=_MARKS)
     traces = step_traces(index, ranks[:TRACED_RANKS], asked, limits)
     trees = [*tops, *(trace.step for trace in traces)]
     ids = {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}
@@ -133,7 +133,7 @@ def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries
 
 def _tops(index: SpoolIndex) -> list[TreeNode]:
     """Read each tree on its own, so that one with many scopes leaves room for the others."""
-    limits = Limits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
+    limits = TreeLimits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
     found = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
     return [each for each in found if each is not None]
 

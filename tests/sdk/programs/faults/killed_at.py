@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 import cirron_otel as ci
-from cirron_otel.core.spool.journal import Journal
+from cirron_otel.core.spool.journal import OwnerJournal
 from cirron_otel.core.spool.writer import SpoolWriter
 
 directory, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -43,7 +43,7 @@ def watched(what: str, real: Any) -> Any:
 
 
 SpoolWriter.write = watched("batch", SpoolWriter.write)
-Journal.write = watched("journal", Journal.write)
+OwnerJournal.write = watched("journal", OwnerJournal.write)
 ci.profile(frameworks=[], output_dir=directory, flush_interval=3600)
 with ci.scope("epoch"):
     with ci.scope("seen open"):
