@@ -28,13 +28,13 @@ _ZSTD_STEP = 256
 library has no limit on its output: this one keeps a step to 8 MiB."""
 
 _ZSTD_MAX_WINDOW = 32 * 1024 * 1024
-"""What Go's encoder, which the Collector uses, asks for at its best; `zstd` asks for 8 MiB."""
+"""The largest window of Go's encoder, which the Collector uses; the `zstd` tool uses 8 MiB."""
 
 _AT_ONCE = 1024 * 1024
 """The most that is decompressed in the event loop by `finished`, bytes."""
 
 _MOST_MEMBERS = 10_000
-"""Of one body: each costs as much as a small one, and may hold nothing."""
+"""Members per body: each costs as much as a small body, even if it is empty."""
 
 
 class Inflater(Protocol):

@@ -19,7 +19,7 @@ _HEADER = 4
 _COMPRESSED, _UNCOMPRESSED, _FIRST_SKIPPABLE = 0x00, 0x01, 0x80
 _CHECKSUM, _CONTENT = 4, 65536
 _LARGEST_CHUNK = _CHECKSUM + 32 + _CONTENT + _CONTENT // 6
-"""A chunk with 64 KiB of content is no larger, even if the content cannot be compressed."""
+"""The largest chunk with 64 KiB of content, even if the content cannot be compressed."""
 _MOST_CHUNKS = 100_000
 _DAMAGED = "the snappy data is damaged, or something else"
 

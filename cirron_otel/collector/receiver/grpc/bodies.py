@@ -1,9 +1,9 @@
-"""Bodies of gRPC calls, and the memory that they take.
+"""Receive and decompress the messages of gRPC calls within memory limits.
 
 The request's headers name the encoding of its messages (github.com/grpc/grpc, doc/compression.md).
-gRPC does not pass on whether a message is compressed, but its first bytes show it. No OTLP request
+gRPC does not report whether a message is compressed, but its first bytes reveal it. No OTLP request
 in protobuf begins with these bytes: 0x1f and 0xff 0x06 are tags without a wire type, and the others
-are fields 15 and 5, which OTLP's requests do not have.
+are fields 15 and 5, which OTLP requests do not have.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FED = 64 * 1024
 _CANCELLED_WITHIN_S = 0.05
 _LONGEST_SHOWN = 60
 _YIELD_EVERY = 1024 * 1024
-"""Bytes that are inflated before other calls have their turn."""
+"""Decompressed bytes after which other calls get a turn."""
 
 
 class Reservation:
-    """Room for bytes in flight, which a call has until it ends.
+    """Reserved bytes in flight, which a call holds until it ends.
 
-    It never has more than the largest body takes, however much of that is there twice, compressed
-    and not: else a call that has all the room to itself might not fit, and be sent for ever.
+    A call never reserves more than the largest body, even while a body is in memory twice,
+    compressed and decompressed: otherwise a large call might never fit, and be resent for ever.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -55,7 +55,7 @@ class Reservation:
         self._size = 0
 
     def add(self, size: int) -> None:
-        """Raise RefusalError where there is no room."""
+        """Reserve `size` more bytes. Raises RefusalError if there is no room."""
         more = min(self._size + size, self._consumer.max_body_bytes) - self._size
         if more <= 0:
             return
@@ -67,10 +67,10 @@ class Reservation:
 async def receive(
     context: Any, turns: CallTurns, timeout_s: float, reservation: Reservation
 ) -> bytes:
-    """The message of a call, as it came.
+    """Return the message of a call, unchanged.
 
-    At most as many are being received as `turns` lets, for their size is known only when they are
-    there; what is not read stays with the client. Raises RefusalError when it is late.
+    `turns` limits the number of messages that are received at a time, because their size is not
+    known before; unread ones stay with the client. Raises RefusalError if the message is late.
     """
     try:
         async with turns.turn(context.peer(), timeout_s):
@@ -128,7 +128,7 @@ async def inflated(body: bytes, coding: str, limit: int, reservation: Reservatio
         pieces.append(await finished(codec, limit - size, limit, reservation.add))
     except InputError as error:
         if coding == "deflate":
-            return body  # its two first bytes may be those of an unknown field
+            return body  # its first two bytes may be those of an unknown field
         raise RefusalError(Reason.INVALID, str(error)) from None
     return b"".join(pieces)
 

@@ -1,6 +1,6 @@
 """The OTLP/gRPC receiver (opentelemetry.io/docs/specs/otlp/, "OTLP/gRPC").
 
-Needs the extra `collector`; whoever wants it imports this module when it is wanted.
+It requires the extra `collector`, so this module is imported only when it is needed.
 
 Messages are decompressed here and not by gRPC, which checks the size of a message only after it has
 decompressed it: a message of 4 MiB may expand to 4 GiB.
@@ -53,33 +53,33 @@ _LONGEST_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What one client may take from the others."""
+    """Limits that protect clients from each other."""
 
     streams: int = 128
-    """Calls at a time on one connection; more wait at the client."""
+    """Concurrent calls on one connection; more wait at the client."""
     reading_bytes: int = 64 * 1024 * 1024
-    """Bodies that are being received at a time, at their largest; other calls wait unread. Four
-    may always be received."""
+    """Bytes of bodies that are received at a time, each counted with the largest size; other calls
+    wait unread. Four bodies may always be received."""
     read_timeout_s: float = 10.0
-    """How long a call may take until its body is there, waiting included."""
+    """The longest time until the body of a call is complete, including the wait for a turn."""
     quick_s: float = 0.05
-    """How long a read may take while others wait; half of them may take longer."""
+    """The time after which a read is late while others wait; half of the reads may be late."""
     patience_s: float = 5.0
-    """How long those may take when they are too many."""
+    """The longest time of late reads if there are too many of them."""
     ping_interval_s: float = 10.0
     """A connection that pings more often is closed (keepalive)."""
     keepalive_s: float = 60.0
-    """A connection that is silent for so long is pinged, and closed when nothing comes back."""
+    """A connection that is silent for this long is pinged, and closed if it does not answer."""
     connections: int = 1000
     """The largest number of connections at a time, of all clients."""
     connection_age_s: float | None = None
-    """Connections are to be made anew when they are so old, so that load spreads."""
+    """The age at which clients must reconnect, so that load spreads again; None: never."""
     connection_grace_s: float = 30.0
-    """How long calls on such a connection may still take."""
+    """The time that calls on such a connection may still take."""
 
 
 class GrpcReceiver:
-    """Serves the three OTLP services, and hands what comes to an Exporter."""
+    """Serves the three OTLP services, and passes requests to a Consumer."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class GrpcReceiver:
         return host, port
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, and end those that are not answered within `grace_s` seconds."""
+        """Accept no more calls, and end those that are not answered within `grace_s` seconds."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -155,13 +155,14 @@ class GrpcReceiver:
         self._socket.remove()
 
     def _options(self) -> list[tuple[str, int]]:
-        """Names and meanings: grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
+        """Return the channel arguments (grpc.github.io/grpc/core/group__grpc__arg__keys.html)."""
         limits = self._limits
         options = [
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", self._consumer.max_body_bytes),
             ("grpc.per_message_decompression", 0),
-            # What a stream may send before it is read: a fixed size, or gRPC lets it grow to MiB.
+            # The bytes that a stream may send before it is read. A fixed size: by default, gRPC
+            # lets it grow to several MiB.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
             ("grpc.max_concurrent_streams", limits.streams),
@@ -193,7 +194,7 @@ class GrpcReceiver:
             status, reason = status_of(RefusalError(Reason.UNAVAILABLE, _FAILED)), "internal"
         else:
             return answer_bytes(answer)
-        # Behind the handlers: an error that is being handled holds on to the body.
+        # After the handlers, because an error that is being handled keeps the body alive.
         self._refused(Refused(signal.value, reason, status[0].name, status[1]))
         if reason == Reason.ENCODING.value:
             await context.send_initial_metadata(())  # the core adds grpc-accept-encoding
@@ -229,7 +230,7 @@ class GrpcReceiver:
 class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """The methods of OTLP; gRPC itself answers UNIMPLEMENTED to others.
 
-    As methods that take a stream, since gRPC calls them before it has read a message.
+    They are declared as methods that take a stream: gRPC calls those before it reads a message.
     """
 
     def __init__(

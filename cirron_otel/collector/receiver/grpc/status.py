@@ -1,4 +1,4 @@
-"""What a gRPC call is answered with (opentelemetry.io/docs/specs/otlp/, "OTLP/gRPC Response")."""
+"""The responses to gRPC calls (opentelemetry.io/docs/specs/otlp/, "OTLP/gRPC Response")."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CODES = {
 }
 
 _RETRY_AFTER_S = 1.0
-"""Where a refusal does not say."""
+"""The delay for retries if the refusal specifies none."""
 
 _LONGEST_MESSAGE = 1000
-"""Characters: clients take 8 KiB of trailing metadata, percent-encoded."""
+"""Characters; clients accept 8 KiB of trailing metadata, percent-encoded."""
 
 
 def answer_bytes(answer: ConsumeResult) -> bytes:
-    """The serialised response of any of the services: they are the same on the wire."""
+    """Return the serialized response of any of the services: they are identical on the wire."""
     if not answer.rejected and not answer.message:
         return b""
     response = ExportTraceServiceResponse()
@@ -40,10 +40,10 @@ def answer_bytes(answer: ConsumeResult) -> bytes:
 
 
 def status_of(refusal: RefusalError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """The code of a refused call, its message and its trailing metadata.
+    """Return the code of a refused call, its message and its trailing metadata.
 
-    Only where the same request may succeed later there is a RetryInfo: it is what makes clients
-    send again.
+    The metadata contains a RetryInfo, which makes clients retry, only if the same request may
+    succeed later.
     """
     code = _CODES[refusal.reason]
     message = refusal.message[:_LONGEST_MESSAGE]

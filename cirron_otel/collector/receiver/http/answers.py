@@ -1,7 +1,7 @@
-"""What the HTTP server says: statuses, headers and bodies, without any I/O.
+"""The statuses, headers and bodies of HTTP responses, without any I/O.
 
 Source: OTLP specification 1.x, "OTLP/HTTP Response" (opentelemetry.io/docs/specs/otlp/), and
-docs/cirron-http.md. The messages are written by hand: they have few fields.
+docs/cirron-http.md. The protobuf messages are encoded manually, since they have few fields.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REASONS = {
     431: "header_size",
     503: "unavailable",
 }
-"""The reasons by which refusals are counted, unless they have one of their own."""
+"""The default reasons under which refusals are counted."""
 
 _CODES = {
     400: 3,
@@ -64,7 +64,7 @@ _CODES = {
 _BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 _RETRY_AFTER_S = 1
-"""Where the intake does not say when to come again."""
+"""The delay for retries if the refusal specifies none."""
 
 _REJECTED = {
     ReceivedSignal.TRACES: "rejectedSpans",
@@ -73,12 +73,12 @@ _REJECTED = {
 }
 
 _UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
-"""A browser that takes JSON for a page must find no markup in it."""
+"""Escapes for JSON bodies, so that a browser that renders one as a page finds no markup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer before it is written."""
+    """A response before it is written."""
 
     status: int
     body: bytes = b""
@@ -87,7 +87,7 @@ class Reply:
 
 
 class HttpError(Exception):
-    """A request ends with an error of HTTP's own, before anything is handed to the intake."""
+    """A request fails with an error of HTTP itself, before it is passed to the consumer."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class HttpError(Exception):
 
 
 def of_refusal(error: RefusalError) -> HttpError:
-    """The status, and the Retry-After in whole seconds, that a refusal has in HTTP."""
+    """Return the HTTP error of a refusal, with Retry-After in whole seconds."""
     headers = {"WWW-Authenticate": "Bearer"} if error.reason is Reason.UNAUTHENTICATED else {}
     if error.reason in (Reason.BUSY, Reason.UNAVAILABLE):
         asked = error.retry_after_s
@@ -115,9 +115,9 @@ def of_refusal(error: RefusalError) -> HttpError:
 
 
 def error_reply(error: HttpError, encoding: BodyEncoding) -> Reply:
-    """A google.rpc.Status, which in JSON is what Cirron's clients read as well.
+    """Return the response of an error: a google.rpc.Status, which Cirron's clients read as JSON.
 
-    With a 400 it has a BadRequest as its detail, as OTLP asks for ("Bad Data").
+    For status 400 it contains a BadRequest as its detail, as OTLP requires ("Bad Data").
     """
     code = _CODES.get(error.status, 2)
     is_bad = error.status == 400
@@ -136,7 +136,7 @@ def error_reply(error: HttpError, encoding: BodyEncoding) -> Reply:
 
 
 def otlp_reply(answer: ConsumeResult, signal: ReceivedSignal, encoding: BodyEncoding) -> Reply:
-    """An Export…ServiceResponse; `partial_success` only where it says something."""
+    """Return an Export…ServiceResponse; `partial_success` is set only if it is not empty."""
     is_partial = bool(answer.rejected or answer.message)
     if encoding is BodyEncoding.PROTOBUF:
         body = b""
@@ -144,7 +144,7 @@ def otlp_reply(answer: ConsumeResult, signal: ReceivedSignal, encoding: BodyEnco
             partial = _number(1, answer.rejected) + _text(2, answer.message)
             body = _bytes(1, partial)
     else:
-        # Without a count JSON leaves it out, as protobuf does; 64 bits are text in its JSON.
+        # As in protobuf, a count of 0 is omitted; protobuf's JSON has 64-bit integers as strings.
         told = {_REJECTED[signal]: str(answer.rejected)} if answer.rejected else {}
         if answer.message:
             told["errorMessage"] = answer.message
@@ -153,7 +153,7 @@ def otlp_reply(answer: ConsumeResult, signal: ReceivedSignal, encoding: BodyEnco
 
 
 def cirron_reply(answer: ConsumeResult) -> Reply:
-    """202 and the batch's id; the same for a batch that was there already."""
+    """Return status 202 with the batch's id; the same for a duplicate."""
     told = {"batch_id": answer.batch_id}
     if answer.message:
         told["message"] = answer.message

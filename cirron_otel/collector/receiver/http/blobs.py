@@ -29,22 +29,22 @@ _logger = logging.getLogger(__name__)
 
 
 class UploadStore(Protocol):
-    """Where the files end up; called in the server's event loop.
+    """The store of uploaded files; called in the server's event loop.
 
-    RefusalError is answered as it says, and an OSError as UNAVAILABLE.
+    A RefusalError is answered according to its reason, an OSError as UNAVAILABLE.
     """
 
     async def put(
         self, span_id: str, file: str, stream: AsyncIterator[bytes], size: int | None
     ) -> None:
-        """Store a file: when this returns, all of it outlives a power cut.
+        """Store a file: when this returns, the complete file survives a power cut.
 
-        `size`, bytes, is None where the client did not say. Where `stream` raises, nothing of it
-        is stored, and what was there before is as it was; the error goes on to the caller.
+        `size`, bytes, is None if the client did not send it. If `stream` raises, an existing file
+        is unchanged, no part of the new one is stored, and the error is passed to the caller.
         """
 
     async def head(self, span_id: str, file: str) -> int | None:
-        """How many bytes the file has that is stored; None where none is."""
+        """Return the size of the stored file, bytes; None if there is none."""
 
 
 class _Part(NamedTuple):
@@ -57,7 +57,7 @@ class Uploads:
     """Answers PUT and HEAD for one store."""
 
     def __init__(self, store: UploadStore, limits: HttpLimits, staging: Path | None = None) -> None:
-        """Parts are taken where there is a directory `staging` to keep them until all are there."""
+        """Uploads in parts need `staging`, a directory for the parts of incomplete files."""
         self._store, self._limits = store, limits
         self._room = UploadRoom(limits.unfinished_bytes)
         self._staging = None if staging is None else Staging(staging, self._room)
@@ -83,14 +83,14 @@ class Uploads:
                 _logger.warning("unfinished uploads cannot be removed: %s", error.strerror)
 
     async def head(self, span_id: str, file: str) -> Reply:
-        """Whether the file is there, or how much of it came in parts."""
+        """Answer whether the file exists, or how much of it has been uploaded in parts."""
         try:
             return await self._head(span_id, file)
         except OSError as error:
             raise _unavailable(error) from None
 
     async def put(self, request: web.BaseRequest, span_id: str, file: str) -> Reply:
-        """Take the file, or a part of it."""
+        """Receive a file, or a part of it."""
         if content_coding(request.headers.getall("Content-Encoding", [])) != "identity":
             message = "snapshot files are taken without a Content-Encoding"
             raise HttpError(415, message, reason=Reason.ENCODING.value)
@@ -125,7 +125,7 @@ class Uploads:
                 offset = 0 if total is None else await asyncio.to_thread(staged.offset, total)
                 if offset != total:
                     return Reply(404, headers={"Upload-Offset": str(offset)})
-                # All parts came, and then the process ended.
+                # All parts had been received when the process ended.
                 await self._store.put(span_id, file, staged.read(), total)
                 await asyncio.to_thread(staged.remove)
                 size = total
@@ -178,7 +178,7 @@ async def _held(stream: AsyncIterator[bytes], hold: Hold) -> AsyncIterator[bytes
 
 
 def blob_names(path: str) -> tuple[str, str]:
-    """The span id and the file that follow `blobs/` in a path; HttpError 400 or 404."""
+    """Return span id and file name after `blobs/` in a path. Raises HttpError 400 or 404."""
     parts = path.split("/")
     if len(parts) != 3 or parts[0] != "snapshots":
         raise HttpError(404, "expected …/blobs/snapshots/<span_id>/<file>")

@@ -1,4 +1,4 @@
-"""Reading a request's body: bounded in bytes, in time, and in what all requests hold at once."""
+"""Read the bodies of requests, limited in size, in time, and in total memory."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from .answers import HttpError
 from .content import content_coding
 
 _PAUSE_BYTES = 1024 * 1024
-"""Decompressed bytes after which other requests have their turn."""
+"""Decompressed bytes after which other requests get a turn."""
 
 _SPARE_BYTES = 4 * 1024 * 1024
-"""Room is scarce where there is none for so much, which is a large request."""
+"""Room is scarce if less than this is free, the size of a large request."""
 
 _SLACK = 64 * 1024
-"""What may be added by a coding to data that it cannot compress, bytes."""
+"""The bytes that a coding may add to data that it cannot compress."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one client may ask of the server; times are in seconds."""
+    """Limits that protect clients from each other; times are in seconds."""
 
     header_bytes: int = 8190
-    """Of the request line, and of each header."""
+    """The size of the request line, and of each header."""
     headers: int = 48
-    """How many there may be."""
+    """The number of headers."""
     request_s: float = 60.0
-    """From a request's headers to the last byte of its body; uploads are exempt."""
+    """The time from a request's headers to the last byte of its body; uploads are exempt."""
     grace_s: float = 10.0
-    """How long a sender may be slower than `bytes_per_s`."""
+    """The time for which a sender may be slower than `bytes_per_s`."""
     bytes_per_s: float = 4096.0
-    """How much must come each second, on average since the headers."""
+    """The lowest average rate since the headers, bytes per second."""
     slow_s: float = 2.0
-    """How long a body may be waited for while there is no room for others."""
+    """The time to wait for a body while there is no room for others."""
     idle_s: float = 75.0
-    """How long a connection stays open without a request, and how long headers may take."""
+    """The time a connection may be open without a request, and the time for its headers."""
     linger_s: float = 5.0
-    """How long the rest of a refused body is read, so that its sender sees the answer."""
+    """The time for reading the rest of a refused body, so that its sender sees the response."""
     connections: int = 1000
     uploads: int = 16
-    """Snapshot files that are received at the same time."""
+    """Snapshot files that are received concurrently."""
     upload_bytes: int = 64 * 1024**3
     """The largest snapshot file."""
     unfinished_bytes: int | None = None
@@ -57,14 +57,14 @@ class HttpLimits:
 
 
 class Room:
-    """The bytes of one request that count as in flight; a context manager that frees them."""
+    """The bytes of one request that count as in flight; a context manager that releases them."""
 
     def __init__(self, consumer: Consumer) -> None:
-        """Nothing is held yet."""
+        """Hold nothing yet."""
         self._consumer, self._size = consumer, 0
 
     def hold(self, size: int) -> None:
-        """Hold `size` bytes in all, or more where more are held; RefusalError without room."""
+        """Hold at least `size` bytes in total. Raises RefusalError if there is no room."""
         more = size - self._size
         if more <= 0:
             return
@@ -89,22 +89,21 @@ class Bodies:
     """Reads bodies for one server."""
 
     def __init__(self, consumer: Consumer, limits: HttpLimits) -> None:
-        """`exporter` says how large a body may be, and has the room for it."""
+        """`consumer` defines the largest body, and accounts for the bytes in flight."""
         self._consumer, self._limits = consumer, limits
 
     async def read(self, request: web.BaseRequest, room: Room) -> bytes:
-        """The whole body, decompressed, held in `room`.
+        """Return the complete body, decompressed; `room` holds its bytes.
 
-        Raises RefusalError: too large, no room, or not what its coding says; HttpError: too slow,
-        broken off, or a coding that is not known.
+        Raises RefusalError if it is too large, if there is no room, or if its data does not match
+        its coding; HttpError if it is too slow or truncated, or if its coding is unknown.
         """
         codec = _codec(request)
         largest = self._consumer.max_body_bytes
         announced = request.content_length or 0
         if announced > largest + (_SLACK if codec else 0):
             raise too_large(largest)
-        # Room is held for what came, not for what was announced: a few slow senders would have it
-        # all.
+        # Hold room for received bytes, not for announced ones: a few slow senders would take all.
         await accept_body(request)
         body: bytes | bytearray = b""
         came = paused = 0
@@ -121,7 +120,7 @@ class Bodies:
                     raise too_large(largest)
                 room.hold(size)
                 if body:
-                    # No list of parts: those may be so small that their objects outweigh them.
+                    # Not a list of parts: they may be smaller than the objects that hold them.
                     body = body if isinstance(body, bytearray) else bytearray(body)
                     body += part
                 else:
@@ -149,7 +148,7 @@ class Bodies:
 
 
 async def accept_body(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to go on (RFC 9110, 10.1.1). HttpError 417."""
+    """Send `100 Continue` if the client waits for it (RFC 9110, 10.1.1). Raises HttpError 417."""
     expected = request.headers.get("Expect", "").lower()
     if not expected or request.version < (1, 1):
         return
@@ -164,11 +163,11 @@ async def pieces(
     seconds: float = math.inf,
     is_scarce: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[bytes]:
-    """A body as it comes, in pieces that are never empty, for `seconds` at most.
+    """Yield a body in non-empty pieces as they arrive, for at most `seconds`.
 
-    `is_scarce` says whether others have no room: for a slow body it is asked again and again.
-    HttpError 408 where it comes too slowly, 400 where it breaks off; RefusalError where it gives
-    way to others.
+    `is_scarce` returns whether others have no room; it is called repeatedly for a slow body. Raises
+    HttpError 408 if the body is too slow, 400 if it is truncated, and RefusalError if it is given
+    up in favour of others.
     """
     now = asyncio.get_running_loop().time
     came, waited, asked_at = 0, 0.0, limits.slow_s
@@ -178,7 +177,7 @@ async def pieces(
             if is_scarce():
                 message = "too many bytes are in flight for a body that comes slowly: try again"
                 raise RefusalError(Reason.BUSY, message)
-        # Only what the sender is waited for counts: whoever takes the pieces may be slow as well.
+        # Only the time spent waiting for the sender counts: the consumer may be slow as well.
         patience = limits.grace_s + came / limits.bytes_per_s
         start = now()
         try:

@@ -1,7 +1,7 @@
-"""Connections of the HTTP server: aiohttp's, with errors, limits and headers of our own.
+"""The connections of the HTTP server, which adapt aiohttp's errors, limits and headers.
 
-aiohttp's answers to what is no HTTP repeat the client's bytes, its log shows a traceback for each,
-and its Server header names its version: hence the three classes.
+The three classes exist because aiohttp repeats the client's bytes in its responses to data that is
+not HTTP, logs a traceback for each, and names its version in the Server header.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _FULL = (
 )
 
 _END_S = 1.0
-"""How long an answer that is being written may still take when all is shut, seconds."""
+"""The time that a response may take to be written during shutdown, seconds."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def response_of(reply: Reply) -> web.Response:
-    """`reply` as aiohttp writes it."""
+    """Return the aiohttp response of a reply."""
     response = web.Response(status=reply.status, body=reply.body, headers=reply.headers)
     response.headers["Content-Type"] = reply.media_type
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -83,7 +83,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it repeats the client's bytes
     ) -> web.StreamResponse:
-        """Answer what is no HTTP, without a word of it."""
+        """Answer data that is not HTTP, without repeating any of it."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if status >= 500:
@@ -107,7 +107,7 @@ class _Connection(web.RequestHandler):
 
 
 class ConnectionFactory(web.Server):
-    """Makes a connection for each client; `loop.create_server` calls it."""
+    """Creates a connection for each client; `loop.create_server` calls it."""
 
     def __init__(
         self, handler: Handler, limits: HttpLimits, refused: Callable[[Refused], None]
@@ -121,13 +121,13 @@ class ConnectionFactory(web.Server):
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many connections as there may be."""
+        """Whether the limit of connections is reached."""
         return len(self.connections) >= self._limits.connections
 
     async def drain(self, grace_s: float) -> int:
-        """Close all connections, those with a request behind its answer; `grace_s` at most.
+        """Close all connections, those with a request after its response, within `grace_s`.
 
-        Gives how many requests had no answer by then.
+        Returns the number of requests that had no response by then.
         """
         for connection in self.connections:
             if connection not in self._busy:
@@ -153,7 +153,7 @@ class ConnectionFactory(web.Server):
                 self._none_is_busy.set()
 
     def __call__(self) -> web.RequestHandler:
-        """A connection that is about to be made."""
+        """Return the protocol of a new connection."""
         limits = self._limits
         return _Connection(
             self,

@@ -1,4 +1,4 @@
-"""What a request's headers and first keys say of its body: how it is written, and whose it is."""
+"""Determine the encoding and the kind of a request's body from its headers and first keys."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _CIRRON_KEYS = frozenset(
 )
 
 _HEAD = 64 * 1024
-"""Bytes in which a known key must come: to look further would cost whoever waits behind."""
+"""A known key must occur in this many bytes: a longer search would delay other requests."""
 
 _START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?=\{)")
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
-"""A string that does not end is one token too: else each quote in it would be tried anew."""
+"""An unterminated string is a token too: otherwise each quote in it would be tried again."""
 
 _LONGEST_SHOWN = 60
 _OPENING, _CLOSING, _COMMA, _QUOTE = frozenset(b"{["), frozenset(b"}]"), ord(","), ord('"')
 
 
 def encoding_of(content_type: str | None) -> BodyEncoding:
-    """How a body is written that comes with this Content-Type; HttpError 415 for any other."""
+    """Return the encoding that a Content-Type denotes. Raises HttpError 415 for any other type."""
     media_type, _, parameters = (content_type or "").partition(";")
     media_type = media_type.strip().lower()
     if media_type == PROTOBUF:
@@ -40,9 +40,9 @@ def encoding_of(content_type: str | None) -> BodyEncoding:
 
 
 def content_coding(values: list[str]) -> str:
-    """The one coding that these Content-Encoding headers name, `identity` for none.
+    """Return the coding that these Content-Encoding headers name; `identity` if there is none.
 
-    HttpError 415 for two at once; the coding itself is not looked at.
+    Raises HttpError 415 if there are several. The coding itself is not checked.
     """
     named = [part.strip().lower() for value in values for part in value.split(",")]
     codings = [name for name in named if name not in ("", "identity")]
@@ -53,11 +53,11 @@ def content_coding(values: list[str]) -> str:
 
 
 def json_signal(body: bytes) -> ReceivedSignal:
-    """Whether JSON that came to `/v1/traces` is OTLP or a Cirron batch.
+    """Return whether JSON sent to `/v1/traces` is OTLP or a Cirron batch.
 
-    The first top-level key that either of them knows decides. An object without any is OTLP: an
-    empty request. What is no JSON behind that is left to whoever parses it. Raises RefusalError
-    for what is no object, and where no such key comes within the first 64 KiB.
+    The first top-level key of either format decides. An object without such a key is an empty OTLP
+    request. Invalid JSON after that key is left to the parser. Raises RefusalError if the body is
+    not an object, or if no such key occurs within the first 64 KiB.
     """
     start = _START.match(body, 0, _HEAD)
     if start is None:
@@ -100,5 +100,5 @@ def _text(token: bytes) -> str:
 
 
 def _shown(text: str) -> str:
-    """What a client sent, as an answer may repeat it."""
+    """Return text from a client in a form that a response may repeat."""
     return ascii(text[:_LONGEST_SHOWN])

@@ -1,7 +1,7 @@
-"""The HTTP server: OTLP and Cirron batches, snapshot files, and the endpoints of operation.
+"""The HTTP server: OTLP and Cirron batches, snapshot files, and the operational endpoints.
 
-Sources: OTLP specification 1.x, "OTLP/HTTP"; docs/cirron-http.md. Needs the extra `collector`;
-whoever wants it imports this module when it is wanted.
+Sources: OTLP specification 1.x, "OTLP/HTTP"; docs/cirron-http.md. It requires the extra
+`collector`, so this module is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ _SIGNALS = {
 }
 
 _HANG_UP = frozenset((401, 408, 413, 431))
-"""Behind these the rest of a body is not worth a connection that is kept."""
+"""After these statuses the connection is closed instead of reading the rest of the body."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationEndpoints:
-    """What the endpoints of operation say; each is called in the server's event loop."""
+    """The content of /health, /ready and /metrics; called in the server's event loop."""
 
     live: Callable[[], str] = lambda: ""
-    """Why the process is beyond help; empty while it works."""
+    """Returns why the process must be restarted; empty while it works."""
     ready: Callable[[], str] = lambda: ""
-    """Why nothing can be taken now; empty while it can."""
+    """Returns why requests cannot be accepted now; empty while they can."""
     metrics: Callable[[], tuple[bytes, str]] | None = None
-    """The metrics and their Content-Type."""
+    """Returns the metrics and their Content-Type."""
 
 
 class HttpReceiver:
-    """One listening socket and what is behind it; one start, one stop."""
+    """Serves HTTP on one listening socket; it can be started and stopped once."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class HttpReceiver:
         refused: Observer = ignore,
         cors: Cors | None = None,
     ) -> None:
-        """Nothing listens yet. Port 0 takes a free one.
+        """Keep the arguments; `start` listens. Port 0 takes a free one.
 
-        Without `auth` everybody is let in; with it, everybody still reads /health and /ready.
-        Snapshot files are taken where there is a store for them, `blobs`; in parts where there is
-        a directory `staging` to keep those in. `passed_headers` go to the consumer, credentials
-        never. `refused` is called with each refusal. Without `cors`, cross-origin requests of
-        browsers are refused. Raises UsageError if `staging` cannot be made.
+        Without `auth`, every client is accepted; /health and /ready never need a token. Snapshot
+        files are accepted if there is a store `blobs`; uploads in parts also need a directory
+        `staging`. `passed_headers` are passed to the consumer; credentials never are. `refused` is
+        called with each refusal. Without `cors`, cross-origin requests of browsers are refused.
+        Raises UsageError if `staging` cannot be created.
         """
         self._consumer, self._host, self._port = consumer, host, port
         self._tls, self._auth = tls, auth
@@ -108,14 +108,14 @@ class HttpReceiver:
         self._listener: Listener | None = None
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
-        """How many requests were answered, by route and status; `-` is no known route."""
+        """The number of responses by route and status; `-` stands for unknown routes."""
 
     def pass_on(self, names: Collection[str]) -> None:
         """Change the headers that are kept, from now on."""
         self._kept = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
-        """Listen; gives the address. Raises UsageError where that is not possible."""
+        """Listen; return the address. Raises UsageError if that is not possible."""
         connections = ConnectionFactory(self._answer, self._limits, self._refused_garbage)
         listener, limits = Listener(connections, self._refused), self._limits
         try:
@@ -132,9 +132,9 @@ class HttpReceiver:
         return address
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections, and answer the requests that are there, for `grace_s` at most.
+        """Accept no more connections, and answer the open requests within `grace_s`.
 
-        What is not answered by then is cut off: its sender knows that it was not taken.
+        Later requests are cut off without a response, so their senders will retry.
         """
         self._is_stopping = True
         if self._uploads is not None:
@@ -167,7 +167,7 @@ class HttpReceiver:
         except RefusalError as error:
             failure = of_refusal(error)
         except Exception:
-            # 503 and not 500, which clients take for final: nothing must be lost by a fault here.
+            # 503, because clients do not retry after 500: an internal error must not lose data.
             _logger.exception("a request to %s failed", route)
             message = "an internal error: try again later"
             failure = HttpError(503, message, {"Retry-After": "5"}, reason="internal")
@@ -252,7 +252,7 @@ class HttpReceiver:
 
 
 def _answered_in(request: web.BaseRequest) -> BodyEncoding:
-    """How an error is told: as the request is written, and in JSON if that cannot be said."""
+    """Return the encoding of an error response: that of the request, or JSON if it is unknown."""
     try:
         return encoding_of(request.headers.get("Content-Type"))
     except HttpError:
