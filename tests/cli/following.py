@@ -16,7 +16,7 @@ from cirron_otel.core.delivery.follow import Follower
 from cirron_otel.core.delivery.follow_work import FollowOptions
 from cirron_otel.core.delivery.retry_policy import Backoff
 from cirron_otel.core.spool.writer import SpoolWriter
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.translator.own.encode import Options
 from tests.exporter.servers import PROTOBUF, Answer, HttpReceiver
 from tests.spool.made import encoded, made, span
@@ -26,7 +26,7 @@ OK = Answer(headers=PROTOBUF)
 
 
 def config_of(server: HttpReceiver) -> OtlpConfig:
-    return OtlpConfig(Protocol.HTTP_PROTOBUF, server.url, timeout=20)
+    return OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url, timeout=20)
 
 
 class Clock:

@@ -19,7 +19,7 @@ from cirron_otel.core.spool.owner import NONE
 from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.otlp import target
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol, target_key
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol, target_key
 from cirron_otel.core.translator.foreign.messages import decode_foreign
 from cirron_otel.errors import EndpointError
 from tests.cli.following import OK, Clock, Following, arrived, config_of, put, until
@@ -125,7 +125,7 @@ def test_it_stops_while_the_endpoint_is_away(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1/traces"
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, url, timeout=1)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, url, timeout=1)
         following = Following(tmp_path, config, patience=None)
         with following.running():
             until((tmp_path / "state").is_dir)

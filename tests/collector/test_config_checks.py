@@ -13,7 +13,7 @@ from cirron_otel.collector.service.options_tree import diff
 from cirron_otel.collector.service.targets import api_key, name_of, otlp_config
 from cirron_otel.collector.service.validation import table
 from cirron_otel.core.targets.cirron.batches import CirronTarget
-from cirron_otel.core.targets.otlp.config import Compression, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpCompression, OtlpProtocol
 from tests.collector.configs import GOOD, load, options, problems, tree_with
 
 OTLP = "exporters: [{type: otlp, endpoint: 'https://h:4317', %s}]"
@@ -120,10 +120,10 @@ class TestTargets:
         found = otlp_config(
             self.otlp(here, headers={"X-B": "2"}, headers_file="HEADERS", tenant="t", tls=tls)
         )
-        assert (found.protocol, found.endpoint, found.insecure) == (Protocol.GRPC, "h:1", False)
+        assert (found.protocol, found.endpoint, found.insecure) == (OtlpProtocol.GRPC, "h:1", False)
         assert found.headers == {"x-a": "1", "x-b": "2", "x-scope-orgid": "t"}
         assert (found.certificate, found.client_key, found.client_certificate) == ("FILE",) * 3
-        assert (found.timeout, found.compression) == (10, Compression.GZIP)
+        assert (found.timeout, found.compression) == (10, OtlpCompression.GZIP)
         assert otlp_config(self.otlp(here, endpoint="http://h:1")).insecure
 
     @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ class TestTargets:
     )
     def test_http(self, here: Path, endpoint: str) -> None:
         found = otlp_config(self.otlp(here, endpoint=endpoint, protocol="http/json"))
-        assert (found.protocol, found.insecure) == (Protocol.HTTP_JSON, True)
+        assert (found.protocol, found.insecure) == (OtlpProtocol.HTTP_JSON, True)
         assert found.endpoint == "http://h:1/x/v1/traces"
 
     def test_cirron(self, here: Path) -> None:

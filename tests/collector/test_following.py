@@ -17,7 +17,7 @@ from cirron_otel.core.spool.dead_letters import dead_letters
 from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.state import make_state
 from cirron_otel.core.spool.writer import SpoolWriter
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from tests.spool.made import encoded, made, span
 
 from .endpoints import http_endpoint
@@ -52,7 +52,7 @@ def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> 
     blocked.write_text("a file is in the way")
     with http_endpoint(lambda _, name: 400 if name == "span-0" else 200) as endpoint:
         exporter = OtlpExporter(endpoint=endpoint.url, protocol="http/protobuf")
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, endpoint.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, endpoint.url)
         at_work = OtlpSender(paths, exporter, config, lambda _name: (), Registry())
         try:
             _until(lambda: len(set(endpoint.names())) == 2)

@@ -50,8 +50,10 @@ class Process:
         self.sealed.append(batch["batch_id"])
         return self.writer.write(json.dumps(batch, separators=(",", ":")).encode()).name
 
-    def delivery(self, target: BatchTarget, pace: RetryPolicy = QUICK, **options: Any) -> Delivery:
-        return Delivery(self.paths, self.owner, target, pace=pace, **options)
+    def delivery(
+        self, target: BatchTarget, policy: RetryPolicy = QUICK, **options: Any
+    ) -> Delivery:
+        return Delivery(self.paths, self.owner, target, policy=policy, **options)
 
     def snapshot(self, span: str, content: bytes, kind: str = "weights") -> dict[str, Any]:
         """Write a snapshot file, and give the record that names it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from cirron_otel.core.delivery.errors import PushResult
 from cirron_otel.core.delivery.retry_policy import Backoff
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 
 from .servers import (
@@ -18,7 +18,7 @@ QUICK = Backoff(first=0.01, longest=0.02)
 
 
 def config_for(server: HttpReceiver, **changes: Any) -> OtlpConfig:
-    config = OtlpConfig(Protocol.HTTP_PROTOBUF, server.url, timeout=20)
+    config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url, timeout=20)
     return replace(config, **changes)
 
 

@@ -15,7 +15,12 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
 )
 from opentelemetry.util.re import parse_env_headers
 
-from cirron_otel.core.targets.otlp.config import Compression, OtlpConfig, Protocol, parse_headers
+from cirron_otel.core.targets.otlp.config import (
+    OtlpCompression,
+    OtlpConfig,
+    OtlpProtocol,
+    parse_headers,
+)
 from cirron_otel.errors import UsageError
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
@@ -105,14 +110,14 @@ def test_grpc_is_read_as_the_stock_exporter_reads_it(
     stock: Any = GrpcSpanExporter()
     try:
         ours = OtlpConfig.from_env()
-        assert ours.protocol is Protocol.GRPC
+        assert ours.protocol is OtlpProtocol.GRPC
         assert ours.endpoint == stock._endpoint
         assert ours.insecure == stock._insecure
         assert tuple(ours.headers.items()) == stock._headers
         assert ours.timeout == stock._timeout
         compression = {
-            grpc.Compression.NoCompression: Compression.NONE,
-            grpc.Compression.Gzip: Compression.GZIP,
+            grpc.Compression.NoCompression: OtlpCompression.NONE,
+            grpc.Compression.Gzip: OtlpCompression.GZIP,
         }
         assert ours.compression is compression[stock._compression]
     finally:
@@ -128,7 +133,7 @@ def test_http_is_read_as_the_stock_exporter_reads_it(
     stock: Any = HttpSpanExporter()
     try:
         ours = OtlpConfig.from_env()
-        assert ours.protocol is Protocol.HTTP_PROTOBUF
+        assert ours.protocol is OtlpProtocol.HTTP_PROTOBUF
         assert ours.endpoint == stock._endpoint
         assert ours.timeout == stock._client._timeout
         assert ours.compression.value == stock._compression.value
@@ -137,7 +142,7 @@ def test_http_is_read_as_the_stock_exporter_reads_it(
             "user-agent": stock._client._headers["user-agent"],
             **ours.headers,
         }
-        if ours.compression is not Compression.NONE:
+        if ours.compression is not OtlpCompression.NONE:
             sent["Content-Encoding"] = ours.compression
         assert sent == stock._client._headers
         session = stock._client._transport._session
@@ -151,21 +156,21 @@ def test_http_is_read_as_the_stock_exporter_reads_it(
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, Protocol.GRPC),
-        ({"PROTOCOL": "grpc"}, Protocol.GRPC),
-        ({"PROTOCOL": " http/protobuf "}, Protocol.HTTP_PROTOBUF),
-        ({"PROTOCOL": "http/json"}, Protocol.HTTP_JSON),
-        ({"PROTOCOL": "grpc", "TRACES_PROTOCOL": "http/protobuf"}, Protocol.HTTP_PROTOBUF),
-        ({"PROTOCOL": "http/protobuf", "TRACES_PROTOCOL": ""}, Protocol.HTTP_PROTOBUF),
+        ({}, OtlpProtocol.GRPC),
+        ({"PROTOCOL": "grpc"}, OtlpProtocol.GRPC),
+        ({"PROTOCOL": " http/protobuf "}, OtlpProtocol.HTTP_PROTOBUF),
+        ({"PROTOCOL": "http/json"}, OtlpProtocol.HTTP_JSON),
+        ({"PROTOCOL": "grpc", "TRACES_PROTOCOL": "http/protobuf"}, OtlpProtocol.HTTP_PROTOBUF),
+        ({"PROTOCOL": "http/protobuf", "TRACES_PROTOCOL": ""}, OtlpProtocol.HTTP_PROTOBUF),
     ],
 )
-def test_protocol(variables: dict[str, str], expected: Protocol) -> None:
+def test_protocol(variables: dict[str, str], expected: OtlpProtocol) -> None:
     assert OtlpConfig.from_env(environment(**variables)).protocol is expected
 
 
 def test_where_we_follow_the_specification_and_the_stock_grpc_exporter_fails() -> None:
-    assert OtlpConfig.from_env(environment(COMPRESSION="none")).compression is Compression.NONE
-    assert OtlpConfig.from_env(environment(COMPRESSION="")).compression is Compression.NONE
+    assert OtlpConfig.from_env(environment(COMPRESSION="none")).compression is OtlpCompression.NONE
+    assert OtlpConfig.from_env(environment(COMPRESSION="")).compression is OtlpCompression.NONE
     assert OtlpConfig.from_env(environment(ENDPOINT="")).endpoint == "localhost:4317"
     config = OtlpConfig.from_env(environment(INSECURE="", TRACES_INSECURE=""))
     assert config.insecure

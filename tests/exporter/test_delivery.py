@@ -341,7 +341,7 @@ def test_nothing_is_raised_out_of_the_thread(
             raise OSError("no end")
 
     process, target = Process(tmp_path), Broken()
-    delivery = Delivery(process.paths, process.owner, target, pace=QUICK)  # type: ignore[arg-type]
+    delivery = Delivery(process.paths, process.owner, target, policy=QUICK)  # type: ignore[arg-type]
     delivery.start()
     delivery.notify(process.seal())
     until(lambda: target.calls >= 5)

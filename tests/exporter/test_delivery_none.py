@@ -35,7 +35,7 @@ def sealed(root: Path, count: int) -> list[str]:
 
 def delivery_to(root: Path, target: Any) -> Delivery:
     nobodys: Any = Nobodys()
-    return Delivery(target_spool(root), nobodys, target, pace=QUICK)
+    return Delivery(target_spool(root), nobodys, target, policy=QUICK)
 
 
 def test_an_owners_batches_are_no_ones(tmp_path: Path) -> None:

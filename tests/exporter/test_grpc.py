@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from cirron_otel.core.delivery.errors import PushResult, RefusedError, UnreachableError
 from cirron_otel.core.delivery.retry_policy import Backoff
-from cirron_otel.core.targets.otlp.config import Compression, OtlpConfig
+from cirron_otel.core.targets.otlp.config import OtlpCompression, OtlpConfig
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, UsageError
 
@@ -98,8 +98,8 @@ def counting_proxy(port: int) -> Iterator[tuple[int, list[int]]]:
         thread.join()
 
 
-@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
-def test_the_bytes_arrive_as_they_are(compression: Compression) -> None:
+@pytest.mark.parametrize("compression", [OtlpCompression.NONE, OtlpCompression.GZIP])
+def test_the_bytes_arrive_as_they_are(compression: OtlpCompression) -> None:
     request = traces(20_000)
     with grpc_receiver() as server, counting_proxy(server.port) as (port, counted):
         endpoint = f"127.0.0.1:{port}"
@@ -111,7 +111,7 @@ def test_the_bytes_arrive_as_they_are(compression: Compression) -> None:
     assert call.metadata["x-tenant"] == "a"
     assert call.metadata["authorization"] == "Bearer abc"
     assert str(call.metadata["user-agent"]).startswith("cirron-otel/")
-    assert (sum(counted) < len(request) / 2) == (compression is Compression.GZIP)
+    assert (sum(counted) < len(request) / 2) == (compression is OtlpCompression.GZIP)
 
 
 def test_partial_success() -> None:

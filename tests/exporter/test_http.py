@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from cirron_otel.core.delivery.errors import PushResult, RefusedError, UnreachableError
 from cirron_otel.core.otlp.json_codec import traces_from_json
-from cirron_otel.core.targets.otlp.config import Compression, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpCompression, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, InputError
 
@@ -33,8 +33,8 @@ from .servers import (
 )
 
 
-@pytest.mark.parametrize("compression", Compression)
-def test_the_bytes_arrive_as_they_are(compression: Compression) -> None:
+@pytest.mark.parametrize("compression", OtlpCompression)
+def test_the_bytes_arrive_as_they_are(compression: OtlpCompression) -> None:
     request = traces(100)
     with http_receiver() as server:
         result = push(
@@ -47,7 +47,7 @@ def test_the_bytes_arrive_as_they_are(compression: Compression) -> None:
     assert post.headers["content-type"] == "application/x-protobuf"
     assert post.headers["x-tenant"] == "a"
     assert post.headers["user-agent"].startswith("cirron-otel/")
-    if compression is Compression.NONE:
+    if compression is OtlpCompression.NONE:
         assert "content-encoding" not in post.headers
     else:
         assert post.headers["content-encoding"] == compression
@@ -67,7 +67,7 @@ def test_http_json() -> None:
         body=b'{"partialSuccess":{"rejectedSpans":"1","errorMessage":"too old"}}', headers=JSON
     )
     with http_receiver(answer, Answer(body=b"{}", headers=JSON)) as server:
-        config = config_for(server, protocol=Protocol.HTTP_JSON)
+        config = config_for(server, protocol=OtlpProtocol.HTTP_JSON)
         with Pusher(config) as pusher:
             assert pusher.push(request) == PushResult(2, 1, "too old", requests=1)
             # What JSON cannot say is told; here the unknown field.

@@ -15,7 +15,7 @@ from cirron_otel.core.delivery.errors import (
     StoppedError,
     UnreachableError,
 )
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, UsageError
 
@@ -36,7 +36,9 @@ def free_port() -> int:
 
 
 def test_nobody_listens() -> None:
-    config = OtlpConfig(Protocol.HTTP_PROTOBUF, f"http://127.0.0.1:{free_port()}/v1/traces?key=k1")
+    config = OtlpConfig(
+        OtlpProtocol.HTTP_PROTOBUF, f"http://127.0.0.1:{free_port()}/v1/traces?key=k1"
+    )
     with (
         Pusher(config, deadline=0.2, backoff=QUICK) as pusher,
         pytest.raises(UnreachableError) as caught,
@@ -50,7 +52,7 @@ def test_nobody_listens() -> None:
 
 
 def test_no_such_host() -> None:
-    config = OtlpConfig(Protocol.HTTP_PROTOBUF, "http://no-such-host.invalid/v1/traces")
+    config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, "http://no-such-host.invalid/v1/traces")
     with (
         Pusher(config, deadline=0.1, backoff=QUICK) as pusher,
         pytest.raises(UnreachableError, match="no answer"),
@@ -91,7 +93,7 @@ def test_what_is_no_http_server_is_no_answer() -> None:
         thread = threading.Thread(target=babble)
         thread.start()
         port = listener.getsockname()[1]
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, f"http://127.0.0.1:{port}/v1/traces")
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, f"http://127.0.0.1:{port}/v1/traces")
         stop = RecordedStop(2)
         with Pusher(config, stop=stop) as pusher, pytest.raises(StoppedError):
             pusher.push(traces(1))

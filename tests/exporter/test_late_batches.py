@@ -53,7 +53,7 @@ def write(paths: SpoolPaths, created_ns: int, number: int) -> str:
 
 def delivery_to(paths: SpoolPaths, target: Any) -> Delivery:
     nobodys: Any = Nobodys()
-    return Delivery(paths, nobodys, target, pace=QUICK)
+    return Delivery(paths, nobodys, target, policy=QUICK)
 
 
 def test_a_batch_that_disappears_hides_no_other(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ from cirron_otel.core.delivery.delivery import Delivery
 class Nobodys:
     prefix = "none"
 target = cirron_target(sys.argv[2])
-delivery = Delivery(paths, Nobodys(), target, pace=QUICK)
+delivery = Delivery(paths, Nobodys(), target, policy=QUICK)
 names = unsent(paths, target)
 delivery.start()
 for name in names:

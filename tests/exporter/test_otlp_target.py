@@ -18,7 +18,7 @@ from cirron_otel.core.delivery.errors import (
 )
 from cirron_otel.core.delivery.errors import RefusedError as PushRefusedError
 from cirron_otel.core.spool.paths import file_name
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.target import OtlpTarget
 from cirron_otel.core.translator.own.encode import Options
 from cirron_otel.core.translator.translate import encode_own
@@ -39,7 +39,7 @@ def sealed(number: int, spans: int = 1) -> SealedBatch:
 
 
 def target_for(url: str, **changes: Any) -> OtlpTarget:
-    return OtlpTarget(OtlpConfig(Protocol.HTTP_PROTOBUF, url, timeout=20, **changes), Options())
+    return OtlpTarget(OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, url, timeout=20, **changes), Options())
 
 
 def test_batches_go_together_as_their_conversion_gives_them() -> None:
@@ -95,7 +95,7 @@ def test_what_answers_over_http_mean(status: int, kind: type[Exception]) -> None
 )
 def test_what_answers_over_grpc_mean(code: grpc.StatusCode, kind: type[Exception]) -> None:
     with grpc_receiver(fails(code, "no")) as server:
-        config = OtlpConfig(Protocol.GRPC, f"127.0.0.1:{server.port}", timeout=20)
+        config = OtlpConfig(OtlpProtocol.GRPC, f"127.0.0.1:{server.port}", timeout=20)
         target = OtlpTarget(config, Options())
         with pytest.raises(kind) as caught:
             target.send([sealed(1)])
@@ -214,7 +214,7 @@ def test_stopped(tmp_path: Path) -> None:
 def test_both_protocols_in_a_delivery(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with grpc_receiver() as calls, http_receiver() as posts:
-        config = OtlpConfig(Protocol.GRPC, f"127.0.0.1:{calls.port}", timeout=20)
+        config = OtlpConfig(OtlpProtocol.GRPC, f"127.0.0.1:{calls.port}", timeout=20)
         both = [
             process.delivery(OtlpTarget(config, Options())),
             process.delivery(target_for(posts.url)),

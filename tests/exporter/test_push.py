@@ -13,7 +13,7 @@ import pytest
 
 from cirron_otel.core.delivery.errors import PushResult, StoppedError
 from cirron_otel.core.delivery.retry_policy import Backoff
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import InputError, MissingExtraError
 
@@ -32,7 +32,7 @@ def test_backoff_grows_and_keeps_its_bounds() -> None:
 def test_the_waits_of_a_push_are_its_backoff() -> None:
     stop = RecordedStop()
     with http_receiver(*[Answer(503)] * 4) as server:
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, server.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url)
         with Pusher(config, stop=stop, backoff=Backoff(jitter=0)) as pusher:
             assert pusher.push(traces(1)).accepted_spans == 1
     assert stop.waits == [1, 2, 4, 8]
@@ -43,7 +43,7 @@ def test_the_deadline_begins_anew_with_each_request_accepted() -> None:
     stop = RecordedStop()
     busy = [Answer(503, headers={"Retry-After": "50"}), Answer()]
     with http_receiver(*busy * 20) as server:
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, server.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url)
         with Pusher(config, stop=stop, deadline=60, max_request_bytes=200) as pusher:
             assert pusher.push(traces(40)).accepted_spans == 40
     assert sum(stop.waits) > 200
@@ -52,7 +52,7 @@ def test_the_deadline_begins_anew_with_each_request_accepted() -> None:
 def test_a_push_is_stopped_while_it_waits() -> None:
     stop = threading.Event()
     with http_receiver(Answer(), Answer(503, headers={"Retry-After": "3600"})) as server:
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, server.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url)
         with Pusher(config, stop=stop, deadline=None, max_request_bytes=300) as pusher:
             timer = threading.Timer(0.2, stop.set)
             timer.start()
@@ -113,7 +113,7 @@ def test_a_transport_can_be_given() -> None:
     from cirron_otel.core.targets.otlp.http_transport import HttpTransport
 
     with http_receiver() as first, http_receiver() as second:
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, first.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, first.url)
         transport = HttpTransport(replace(config, endpoint=second.url))
         with Pusher(config, transport=transport) as pusher:
             assert pusher.push(traces(2)) == PushResult(2, requests=1)
@@ -122,7 +122,7 @@ def test_a_transport_can_be_given() -> None:
 
 def test_what_is_no_protobuf_cannot_be_cut() -> None:
     with http_receiver() as server:
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, server.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url)
         with (
             Pusher(config, max_request_bytes=10) as pusher,
             pytest.raises(InputError, match="not a protobuf message"),

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 import yaml
 
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.tools.cli.main import run as run_here
 from cirron_otel.tools.doctor.check import State
 from cirron_otel.tools.doctor.search import examine_search
@@ -126,16 +126,16 @@ def test_a_run_of_now_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("endpoint", "protocol", "host"),
     [
-        ("http://tempo.example:4318/v1/traces", Protocol.HTTP_PROTOBUF, "tempo.example"),
-        ("tempo:4317", Protocol.GRPC, "tempo"),
-        ("dns:///tempo:4317", Protocol.GRPC, "tempo"),
-        ("[::1]:4317", Protocol.GRPC, "::1"),
-        ("unix:/run/otlp.sock", Protocol.GRPC, None),
-        ("http://[broken/v1/traces", Protocol.HTTP_PROTOBUF, None),
+        ("http://tempo.example:4318/v1/traces", OtlpProtocol.HTTP_PROTOBUF, "tempo.example"),
+        ("tempo:4317", OtlpProtocol.GRPC, "tempo"),
+        ("dns:///tempo:4317", OtlpProtocol.GRPC, "tempo"),
+        ("[::1]:4317", OtlpProtocol.GRPC, "::1"),
+        ("unix:/run/otlp.sock", OtlpProtocol.GRPC, None),
+        ("http://[broken/v1/traces", OtlpProtocol.HTTP_PROTOBUF, None),
     ],
 )
 def test_the_host_of_the_endpoint_is_asked(
-    endpoint: str, protocol: Protocol, host: str | None, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, protocol: OtlpProtocol, host: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr(ingestion_slack, "_configured", asked.append)
@@ -145,7 +145,7 @@ def test_the_host_of_the_endpoint_is_asked(
 
 def test_grafana_cloud_is_known_by_its_name() -> None:
     cloud = OtlpConfig(
-        Protocol.HTTP_PROTOBUF, "https://otlp-gateway-prod.grafana.net/otlp/v1/traces"
+        OtlpProtocol.HTTP_PROTOBUF, "https://otlp-gateway-prod.grafana.net/otlp/v1/traces"
     )
     slack = find_slack(cloud)
     assert slack == IngestionSlack("otlp-gateway-prod.grafana.net", 120.0, is_read=False)
@@ -157,7 +157,7 @@ def test_grafana_cloud_is_known_by_its_name() -> None:
 def test_nothing_is_there_or_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     [endpoint] = free_endpoints(1)
     monkeypatch.setattr(ingestion_slack, "QUERY_PORT", int(endpoint.rpartition(":")[2]))
-    assert find_slack(OtlpConfig(Protocol.GRPC, "127.0.0.1:4317")) is None
+    assert find_slack(OtlpConfig(OtlpProtocol.GRPC, "127.0.0.1:4317")) is None
     assert list(examine_search(Path("nowhere"), {})) == []
 
 

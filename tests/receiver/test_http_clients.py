@@ -40,7 +40,7 @@ from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.delivery.errors import MisconfiguredError, RefusedError, UnreachableError
 from cirron_otel.core.delivery.retry_policy import Backoff
 from cirron_otel.core.targets.otlp.config import Compression as OurCompression
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
@@ -138,8 +138,8 @@ def test_opentelemetry_gives_up_what_is_refused(server: Served) -> None:
 
 
 @pytest.mark.parametrize("compression", list(OurCompression))
-@pytest.mark.parametrize("protocol", [Protocol.HTTP_PROTOBUF, Protocol.HTTP_JSON])
-def test_our_exporter(server: Served, protocol: Protocol, compression: OurCompression) -> None:
+@pytest.mark.parametrize("protocol", [OtlpProtocol.HTTP_PROTOBUF, OtlpProtocol.HTTP_JSON])
+def test_our_exporter(server: Served, protocol: OtlpProtocol, compression: OurCompression) -> None:
     config = OtlpConfig(
         protocol,
         f"{server.url}/v1/traces",
@@ -162,7 +162,7 @@ def test_our_exporter(server: Served, protocol: Protocol, compression: OurCompre
 
     first = server.intake.requests[0]
     assert first.headers == {"x-scope-orgid": "team"}
-    if protocol is Protocol.HTTP_PROTOBUF:
+    if protocol is OtlpProtocol.HTTP_PROTOBUF:
         assert first.body == traces(20)
     else:
         assert first.encoding is BodyEncoding.JSON
@@ -171,7 +171,7 @@ def test_our_exporter(server: Served, protocol: Protocol, compression: OurCompre
 
 def test_our_exporter_halves_what_is_too_large() -> None:
     with serving(FakeIntake(max_body_bytes=3000)) as server:
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, f"{server.url}/v1/traces")
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, f"{server.url}/v1/traces")
         with Pusher(config, backoff=Backoff(0.01, 0.01)) as pusher:
             result = pusher.push(traces(300))
         assert result.accepted_spans == 300

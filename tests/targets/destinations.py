@@ -17,7 +17,7 @@ from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.targets.cirron.batches import CirronTarget
 from cirron_otel.core.targets.event_stream import EventStreamTarget
 from cirron_otel.core.targets.objects import open_store
-from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.target import OtlpTarget
 from cirron_otel.core.targets.sql.ownership import Context
 from cirron_otel.core.targets.sql.storage import Storage
@@ -71,7 +71,7 @@ class OtlpHttp(Destination):
     @staticmethod
     def _to(url: str) -> BatchTarget:
         headers = {"authorization": SECRET}
-        config = OtlpConfig(Protocol.HTTP_PROTOBUF, url, timeout=20, headers=headers)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, url, timeout=20, headers=headers)
         return OtlpTarget(config, Options())
 
 
@@ -92,7 +92,7 @@ class OtlpGrpc(Destination):
     def _to(endpoint: str, timeout: float) -> BatchTarget:
         headers = {"authorization": SECRET}
         config = OtlpConfig(
-            Protocol.GRPC, endpoint, insecure=True, timeout=timeout, headers=headers
+            OtlpProtocol.GRPC, endpoint, insecure=True, timeout=timeout, headers=headers
         )
         return OtlpTarget(config, Options())
 

@@ -159,7 +159,7 @@ def test_a_thread_delivers_a_spool(destination: Destination, paths: SpoolPaths) 
     owner = Owner.acquire(paths)
     names = filled(paths, owner, 12)
     for _ in range(2):  # the second one has nothing to send
-        delivery = Delivery(paths, owner, destination.target(), pace=QUICK)
+        delivery = Delivery(paths, owner, destination.target(), policy=QUICK)
         delivery.start()
         for name in names:
             delivery.notify(name)

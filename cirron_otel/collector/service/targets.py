@@ -6,8 +6,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ...core.config.engine import TextFileError, read_text_file
-from ...core.targets.cirron.batches import CirronSettings
-from ...core.targets.otlp.config import TENANT_HEADER, Compression, OtlpConfig, Protocol, Settings
+from ...core.targets.cirron.batches import CirronSettingNames
+from ...core.targets.otlp.config import (
+    TENANT_HEADER,
+    OtlpCompression,
+    OtlpConfig,
+    OtlpProtocol,
+    SettingNames,
+)
 from ...errors import UsageError
 from .exporter_options import CirronExporter, ClientTls, MetricsPushOptions, OtlpExporter
 from .values import HEADERS
@@ -31,7 +37,7 @@ def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig
 
     Raises UsageError where its `headers_file` is wrong.
     """
-    protocol = Protocol(exporter.protocol)
+    protocol = OtlpProtocol(exporter.protocol)
     url = urlsplit(exporter.endpoint)
     tls = exporter.tls or ClientTls()
     headers = {name: value.reveal() for name, value in exporter.headers.items()}
@@ -42,23 +48,23 @@ def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig
     return OtlpConfig(
         protocol=protocol,
         endpoint=url.netloc
-        if protocol is Protocol.GRPC
+        if protocol is OtlpProtocol.GRPC
         else with_path(exporter.endpoint, "/v1/traces"),
         insecure=url.scheme == "http",
         headers=headers,
         timeout=exporter.timeout_s,
-        compression=Compression(exporter.compression),
+        compression=OtlpCompression(exporter.compression),
         certificate=_name(tls.ca),
         client_key=_name(tls.key),
         client_certificate=_name(tls.cert),
-        settings=Settings(f"{path}.", "", _WORDS),
+        settings=SettingNames(f"{path}.", "", _WORDS),
     )
 
 
-def cirron_settings(path: str) -> CirronSettings:
+def cirron_settings(path: str) -> CirronSettingNames:
     """What the settings of the Cirron exporter at `path` are called."""
     names = ("api_key", "endpoint", "ingest_path", "ca")
-    return CirronSettings(*(f"{path}.{name}" for name in names))
+    return CirronSettingNames(*(f"{path}.{name}" for name in names))
 
 
 def api_key(exporter: CirronExporter) -> str:

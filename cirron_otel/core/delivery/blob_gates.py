@@ -18,10 +18,10 @@ class BlobGates:
     respond.
     """
 
-    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
         """Create it with all gates open. `clock` returns seconds."""
-        self._pace, self._clock = pace, clock
-        self._target = RetryGate(pace, clock)
+        self._policy, self._clock = policy, clock
+        self._target = RetryGate(policy, clock)
         self._tenants: dict[str, RetryGate] = {}
 
     def first(self, queue: BlobQueue) -> BlobKey | None:
@@ -54,7 +54,7 @@ class BlobGates:
             self._target.failed(error)
             return
         tenant = tenant_of_directory(key.directory)
-        self._tenants.setdefault(tenant, RetryGate(self._pace, self._clock)).failed(error)
+        self._tenants.setdefault(tenant, RetryGate(self._policy, self._clock)).failed(error)
 
     def shorten_waits(self) -> None:
         """Wait no longer than the target asked for, because the process is about to end."""

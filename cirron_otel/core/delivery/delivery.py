@@ -44,7 +44,7 @@ class Delivery(DeliveryEngine):
         owner: Owner,
         target: BatchTarget,
         *,
-        pace: RetryPolicy | None = None,
+        policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
@@ -54,7 +54,7 @@ class Delivery(DeliveryEngine):
             paths,
             target,
             DeliveryStats(target.shown),
-            pace=pace,
+            policy=policy,
             clock=clock,
             most_names=most_names,
             letters=letters,
@@ -78,7 +78,7 @@ class Delivery(DeliveryEngine):
         self._deadline: float | None = None
         """When `finish` gives up; None before it is called."""
         self._leftovers = OrphanedBacklogs(paths, target.key, owner.prefix, self)
-        self._own_gate = RetryGate(self._pace, clock)
+        self._own_gate = RetryGate(self._policy, clock)
         """Closed for a while after a local error, such as a full disk."""
         self._sweep_at = clock()
         self._thread = threading.Thread(
@@ -207,7 +207,7 @@ class Delivery(DeliveryEngine):
     def _turn(self) -> bool:
         """Do the next thing; return False if there is nothing to be done now."""
         if self._clock() >= self._sweep_at and (self._deadline is None or self._own is None):
-            self._sweep_at = self._clock() + self._pace.sweep
+            self._sweep_at = self._clock() + self._policy.sweep
             if self._own is None:
                 self._claim_own()
             if self._deadline is None:

@@ -58,7 +58,7 @@ class DeliveryEngine:
         target: Sender,
         stats: DeliveryStats,
         *,
-        pace: RetryPolicy | None = None,
+        policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
@@ -71,11 +71,11 @@ class DeliveryEngine:
         self.backlogs: dict[str, Backlog] = {}
         """The claimed backlogs, by owner. Other threads may copy the dict."""
         self._paths, self._target, self._stats = paths, target, stats
-        self._pace, self._clock, self._most_names = pace or RetryPolicy(), clock, most_names
-        self._schedule = Schedule(self._pace, clock)
+        self._policy, self._clock, self._most_names = policy or RetryPolicy(), clock, most_names
+        self._schedule = Schedule(self._policy, clock)
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
         self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
-        self._blob_gates = BlobGates(self._pace, clock)
+        self._blob_gates = BlobGates(self._policy, clock)
 
     # --- the decisions of the driver ------------------------------------------------------------
 

@@ -47,8 +47,10 @@ class ForegroundDelivery(DeliveryEngine):
         receives messages for the user, and `on_failure` the failures that are retried. `letters`
         are the dead letters of the target.
         """
-        pace = RetryPolicy(backoff or Backoff())
-        super().__init__(paths, target, stats, pace=pace, most_names=_MOST_NAMES, letters=letters)
+        policy = RetryPolicy(backoff or Backoff())
+        super().__init__(
+            paths, target, stats, policy=policy, most_names=_MOST_NAMES, letters=letters
+        )
         self.lost: set[str] = set()
         """Batches that were queued when another process took their lease; the caller clears it."""
         self._stop, self._say, self._on_failure = stop, say, on_failure

@@ -46,9 +46,9 @@ class RetryPolicy:
 class RetryGate:
     """The time of the next attempt, by a given clock."""
 
-    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
         """Create it open."""
-        self._pace, self._clock = pace, clock
+        self._policy, self._clock = policy, clock
         self._failures = 0
         self._asked_until = float("-inf")
         self.opens = float("-inf")
@@ -66,14 +66,14 @@ class RetryGate:
     def failed(self, error: Exception) -> None:
         """Wait longer than after the last failure, and at least as long as the target asked."""
         now = self._clock()
-        wait = self._pace.backoff.wait(self._failures)
+        wait = self._policy.backoff.wait(self._failures)
         self._failures += 1
         if isinstance(error, MisconfiguredError):
-            wait = max(wait, self._pace.misconfigured)
+            wait = max(wait, self._policy.misconfigured)
         asked = error.retry_after if isinstance(error, PushError) else None
         if asked is not None:
             # Jitter: other clients were asked to wait for the same time.
-            wait = max(wait, asked + min(self._pace.backoff.wait(0), 1.0))
+            wait = max(wait, asked + min(self._policy.backoff.wait(0), 1.0))
             self._asked_until = now + asked
         self.opens = now + wait
 
@@ -128,9 +128,9 @@ OF_TARGET = (FailureKind.NO_ANSWER, FailureKind.SERVER_FAULT)
 """Kinds of failures that may concern the whole target."""
 
 
-def wait_after(pace: RetryPolicy, failures: int, error: Exception) -> float:
+def wait_after(policy: RetryPolicy, failures: int, error: Exception) -> float:
     """Return how long to wait after an error that follows `failures` others, seconds."""
-    wait = pace.backoff.wait(failures)
+    wait = policy.backoff.wait(failures)
     if isinstance(error, MisconfiguredError):  # grows faster, to a longer limit
-        wait = min(2.0 ** min(failures, 60) * wait, pace.misconfigured)
+        wait = min(2.0 ** min(failures, 60) * wait, policy.misconfigured)
     return wait

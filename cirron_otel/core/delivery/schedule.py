@@ -36,8 +36,8 @@ _ANY_LATER_TIME = float("-inf")
 class _Level:
     """The times at which attempts may be made at a lane, or at the target."""
 
-    def __init__(self, pace: RetryPolicy, probes: int) -> None:
-        self._pace, self._probes = pace, probes
+    def __init__(self, policy: RetryPolicy, probes: int) -> None:
+        self._policy, self._probes = policy, probes
         self._streak = 0
         """Failures in a row, each of a batch or lane that had not failed before."""
         self._closings = 0
@@ -76,10 +76,10 @@ class _Level:
             return
         self._closings += is_new or closes or not self.is_closed
         self._has_probed = False
-        wait = wait_after(self._pace, self._closings - 1, error)
+        wait = wait_after(self._policy, self._closings - 1, error)
         if asked is not None:
             # Jitter: other clients were asked to wait for the same time.
-            wait = max(wait, asked + min(self._pace.backoff.wait(0), 1.0))
+            wait = max(wait, asked + min(self._policy.backoff.wait(0), 1.0))
             self._asked_until = now + asked
         self.opens = now + wait
 
@@ -107,8 +107,8 @@ class _Tries:
 
 
 class _Lane(_Level):
-    def __init__(self, pace: RetryPolicy) -> None:
-        super().__init__(pace, _LANE_PROBES)
+    def __init__(self, policy: RetryPolicy) -> None:
+        super().__init__(policy, _LANE_PROBES)
         self.passes = 0
         """Requests that were accepted since this object was made."""
         self.waiting = 0
@@ -129,10 +129,10 @@ class Schedule:
     Its size is bounded by the number of batches that failed and still wait.
     """
 
-    def __init__(self, pace: RetryPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
         """Create it with all lanes open. `clock` returns seconds, and never goes back."""
-        self._pace, self.clock = pace, clock
-        self._target = _Level(pace, _TARGET_PROBES)
+        self._policy, self.clock = policy, clock
+        self._target = _Level(policy, _TARGET_PROBES)
         self._lanes: dict[str, _Lane] = {}
         self._tries: dict[str, _Tries] = {}
         self._passes = 0
@@ -261,7 +261,7 @@ class Schedule:
         is_new = not any(name in self._tries for name in names)
         is_new_lane = not found.has_failed
         most = max(self.tries(name) for name in names)
-        opens = now + wait_after(self._pace, most, error)
+        opens = now + wait_after(self._policy, most, error)
         for name in names:
             self._note(name, lane, found, opens, is_group=len(names) > 1)
         if len(names) == 1 and self._is_hopeless(names[0], found, now):
@@ -273,14 +273,14 @@ class Schedule:
 
     def held(self, lane: str, name: str, error: Exception) -> bool:
         """Note that a local error keeps a batch from being sent; return whether it is given up."""
-        opens = self.clock() + wait_after(self._pace, self.tries(name), error)
+        opens = self.clock() + wait_after(self._policy, self.tries(name), error)
         self._note(name, lane, self._lane(lane), opens, is_group=False)
         return self._tries[name].count >= _MOST_TRIES
 
     def _lane(self, lane: str) -> _Lane:
         found = self._lanes.get(lane)
         if found is None:
-            found = self._lanes[lane] = _Lane(self._pace)
+            found = self._lanes[lane] = _Lane(self._policy)
             self._forget_lanes()
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from ...core.targets.otlp.config import ENVIRONMENT_PREFIX, OtlpConfig, Protocol, parse_headers
+from ...core.targets.otlp.config import ENVIRONMENT_PREFIX, OtlpConfig, OtlpProtocol, parse_headers
 from .check import Check, failed, listed, ok, warning
 
 TRACES_PATH = "/v1/traces"
@@ -24,7 +24,7 @@ def variable(environ: Mapping[str, str], name: str) -> str:
 
 def is_grpc(config: OtlpConfig) -> bool:
     """Return whether the endpoint is used through gRPC."""
-    return config.protocol is Protocol.GRPC
+    return config.protocol is OtlpProtocol.GRPC
 
 
 def settings_check(config: OtlpConfig, environ: Mapping[str, str]) -> Check:

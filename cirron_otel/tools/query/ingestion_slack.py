@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ...core.targets.otlp.config import OtlpConfig, Protocol
+from ...core.targets.otlp.config import OtlpConfig, OtlpProtocol
 
 QUERY_PORT = 3200
 """Tempo's default port for queries."""
@@ -67,7 +67,7 @@ def find_slack(config: OtlpConfig) -> IngestionSlack | None:
 
 def _host(config: OtlpConfig) -> str:
     try:
-        if config.protocol is not Protocol.GRPC:
+        if config.protocol is not OtlpProtocol.GRPC:
             return urlsplit(config.endpoint).hostname or ""
         target = config.endpoint.removeprefix("dns:///")
         is_address = not target.startswith(("unix:", "unix-abstract:", "xds:"))

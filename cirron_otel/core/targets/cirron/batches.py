@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CirronSettings:
+class CirronSettingNames:
     """The names of the settings at their source, which error messages mention."""
 
     key: str = "CIRRON_API_KEY"
@@ -77,7 +77,7 @@ class CirronTarget:
         *,
         certificate: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
-        settings: CirronSettings = CirronSettings(),
+        settings: CirronSettingNames = CirronSettingNames(),
     ) -> None:
         """`certificate` is a file of CA certificates, used instead of the system's.
 

@@ -83,8 +83,8 @@ class Uploader:
         self._changed = threading.Condition()
         self._is_stopped = self._is_woken = False
         self._deadline: float | None = None
-        self._pace = RetryPolicy()
-        self._rows_gate = RetryGate(self._pace, time.monotonic)
+        self._policy = RetryPolicy()
+        self._rows_gate = RetryGate(self._policy, time.monotonic)
         self._tenant_gates: dict[str, RetryGate] = {}
         """Those that are closed after a failed upload, so that a tenant delays no other."""
         self._stats = DeliveryStats(store.place.shown)
@@ -246,7 +246,7 @@ class Uploader:
         try:
             yield
         except UnreachableError as error:
-            gate = self._tenant_gates.setdefault(tenant, RetryGate(self._pace, time.monotonic))
+            gate = self._tenant_gates.setdefault(tenant, RetryGate(self._policy, time.monotonic))
             gate.failed(error)
             raise
 

@@ -36,7 +36,7 @@ def default_service_name(environ: Mapping[str, str] | None = None) -> str:
     return environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
 
 
-class Protocol(StrEnum):
+class OtlpProtocol(StrEnum):
     """The values of `OTEL_EXPORTER_OTLP_PROTOCOL`."""
 
     GRPC = "grpc"
@@ -51,7 +51,7 @@ class Signal(StrEnum):
     METRICS = "metrics"
 
 
-class Compression(StrEnum):
+class OtlpCompression(StrEnum):
     """The values of `OTEL_EXPORTER_OTLP_COMPRESSION`."""
 
     NONE = "none"
@@ -60,7 +60,7 @@ class Compression(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SettingNames:
     """The names of the settings at their source, which error messages mention."""
 
     prefix: str = ENVIRONMENT_PREFIX
@@ -81,7 +81,7 @@ class Settings:
 class OtlpConfig:
     """An OTLP endpoint and the options of its connection."""
 
-    protocol: Protocol = Protocol.GRPC
+    protocol: OtlpProtocol = OtlpProtocol.GRPC
     endpoint: str = "localhost:4317"
     """The complete URL for HTTP; the target, usually host:port, for gRPC."""
     insecure: bool = True
@@ -90,14 +90,14 @@ class OtlpConfig:
     """Sent with each request; names in lower case. Their values are secrets."""
     timeout: float = DEFAULT_TIMEOUT_S
     """The longest duration of one attempt, seconds."""
-    compression: Compression = Compression.NONE
+    compression: OtlpCompression = OtlpCompression.NONE
     certificate: str | None = None
     """A file of CA certificates that verify the endpoint; None for the system's certificates."""
     client_key: str | None = None
     client_certificate: str | None = None
     warnings: tuple[str, ...] = ()
     """Problems in the environment that are ignored, as OTel Python ignores them."""
-    settings: Settings = field(default_factory=Settings)
+    settings: SettingNames = field(default_factory=SettingNames)
 
     @classmethod
     def from_env(
@@ -112,7 +112,7 @@ class OtlpConfig:
     @property
     def shown_endpoint(self) -> str:
         """The endpoint for messages: without user, password and query."""
-        if self.protocol is Protocol.GRPC:
+        if self.protocol is OtlpProtocol.GRPC:
             return self.endpoint.rpartition("@")[2]
         url = urlparse(self.endpoint)
         return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
@@ -149,7 +149,7 @@ class _Reader:
 
     def config(self) -> OtlpConfig:
         protocol = self._protocol()
-        http = protocol is not Protocol.GRPC
+        http = protocol is not OtlpProtocol.GRPC
         endpoint, insecure = self._http_endpoint() if http else self._grpc_endpoint()
         return OtlpConfig(
             protocol=protocol,
@@ -171,12 +171,14 @@ class _Reader:
                 return variable, value
         return f"{ENVIRONMENT_PREFIX}{name}", None
 
-    def _protocol(self) -> Protocol:
+    def _protocol(self) -> OtlpProtocol:
         variable, value = self._first("PROTOCOL")
         try:
-            return Protocol((value or Protocol.GRPC).strip())
+            return OtlpProtocol((value or OtlpProtocol.GRPC).strip())
         except ValueError:
-            raise UsageError(f"{variable} is {value!a}: expected {', '.join(Protocol)}") from None
+            raise UsageError(
+                f"{variable} is {value!a}: expected {', '.join(OtlpProtocol)}"
+            ) from None
 
     def _grpc_endpoint(self) -> tuple[str, bool]:
         variable, value = self._first("ENDPOINT")
@@ -230,22 +232,22 @@ class _Reader:
             raise UsageError(f"{variable} is {seconds:g}: expected more than 0 seconds")
         return seconds
 
-    def _http_compression(self) -> Compression:
+    def _http_compression(self) -> OtlpCompression:
         variable, value = self._first("COMPRESSION")
         try:
-            return Compression((value or "none").lower().strip())
+            return OtlpCompression((value or "none").lower().strip())
         except ValueError:
             self._warnings.append(
-                f"{variable} is {value!a}, not one of {', '.join(Compression)}: none is used"
+                f"{variable} is {value!a}, not one of {', '.join(OtlpCompression)}: none is used"
             )
-            return Compression.NONE
+            return OtlpCompression.NONE
 
-    def _grpc_compression(self) -> Compression:
+    def _grpc_compression(self) -> OtlpCompression:
         variable, value = self._first("COMPRESSION")
         name = (value or "none").lower().strip()
-        if name not in (Compression.NONE, Compression.GZIP):
+        if name not in (OtlpCompression.NONE, OtlpCompression.GZIP):
             raise UsageError(f"{variable} is {value!a}: expected gzip or none for gRPC")
-        return Compression(name)
+        return OtlpCompression(name)
 
     def _headers(self) -> dict[str, str]:
         variable, value = self._first("HEADERS")

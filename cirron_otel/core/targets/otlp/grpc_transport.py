@@ -18,7 +18,7 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from ....errors import UsageError
-from .config import Compression, OtlpConfig
+from .config import OtlpCompression, OtlpConfig
 from .fork_gate import ForkGate
 from .transport import (
     USER_AGENT,
@@ -105,7 +105,7 @@ class GrpcTransport:
             self._channel = None
 
     def _connected(self) -> grpc.Channel:
-        gzip = self._config.compression is Compression.GZIP
+        gzip = self._config.compression is OtlpCompression.GZIP
         compression = grpc.Compression.Gzip if gzip else grpc.Compression.NoCompression
         if self._credentials is None:
             return grpc.insecure_channel(self._config.endpoint, _OPTIONS, compression)

@@ -23,7 +23,7 @@ from requests import exceptions
 
 from ....errors import InputError, UsageError
 from ...otlp.json_codec import json_losses, traces_to_json
-from .config import Compression, OtlpConfig, Protocol
+from .config import OtlpCompression, OtlpConfig, OtlpProtocol
 from .transport import (
     USER_AGENT,
     Outcome,
@@ -67,13 +67,13 @@ class HttpTransport:
         read_file(config.client_certificate, "CLIENT_CERTIFICATE", config)
         read_file(config.client_key, "CLIENT_KEY", config)
         self._config = config
-        self._json = config.protocol is Protocol.HTTP_JSON
+        self._json = config.protocol is OtlpProtocol.HTTP_JSON
         self._headers = {
             "content-type": "application/json" if self._json else "application/x-protobuf",
             "user-agent": USER_AGENT,
             **config.headers,
         }
-        if config.compression is not Compression.NONE:
+        if config.compression is not OtlpCompression.NONE:
             self._headers.setdefault("content-encoding", config.compression)
         self._session = requests.Session()
         if "authorization" in config.headers:
@@ -117,9 +117,9 @@ class HttpTransport:
                 raise InputError(f"{len(request)} bytes are no TracesData in protobuf") from None
             body = traces_to_json(message)
             warnings = json_losses(message, body)
-        if self._config.compression is Compression.GZIP:
+        if self._config.compression is OtlpCompression.GZIP:
             body = gzip.compress(body, 6, mtime=0)
-        elif self._config.compression is Compression.DEFLATE:
+        elif self._config.compression is OtlpCompression.DEFLATE:
             body = zlib.compress(body)
         return body, tuple(warnings)
 

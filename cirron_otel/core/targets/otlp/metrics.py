@@ -16,7 +16,7 @@ from urllib.parse import urlparse
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 
 from ....errors import MissingExtraError
-from .config import Compression, OtlpConfig, Protocol, Signal
+from .config import OtlpCompression, OtlpConfig, OtlpProtocol, Signal
 from .transport import cause_of, read_file, without_secrets
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class OtlpMetricExporter(MetricExporter):
         return without_secrets(text, secrets)
 
     def _made(self) -> MetricExporter:
-        return self._over_grpc() if self.config.protocol is Protocol.GRPC else self._over_http()
+        return self._over_grpc() if self.config.protocol is OtlpProtocol.GRPC else self._over_http()
 
     def _over_http(self) -> MetricExporter:
         # ruff: noqa: PLC0415 - each protocol brings libraries of its own
@@ -124,9 +124,9 @@ class OtlpMetricExporter(MetricExporter):
 
         config = self.config
         codings = {
-            Compression.NONE: Coding.NoCompression,
-            Compression.GZIP: Coding.Gzip,
-            Compression.DEFLATE: Coding.Deflate,
+            OtlpCompression.NONE: Coding.NoCompression,
+            OtlpCompression.GZIP: Coding.Gzip,
+            OtlpCompression.DEFLATE: Coding.Deflate,
         }
         return OTLPMetricExporter(
             endpoint=config.endpoint,
@@ -146,7 +146,7 @@ class OtlpMetricExporter(MetricExporter):
 
         config = self.config
         self._gate = gate.call
-        gzip = config.compression is Compression.GZIP
+        gzip = config.compression is OtlpCompression.GZIP
         return OTLPMetricExporter(
             endpoint=config.endpoint,
             insecure=config.insecure,

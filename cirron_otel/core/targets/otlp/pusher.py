@@ -19,7 +19,7 @@ from ....errors import MissingExtraError
 from ...delivery.errors import PushError, PushResult, RefusedError, StoppedError, UnreachableError
 from ...delivery.retry_policy import Backoff
 from ...otlp.split import count_spans, halve_request, split_request
-from .config import OtlpConfig, Protocol
+from .config import OtlpConfig, OtlpProtocol
 from .transport import OtlpTransport, Outcome, Response
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
@@ -51,7 +51,7 @@ _HINTS = {
 def transport_for(config: OtlpConfig) -> OtlpTransport:
     """Return the transport for `config`. Raises MissingExtraError and UsageError."""
     try:
-        if config.protocol is Protocol.GRPC:
+        if config.protocol is OtlpProtocol.GRPC:
             from .grpc_transport import GrpcTransport  # noqa: PLC0415 - needs the extra
 
             return GrpcTransport(config)
