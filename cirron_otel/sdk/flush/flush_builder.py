@@ -153,14 +153,14 @@ class FlushBuilder:
             if self._taken is None:
                 self._taken = self._take(is_last, is_portion)
             self._change = self._unchanged()
-            found = self.latest = self._put_together(self._taken, self._change)
+            result = self.latest = self._put_together(self._taken, self._change)
         except Exception:
             self._attempts += 1
             if self._attempts >= MOST_ATTEMPTS:
                 self._give_up()
             raise
-        self._note(found)
-        return found
+        self._note(result)
+        return result
 
     def resume(self) -> FlushResult | None:
         """Return the unsealed result of an interrupted flush; None if there is none."""
@@ -172,15 +172,15 @@ class FlushBuilder:
         return left if left is not None and not left.is_sealed else None
 
     def _put_together(self, taken: Drained, change: FlushChanges) -> FlushResult:
-        """The batches of what was taken. It may be called again for the same."""
+        """Build the batches of the records taken. It may be called again with the same records."""
         sort_scopes(taken.ended)
         default = default_trace(taken.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(taken, default), key=span_order)
-        found = FlushResult()
-        # What is open still is not among the ended: mostly nothing is left to look for.
+        result = FlushResult()
+        # Scopes that are still open have not ended, so this set is usually empty.
         wanted = self._journalled - {scope.id for scope in taken.open}
         snapshots = self._snapshot_rows(taken, change)
-        found.batches, found.closed, ids = self._assembly.put_together(
+        result.batches, result.closed, ids = self._assembly.put_together(
             taken.ended, taken.marks, foreign, default, change,
             lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted, snapshots,
         )  # fmt: skip
@@ -188,13 +188,13 @@ class FlushBuilder:
             if scope in taken.open or scope in taken.late:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in some]))
                 change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
-        self._tell_open(taken, found)
+        self._tell_open(taken, result)
         if self.keeps_taken:
-            found.ended, found.points = taken.ended, taken.marks.copy()
-        change.spans += sum(batch.span_count for batch in found.batches)
-        change.marks += sum(batch.mark_count for batch in found.batches)
-        change.snapshots += sum(batch.snapshot_count for batch in found.batches)
-        return found
+            result.ended, result.points = taken.ended, taken.marks.copy()
+        change.spans += sum(batch.span_count for batch in result.batches)
+        change.marks += sum(batch.mark_count for batch in result.batches)
+        change.snapshots += sum(batch.snapshot_count for batch in result.batches)
+        return result
 
     def _unchanged(self) -> FlushChanges:
         return FlushChanges(
@@ -204,13 +204,13 @@ class FlushBuilder:
             self._places.copy(),
         )  # fmt: skip
 
-    def _note(self, found: FlushResult) -> None:
-        """Let what was found be found. It may be called again for the same."""
+    def _note(self, result: FlushResult) -> None:
+        """Update the builder's state from a result. It may be called again with the same result."""
         change, taken = self._change, self._taken
         if taken is not None:
             self._open = taken.open
             self._mark_ids, self._announced = change.mark_ids, change.announced
-            self._journalled = {row.id for row in found.open}
+            self._journalled = {row.id for row in result.open}
             if taken.is_last:
                 self._foreign.open.clear()
         segments = self._origin.segments.new
@@ -223,13 +223,13 @@ class FlushBuilder:
         self._places = change.places
         self._taking.clear()
         self._taken, self._attempts = None, 0
-        found.is_noted = True
+        result.is_noted = True
         if self._recent is not None:
-            for batch in found.batches:
+            for batch in result.batches:
                 self._recent.add(batch)
 
     def _give_up(self) -> None:
-        """Drop what cannot be put together, and count it."""
+        """Drop and count records from which no batch can be built."""
         taking = self._taking
         for scope in taking.scopes:
             if not scope._end:
@@ -244,7 +244,7 @@ class FlushBuilder:
 
     @property
     def foreign_dropped(self) -> int:
-        """Spans of others that found no room."""
+        """The number of foreign spans dropped because the buffer was full."""
         return self._foreign.dropped
 
     # --- taking ---------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class FlushBuilder:
         return Drained(ended, taking.foreign, marks, still, late, is_last, taking.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
-        """End what is open; the session last."""
+        """End all open scopes, the session last."""
         session = self._origin.session
         closed = []
         for scope in sorted(still, key=attrgetter("_depth"), reverse=True):
@@ -281,7 +281,7 @@ class FlushBuilder:
                 more = scope._more
                 if more is None or more.status.status_code is not StatusCode.ERROR:
                     scope.set_status(StatusCode.ERROR, INCOMPLETE)
-            # A phase that was broken off says when that was: what is around it ended then.
+            # An interrupted phase records when it ended: its ancestors ended then.
             scope._end = scope._end or getattr(scope, "_until", 0) or now()
             closed.append(scope)
         return closed
@@ -320,10 +320,10 @@ class FlushBuilder:
             record_error("foreign span", error)
             return None
 
-    # --- the batch's own ------------------------------------------------------------------------
+    # --- batch-level fields ---------------------------------------------------------------------
 
     def base_otel(self) -> dict[str, Any]:
-        """What every batch of the session says in its `otel`."""
+        """Return the `otel` fields that are the same in every batch of the session."""
         session = self._origin.session
         otel: dict[str, Any] = {"session": self._origin.session_id}
         if session._trace.trace_id.hex() != otel["session"]:
@@ -337,8 +337,10 @@ class FlushBuilder:
     def _otels(
         self, taken: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The `otel` of a flush's first batch, and of those behind it. `ids` have the scopes with
-        marks: of those that may stand in no batch, or in another, the trace is told.
+        """Return the `otel` of a flush's first batch, and of the later ones.
+
+        `ids` contains the scopes with marks. The result includes the trace of each of them that may
+        be in another batch, or in none.
         """
         otel = self.base_otel()
         otel["trace_id"] = default.trace_id.hex()
@@ -366,7 +368,7 @@ class FlushBuilder:
         }
         outside |= {
             each.scope.id or "": each.scope._trace.trace_id.hex()
-            for each in taken.snapshots  # their scope ended earlier, perhaps
+            for each in taken.snapshots  # their scope may have ended earlier
             if each.scope._id and each.scope._trace.trace_id != default.trace_id
         }
         if outside:
@@ -374,19 +376,19 @@ class FlushBuilder:
         return otel, brief
 
     def _running(self, scope: Scope, default: Trace) -> dict[str, Any]:
-        above = recorded_above(scope)
+        parent = recorded_above(scope)
         record: dict[str, Any] = {
             "id": scope.id,
             "name": text_of(scope._name),
             "index": scope._index if type(scope._index) is int else None,
             "start_ns": wall(scope._start),
-            "parent_id": above.id if above is not NO_SESSION and scope._depth else None,
+            "parent_id": parent.id if parent is not NO_SESSION and scope._depth else None,
         }
         if scope._trace.trace_id != default.trace_id:
             record["trace_id"] = scope._trace.trace_id.hex()
         return record
 
-    def _tell_open(self, taken: Drained, found: FlushResult) -> None:
+    def _tell_open(self, taken: Drained, result: FlushResult) -> None:
         session_trace = self._origin.session._trace
         for scope in (*taken.open, *taken.late):
             try:
@@ -394,14 +396,14 @@ class FlushBuilder:
             except Exception as error:
                 record_error("record", error)
                 continue
-            # What has ended, and only waits (for a device, or for what its step is), says so.
+            # A phase that has ended and only waits (for a device or its step) has an end time.
             if row.index is not None and is_step(scope):
                 row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
             until = getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
-            found.open.append(row)
+            result.open.append(row)
         for begun in () if taken.is_last else list(self._foreign.open.values()):
             row_or_none = self._foreign_row(begun.span, begun, session_trace)
             if row_or_none is not None:
                 row_or_none.end_ns = 0
-                found.open.append(row_or_none)
+                result.open.append(row_or_none)

@@ -38,38 +38,38 @@ class Exporter(Protocol):
     """Receives the names of sealed batches; implemented by the delivery thread."""
 
     def notify(self, name: str) -> None:
-        """A batch is in the spool."""
+        """Process a batch that is in the spool."""
 
     def rescan(self) -> None:
-        """Batches of dead processes were recovered."""
+        """Look for batches of dead processes that were recovered."""
 
     def request_flush(self, timeout: float) -> None:
         """Say that `finish` comes, with that time from now; it does not wait."""
 
     def finish(self, timeout: float) -> bool:
-        """Send what is left, within `timeout` seconds."""
+        """Send the remaining batches within `timeout` seconds; return whether all are sent."""
 
     def abandon(self) -> None:
-        """In a forked child: let go."""
+        """In a forked child: release everything without sending."""
 
     def stats(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the state for `health()`."""
 
 
 class Metrics(Protocol):
-    """What sends metrics: `metrics_push.MetricsPush`. Nothing waits for it but the end."""
+    """Sends metrics: `metrics_push.MetricsPush`. Only the end of the session waits for it."""
 
     def hurry(self) -> None:
-        """All that there will be is recorded: send it, and end; it does not wait."""
+        """Request the last export and the end of the thread; it does not wait."""
 
     def finish(self, timeout: float) -> None:
-        """Wait for that, for `timeout` seconds at most, and let go."""
+        """Wait at most `timeout` seconds for the last export, and release the connection."""
 
     def abandon(self) -> None:
-        """In a forked child: let go."""
+        """In a forked child: release everything without sending."""
 
     def stats(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the state for `health()`."""
 
 
 class Pipeline:
@@ -238,10 +238,10 @@ class Pipeline:
         begun = time.monotonic()
         self.before_each()
         self._work_off()
-        found = self._collected(is_last=self._is_last)
+        result = self._collected(is_last=self._is_last)
         if self._is_last:
             self.sealer.finish()
-        self._show(found)
+        self._show(result)
         took = time.monotonic() - begun
         self.flushes += 1
         self.flush_seconds += took
@@ -255,13 +255,13 @@ class Pipeline:
             self._show(self._collected(is_portion=True))
             rounds -= 1
 
-    def _show(self, found: FlushResult) -> None:
+    def _show(self, result: FlushResult) -> None:
         for sink in self.sinks:
             try:
-                sink(found)
+                sink(result)
             except Exception as error:
                 record_error("output", error)
-        found.forget()
+        result.forget()
 
     def _collected(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
         """Seal all records made so far; first finish an earlier flush that was interrupted."""
@@ -270,12 +270,12 @@ class Pipeline:
             if left is not None:
                 self.sealer.seal(left, self.collector)
                 self._show(left)
-            found = self.collector.collect(is_last=is_last, is_portion=is_portion)
+            result = self.collector.collect(is_last=is_last, is_portion=is_portion)
         except Exception as error:
             record_error("collect", error)
             raise
-        self.sealer.seal(found, self.collector)
-        return found
+        self.sealer.seal(result, self.collector)
+        return result
 
     def _died(self, why: str) -> None:
         record_error("flush thread", why)

@@ -1,4 +1,4 @@
-"""`Cirron`, explicit configuration, and the functions of this package over the default one."""
+"""`Cirron`, explicit configuration, and the package's functions that use the default instance."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _GIVEN_TO_CIRRON = (
 
 
 class Cirron:
-    """Explicit configuration: what is given here is asked for before the environment and files.
+    """Explicit configuration, which takes precedence over the environment and files.
 
-    The parameters are options of docs/configuration.md; None stands for "not given". All instances
+    The parameters are the options of docs/configuration.md; None means "not given". All instances
     share the one session of the process.
     """
 
@@ -53,26 +53,26 @@ class Cirron:
         **options: Unpack[CirronOptions],
     ) -> None:
         """Nothing is read, opened or started yet."""
-        own = (
+        values = (
             api_key, api_endpoint, workspace_id, output_dir, snapshots, sample_rate,
             flush_interval, spool_max_bytes, ingest_path, output, trace_buffer_max_spans,
         )  # fmt: skip
-        self._given: dict[str, Any] = dict(zip(_GIVEN_TO_CIRRON, own, strict=True)) | options
-        # cirron-sdk's None is "not given" here, too, for what the constructor takes by name.
+        self._given: dict[str, Any] = dict(zip(_GIVEN_TO_CIRRON, values, strict=True)) | options
+        # As in cirron-sdk, None means "not given" for the named parameters of the constructor.
         if snapshots is None:
             self._given["snapshots"] = NOT_GIVEN
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Return a representation without the API key."""
         return f"Cirron(output_dir={self.config.output_dir})"
 
     @property
     def config(self) -> Config:
-        """The options as they would be now."""
+        """The options as a session opened now would use them."""
         return resolve(None, instance=self._given).config
 
     def __getattr__(self, name: str) -> Any:
-        """The options that the constructor takes by name, as they would be now."""
+        """Return an option that the constructor takes by name, with its current value."""
         if name not in _GIVEN_TO_CIRRON:
             missing = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{missing}; docs/migrating.md says what is cirron-sdk's alone")
@@ -110,7 +110,7 @@ class Cirron:
             try:
                 resolved = resolve(given, config=config, instance=self._given, path=path)
             except Exception as error:
-                # What was asked for is not known: nothing is the safe reading.
+                # The requested options are unknown, so the safe choice is to record nothing.
                 resolved, problem = Resolved(Config(enabled=False), (), {}), error
             joining = Joining(parent, link, provider)
             joining.hyperparameters = _hyperparameters(config, hyperparameters)
@@ -121,7 +121,7 @@ class Cirron:
             return profiler
 
     def scope(self, name: str, index: int | None = None, **attrs: Any) -> Scope:
-        """A scope; see `scope`."""
+        """Create a scope; see `scope`."""
         return Scope(name, index, **attrs)
 
     mark = staticmethod(mark)
@@ -132,11 +132,11 @@ class Cirron:
     inject = staticmethod(inject)
 
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
-        """The last scopes; see `trace`."""
+        """Return the last scopes; see `trace`."""
         return trace(format, name, last)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Seal what was recorded; see `flush`."""
+        """Seal all records made so far; see `flush`."""
         return flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> bool:
@@ -144,18 +144,18 @@ class Cirron:
         return shutdown(timeout)
 
     def health(self) -> dict[str, Any]:
-        """How the SDK fares; see `health`."""
+        """Return the state of the SDK; see `health`."""
         return health()
 
 
 class _Default:
-    """The instance that `get_default` makes when it is first needed."""
+    """The instance that `get_default` creates on the first call."""
 
     instance: Cirron | None = None
 
 
 def get_default() -> Cirron:
-    """The `Cirron` behind the functions of this package."""
+    """Return the `Cirron` that the functions of this package use."""
     with active.lock:
         if _Default.instance is None:
             _Default.instance = Cirron()
@@ -182,15 +182,15 @@ def profile(
     hyperparameters: Mapping[str, Any] | None = None,
     **options: Unpack[ProfileOptions],
 ) -> Profiler:
-    """Open the session of this process and start what records it; called again, the same Profiler.
+    """Open the session of this process and start recording; a second call returns the same object.
 
-    The parameters are those of cirron-sdk, further options of docs/configuration.md go by keyword.
-    `snapshots=None` is off; not given is the default. `path` names a cirron.yaml. `parent=` or
-    `link=` (a Span, SpanContext, Context or carrier) join another trace, `provider=` names a
-    TracerProvider to work in: by default the application's where it has set one, else one is made
-    and set. `name` is the name of the run. Keys of `config` that are no option are recorded as
-    hyperparameters of the run, and so are all items of `hyperparameters`. Nothing is raised: what
-    is wrong is logged, and `health()` counts it.
+    The parameters are those of cirron-sdk; further options of docs/configuration.md are keywords.
+    `snapshots=None` turns snapshots off; if it is not given, the default applies. `path` is the
+    path of a cirron.yaml. `parent=` or `link=` (a Span, SpanContext, Context, or carrier) joins
+    another trace. `provider=` is the TracerProvider to work in: by default the application's if it
+    has set one, otherwise a new one that becomes global. `name` is the name of the run. Keys of
+    `config` that are not options are recorded as hyperparameters of the run, as are all items of
+    `hyperparameters`. Nothing is raised: errors are logged and counted by `health()`.
     """
     return get_default().profile(
         config, frameworks, snapshots, sample_rate, flush_interval, enabled, path, output,
@@ -202,42 +202,42 @@ def profile(
 def _hyperparameters(
     config: Mapping[str, Any] | None, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The items of `config` that are no options, and those of `given`. Raises nothing."""
+    """Return the items of `config` that are not options, and those of `given`. Raises nothing."""
     options = {option.name for option in OPTIONS}
     try:
-        found = {key: value for key, value in (config or {}).items() if key not in options}
-        return found | dict(given or {})
+        values = {key: value for key, value in (config or {}).items() if key not in options}
+        return values | dict(given or {})
     except Exception as error:
         record_error("hyperparameters", error)
         return {}
 
 
 def flush(timeout: float | None = None) -> bool:
-    """Seal what was recorded until now into the spool; whether that was done.
+    """Seal all records made so far into the spool; return whether that succeeded.
 
-    It waits at most `timeout` seconds (`shutdown_timeout` by default), not for exporters.
+    It waits at most `timeout` seconds (`shutdown_timeout` by default) and not for exporters.
     """
     profiler = active.profiler
     return profiler.flush(timeout) if profiler is not None else False
 
 
 def shutdown(timeout: float | None = None) -> bool:
-    """Close the session, seal it, and export it; whether all of that was done in `timeout` s."""
+    """Close, seal, and export the session; return whether that succeeded within `timeout` s."""
     profiler = active.profiler
     return profiler.shutdown(timeout) if profiler is not None else True
 
 
 def health() -> dict[str, Any]:
-    """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""
+    """Return the state of the SDK: queues, drops by cause, errors, exporters, spool, overhead."""
     profiler = active.profiler or active.last
     return profiler.health() if profiler is not None else disabled_health()
 
 
 def trace(format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
-    """The last scopes of this process: `tree` prints them, `dict`, `json` and `df` return them.
+    """Show the last scopes of this process: `tree` prints them; `dict`, `json`, `df` return them.
 
-    `name` keeps the scopes of that name, `last` the last so many roots. `df` needs pandas. What
-    cannot be had (another format, no pandas) is logged, and None returned.
+    `name` selects the scopes of that name, and `last` limits the result to the last roots. `df`
+    needs pandas. An invalid format, or missing pandas, is logged, and None is returned.
     """
     profiler = active.profiler or active.last or Profiler(None, Config())
     return profiler.trace(format, name, last)

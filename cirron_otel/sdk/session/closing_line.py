@@ -1,8 +1,8 @@
-"""The line on stderr at the end of a run: its name, where it is, and how to look at it.
+"""The line on stderr at the end of a run: its name, its spool, and the command to show it.
 
-It is for a person at a terminal. It is left out if stderr is no terminal, below `cirron-otel run`
-(which reports itself), in pytest, in ranks other than 0, in forked and spawned children, and if the
-session recorded nothing or has no spool. The option `quiet` decides otherwise.
+The line is meant for a terminal. It is left out if stderr is not a terminal, below `cirron-otel
+run` (which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and
+if the session recorded nothing or has no spool. The option `quiet` overrides this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .runtime import Runtime
 
 
 def show_closing_line(runtime: Runtime) -> None:
-    """Write the line to stderr, if it is wanted. Raises nothing."""
+    """Write the line to stderr if it is wanted. Raises nothing."""
     try:
         if is_wanted(runtime, sys.modules):
             sys.stderr.write(closing_line(runtime) + "\n")
@@ -31,7 +31,7 @@ def show_closing_line(runtime: Runtime) -> None:
 
 
 def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
-    """Whether the end of this session is the end of a run that somebody looks at."""
+    """Return whether the line is shown at the end of this session."""
     quiet = runtime.config.quiet
     sealer = runtime.pipeline.sealer
     if quiet or sys.stderr is None or sealer.kind is None or not sealer.batches:
@@ -45,7 +45,7 @@ def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
 
 
 def closing_line(runtime: Runtime) -> str:
-    """The run's name, its spool, and the command that reports it."""
+    """Return the line: the run's name, its spool, and the command that reports it."""
     spool = _shown(runtime.paths.root)
     words = ["cirron-otel", "report"]
     if spool != DEFAULT_NAME:
@@ -55,7 +55,7 @@ def closing_line(runtime: Runtime) -> str:
 
 
 def _shown(path: Path) -> str:
-    """A path, relative to the working directory if it is below that."""
+    """Return a path, relative to the working directory if it is inside it."""
     try:
         shown = str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

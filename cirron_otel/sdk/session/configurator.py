@@ -1,9 +1,9 @@
-"""OpenTelemetry's configurator `cirron`: what `opentelemetry-instrument` sets tracing up with.
+"""The OpenTelemetry configurator `cirron`, with which `opentelemetry-instrument` sets up tracing.
 
-Spans go into Cirron's spool and from there over OTLP, by the same options as with `profile()`; the
-session opens with the first span, scope or phase, for `opentelemetry-instrument` reaches every
-Python process below it. Exporters that are not OTLP's (OTEL_TRACES_EXPORTER=console), metrics and
-logs are set up as OpenTelemetry's own configurator does.
+Spans are written to Cirron's spool and sent from there over OTLP, with the same options as with
+`profile()`. The session opens with the first span, scope, or phase, because
+`opentelemetry-instrument` affects every Python child process. Exporters other than OTLP
+(OTEL_TRACES_EXPORTER=console), metrics, and logs are set up as by OpenTelemetry's configurator.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
 
 class CirronConfigurator(_OTelSDKConfigurator):
-    """The entry point. `configure()` sets the global providers; what is ours never raises."""
+    """The entry point. `configure()` sets the global providers; our part never raises."""
 
     def _configure(self, **kwargs: Any) -> None:
         begun = now()
         if os.environ.get(_CONFIG_FILE):
-            # The file says it all; the session will work in the provider that it describes.
+            # The file is the complete configuration; the session works in its provider.
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]
             wait_for_session(begun, hooks=_are_hooks_wanted())
             return
@@ -54,14 +54,14 @@ class CirronConfigurator(_OTelSDKConfigurator):
 
 
 def _are_hooks_wanted() -> bool:
-    """Whether the instrumentor `cirron` is left in, which would install them."""
+    """Return whether the instrumentor `cirron`, which installs the hooks, is enabled."""
     named = os.environ.get(_DISABLED, "").split(",")
     return not {"cirron", "*"} & {name.strip() for name in named}
 
 
 @contextmanager
 def _without_otlp() -> Iterator[None]:
-    """OTLP is the spool's to send, which loses nothing."""
+    """Remove OTLP from the exporters: OTLP is sent from the spool, which loses nothing."""
     before = os.environ.get(TRACES_EXPORTER)
     left = [name for name in (before or "").split(",") if name.strip() and not names_otlp(name)]
     os.environ[TRACES_EXPORTER] = ",".join(left) or "none"
@@ -75,8 +75,9 @@ def _without_otlp() -> Iterator[None]:
 
 
 def _own(provider: Any) -> None:
-    """Let the provider be as one of ours: what is not sampled is recorded, and the first span of
-    the process finds the session open.
+    """Make the provider behave like the SDK's.
+
+    Spans that are not sampled are recorded, and the session is open when the first span begins.
     """
     provider._is_cirrons = True
     provider.sampler = RecordAll(provider.sampler)
@@ -85,24 +86,24 @@ def _own(provider: Any) -> None:
 
 
 class OpeningTracer(trace.Tracer):
-    """A tracer whose first span has the session open before it asks for its parent."""
+    """A tracer that opens the session before its first span looks up its parent."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
-        """`tracer` makes the spans."""
+        """`tracer` creates the spans."""
         self._tracer = tracer
 
     def __getattr__(self, name: str) -> Any:
-        """What the SDK's tracer has besides."""
+        """Return another attribute of the wrapped tracer."""
         return getattr(self._tracer, name)
 
     def start_span(self, *args: Any, **named: Any) -> Any:
-        """See `opentelemetry.trace.Tracer`."""
+        """Start a span; see `opentelemetry.trace.Tracer`."""
         _open()
         return self._tracer.start_span(*args, **named)
 
     @_agnosticcontextmanager
     def start_as_current_span(self, *args: Any, **named: Any) -> Iterator[Any]:
-        """The same: where it decorates, with the first call."""
+        """Start a span as the current one; as a decorator, with the first call."""
         _open()
         with self._tracer.start_as_current_span(*args, **named) as span:
             yield span
@@ -113,4 +114,4 @@ def _open() -> None:
     if waiting is not None:
         waiting.open()
     elif active.profiler is None:
-        buf.hooks.first()  # a forked child opens its own session; after the last there is none
+        buf.hooks.first()  # a forked child opens its session; after the last one this does nothing

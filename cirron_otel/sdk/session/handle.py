@@ -1,4 +1,4 @@
-"""`Profiler`, the session of this process in the hands of its user."""
+"""`Profiler`, the user's handle of the session of this process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _TRACE_FLUSH_S = 5.0
 
 
 class Profiler:
-    """What `profile()` returns: the session of this process. It may be thrown away.
+    """The result of `profile()`: the session of this process. The caller need not keep it.
 
-    `enabled` is False where profiling was turned off; then every method does nothing.
+    `enabled` is False if profiling is turned off; then every method does nothing.
     """
 
     def __init__(self, runtime: Runtime | None, config: Config, cirron: Any = None) -> None:
-        """Made by `profile()` alone."""
+        """Only `profile()` creates it."""
         self.runtime = runtime
-        """What runs the session; None where there is none."""
+        """The open session; None if there is none."""
         self.exits: Exits | None = None
         self.instrumentation: Instrumentation | None = None
         """The hooks into frameworks."""
@@ -47,7 +47,7 @@ class Profiler:
         return active.default() if self._cirron is None else self._cirron
 
     def __repr__(self) -> str:
-        """The session and where its spool stands."""
+        """Return the session and the directory of its spool."""
         session = self.session
         state = "off" if session is None else "open" if self.enabled else "over"
         where = "" if session is None else f", session={session.id}, dir={self.config.output_dir}"
@@ -70,7 +70,7 @@ class Profiler:
 
     @property
     def provider(self) -> TracerProvider | None:
-        """The provider that the session works in."""
+        """The TracerProvider that the session works in."""
         return self.runtime.link.provider if self.runtime is not None else None
 
     @property
@@ -80,14 +80,13 @@ class Profiler:
 
     @property
     def platform_context(self) -> dict[str, str]:
-        """The ids that the platform gave this run: workspace, run, pipeline, deployment, model."""
+        """The platform's ids of this run: workspace, run, pipeline, deployment, model."""
         return self.config.platform_context
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Seal what was recorded until now into the spool; whether that was done.
+        """Seal all records made so far into the spool; return whether that succeeded.
 
-        It waits at most `timeout` seconds (`shutdown_timeout` by default) and does not wait for
-        exporters.
+        It waits at most `timeout` seconds (`shutdown_timeout` by default) and not for exporters.
         """
         runtime = self.runtime
         if runtime is None or runtime.is_over:
@@ -100,10 +99,10 @@ class Profiler:
             return False
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """Close the session, seal it, and export it; whether all of that was done.
+        """Close, seal, and export the session; return whether all of that succeeded.
 
-        It waits at most `timeout` seconds (`shutdown_timeout`, 30, by default). What could not be
-        sent stays in the spool. A second call does nothing.
+        It waits at most `timeout` seconds (`shutdown_timeout`, 30, by default). Unsent batches stay
+        in the spool. A second call does nothing.
         """
         runtime = self.runtime
         if runtime is None:
@@ -111,7 +110,7 @@ class Profiler:
         if runtime is None or runtime.is_over:
             return True
         done = False
-        # In a `finally` block, or an exception handler: that is why the session ends.
+        # In a `finally` block or an exception handler, the exception is why the session ends.
         self.fail(sys.exception())
         try:
             limit = _seconds(timeout, self.config.shutdown_timeout)
@@ -130,7 +129,7 @@ class Profiler:
         return done
 
     def fail(self, error: BaseException | None) -> None:
-        """An exception ends the program: mark the session, and what is open, as failed."""
+        """Mark the session and all open scopes as failed: an exception ends the program."""
         try:
             session = self.session
             if session is not None and self.enabled:
@@ -139,7 +138,7 @@ class Profiler:
             record_error("failure", raised)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
-        """A signal ends the program: mark the session, and what is open, as killed."""
+        """Mark the session and all open scopes as killed: a signal ends the program."""
         try:
             session = self.session
             if session is not None and self.enabled:
@@ -148,7 +147,7 @@ class Profiler:
             record_error("failure", raised)
 
     def health(self) -> dict[str, Any]:
-        """How the SDK fares: queues, drops by cause, errors, exporters, spool, overhead."""
+        """Return the state of the SDK: queues, drops, errors, exporters, spool, overhead."""
         try:
             if self.runtime is None:
                 return disabled_health()
@@ -161,7 +160,7 @@ class Profiler:
             return disabled_health()
 
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
-        """The last scopes; see `profiler.trace`."""
+        """Return the last scopes; see `cirron.trace`."""
         try:
             recent = Recent(0)
             if self.runtime is not None:
@@ -173,16 +172,16 @@ class Profiler:
             return None
 
     def __enter__(self) -> Profiler:
-        """The session, closed at the end of a `with` block."""
+        """Enter a `with` block, at whose end the session is closed."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the session."""
         self.shutdown()
 
 
 def _seconds(timeout: Any, default: float) -> float:
-    """A time to wait: `default` where `timeout` is none, or no number."""
+    """Return the time to wait: `default` if `timeout` is None or not a number."""
     try:
         asked = default if timeout is None else float(timeout)
     except Exception as error:
@@ -197,30 +196,30 @@ def _none() -> None:
 
 
 class Active:
-    """The profiler of this process, and the one before it, which `trace` still shows."""
+    """The profiler of this process, and the previous one, which `trace` still shows."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.profiler: Profiler | None = None
         self.last: Profiler | None = None
         self.waiting: Any = None
-        """A session that is to open with the first thing recorded (`waiting.Waiting`)."""
+        """A session that opens with the first record (`waiting.Waiting`)."""
         self.default: Callable[[], Any] = _none
-        """Returns the default `Cirron`; the module of that class sets it."""
+        """Returns the default `Cirron`; set by the module of that class."""
 
 
 active = Active()
 
 
 def forget(profiler: Profiler) -> None:
-    """It is not the active one any more."""
+    """Make a profiler the previous one if it is the active one."""
     with active.lock:
         if active.profiler is profiler:
             active.profiler, active.last = None, profiler
 
 
 def seal_late() -> None:
-    """What was recorded after the last session of the process."""
+    """Seal what was recorded after the last session of the process."""
     last = active.last
     if last is not None and last.runtime is not None:
         try:

@@ -1,6 +1,6 @@
-"""OpenTelemetry's instrumentor `cirron`: the hooks into PyTorch, for `opentelemetry-instrument`.
+"""The OpenTelemetry instrumentor `cirron`: the PyTorch hooks, for `opentelemetry-instrument`.
 
-Needs opentelemetry-instrumentation, which whoever asks for an instrumentor has.
+It needs opentelemetry-instrumentation, which is always installed when an instrumentor is loaded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .waiting import stop_waiting, wait_for_session
 
 
 class CirronInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Hooks torch when it is imported; the session opens with the first thing recorded.
+    """Hooks torch when it is imported; the session opens with the first record.
 
-    `instrument(tracer_provider=…)` names the provider that the session works in: by default the
-    global one, as with `profile()`.
+    `instrument(tracer_provider=…)` sets the provider that the session works in; by default it is
+    the global one, as with `profile()`.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None: torch is hooked where it is imported, in any version."""
+        """Return no dependencies: any version of torch is hooked when it is imported."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:

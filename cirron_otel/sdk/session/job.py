@@ -1,8 +1,8 @@
-"""The span of a job: what `cirron-otel run` opens around a command and hands to its processes.
+"""The span of a job, which `cirron-otel run` opens for a command and passes to its processes.
 
-It is a scope, `cirron.job`, in a session of the process that runs the command. That session states
-no rank, for it trains nothing; the sessions of the ranks are children of the scope in
-OpenTelemetry's tree: one run, one trace, no collective call.
+The span is a scope, `cirron.job`, in a session of the process that runs the command. That session
+has no rank, because it does not train. In OpenTelemetry's tree the sessions of the ranks are
+children of the scope, so one run is one trace, without a collective call.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .runtime import Runtime
 from .starting import Joining, start_runtime
 
 EXIT_CODE: Final = "process.exit.code"
-"""OpenTelemetry's name, as `process.command` and its like are (semantic conventions, process)."""
+"""OpenTelemetry's name (semantic conventions, process), like `process.command`."""
 BOOTSTRAP: Final = Path(__file__).parent / "bootstrap"
-"""The directory on PYTHONPATH that has every Python process below wait for something to record."""
+"""The directory on PYTHONPATH that makes every Python child process wait for a first record."""
 
 _RUN_NAME = "CIRRON_RUN_NAME"
 _W3C = ("TRACEPARENT", "TRACESTATE")
@@ -39,24 +39,24 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class Job:
-    """A job that runs."""
+    """A running job."""
 
     def __init__(self, runtime: Runtime, scope: Scope) -> None:
-        """Made by `open_job`."""
+        """Only `open_job` creates it."""
         self._runtime, self._scope = runtime, scope
         self.paths = runtime.paths
-        """Where the spool stands."""
+        """The paths of the spool."""
         self.is_spooled = _SPOOL in runtime.config.output
-        """Whether there is a spool at all."""
+        """Whether there is a spool."""
         self.held = _names(runtime.paths)
-        """The batches that were there before it."""
+        """The batches that were in the spool before the job."""
         self.exporters = runtime.pipeline.exporters
         self.exit_timeout = runtime.config.exit_timeout
-        """What the options give its end, in seconds."""
+        """Time limit of the end of the job, in seconds."""
 
     @property
     def run(self) -> RunIdentity:
-        """The run that the job is."""
+        """The run of the job."""
         return self._runtime.run
 
     @property
@@ -66,28 +66,28 @@ class Job:
 
     @property
     def owner(self) -> str:
-        """What the names of its own batches begin with, behind their time."""
+        """The prefix of the job's own batches, after the time in their names."""
         return self._runtime.owner.prefix
 
     def environment(self, environ: Mapping[str, str], *, hooks: bool = True) -> dict[str, str]:
-        """`environ` as the job's processes are to have it: the trace, the spool, and the hooks.
+        """Return the environment of the job's processes: the trace, the spool, and the hooks.
 
-        What else the environment carries (BAGGAGE) goes on as it is.
+        All other variables, such as BAGGAGE, are unchanged.
         """
-        made = {name: value for name, value in environ.items() if name not in _W3C}
+        variables = {name: value for name, value in environ.items() if name not in _W3C}
         carrier: dict[str, str] = {}
         _propagator.inject(carrier, set_span_in_context(self._scope))
-        made |= {name.upper(): value for name, value in carrier.items()}
-        made[_OUTPUT_DIR] = str(self._runtime.config.output_dir)
-        made[RUN_ID_VARIABLE] = self.run.id
+        variables |= {name.upper(): value for name, value in carrier.items()}
+        variables[_OUTPUT_DIR] = str(self._runtime.config.output_dir)
+        variables[RUN_ID_VARIABLE] = self.run.id
         if self._runtime.config.run_name is not None:
-            made[_RUN_NAME] = self._runtime.config.run_name
-        return with_hooks(made) if hooks else made
+            variables[_RUN_NAME] = self._runtime.config.run_name
+        return with_hooks(variables) if hooks else variables
 
     def end(self, code: int, attributes: Mapping[str, Any], timeout: float) -> bool:
-        """The command is over, with this exit code; whether all was sealed and sent in `timeout` s.
+        """End the job with an exit code; return whether all is sealed and sent in `timeout` s.
 
-        A code other than 0 is an error of the job.
+        An exit code other than 0 is an error of the job.
         """
         scope = self._scope
         scope.set_attributes({EXIT_CODE: code, **attributes})
@@ -105,11 +105,11 @@ def open_job(
     attributes: Mapping[str, Any],
     command: Sequence[str],
 ) -> Job:
-    """Open the span of the job `command`, with these attributes; it joins what `environ` carries.
+    """Open the span of the job `command`, with these attributes; it joins the trace in `environ`.
 
-    Raises CirronOtelError where there is no place for a spool.
+    Raises CirronOtelError if the spool cannot be created.
     """
-    own = replace(
+    job_config = replace(
         config,
         frameworks=(_NONE,),
         snapshots=None,
@@ -117,7 +117,7 @@ def open_job(
         output=(_SPOOL,) if _SPOOL in config.output else (_NONE,),
     )
     run = command_run(config, environ, command)
-    runtime = start_runtime(own, environ, Joining(identity=Identity(rank=None), run=run))
+    runtime = start_runtime(job_config, environ, Joining(identity=Identity(rank=None), run=run))
     scope = Scope(JOB)
     scope.__enter__()
     scope.set_attributes(dict(attributes))
@@ -132,8 +132,8 @@ def _names(paths: SpoolPaths) -> frozenset[str]:
 
 
 def with_hooks(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` with the hooks' directory first on PYTHONPATH, once."""
-    before = [each for each in environ.get(_PATH, "").split(os.pathsep) if each != str(BOOTSTRAP)]
-    behind = os.pathsep.join(before)
-    path = f"{BOOTSTRAP}{os.pathsep}{behind}" if behind else str(BOOTSTRAP)
+    """Return `environ` with the hooks' directory first on PYTHONPATH, once."""
+    entries = [each for each in environ.get(_PATH, "").split(os.pathsep) if each != str(BOOTSTRAP)]
+    rest = os.pathsep.join(entries)
+    path = f"{BOOTSTRAP}{os.pathsep}{rest}" if rest else str(BOOTSTRAP)
     return {**environ, _PATH: path}

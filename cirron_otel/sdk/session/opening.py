@@ -25,8 +25,8 @@ from .runtime import Runtime
 from .starting import Joining, start_runtime
 
 END_S = 1.0
-"""A worker that ends seals and sends its records for at most so many seconds. The spool keeps the
-rest. Torch terminates a worker that is still alive after 5 s."""
+"""Time limit in seconds for a worker that ends to seal and send its records; unsent ones stay in
+the spool. Torch terminates a worker that is still alive after 5 s."""
 WORKER = "worker"
 
 
@@ -36,11 +36,10 @@ def open_profiler(
     instrumentation: Instrumentation | None = None,
     cirron: object = None,
 ) -> Profiler:
-    """A profiler whose session is open, or one that is off. Nothing is raised.
+    """Return a profiler with an open session, or one that is turned off. Nothing is raised.
 
-    `instrumentation`: hooks that are there already: a forking parent's, or those of a session that
-    waited, which gives way to this one. `cirron` is the `Cirron` that opens the session; None is
-    the default one.
+    `instrumentation`: existing hooks of a forking parent, or of a waiting session that this one
+    replaces. `cirron` is the `Cirron` that opens the session; None means the default one.
     """
     config = resolved.config
     waiting, active.waiting = active.waiting, None
@@ -102,7 +101,7 @@ class WorkerOpening:
     """The run that the parent's session belongs to."""
 
     def __call__(self, worker: int) -> Callable[[], object]:
-        """Open the session of the worker with this id; returns what ends it. Raises nothing."""
+        """Open the session of a worker; return the function that ends it. Raises nothing."""
         with active.lock:
             profiler = active.profiler
             if profiler is None:
@@ -114,7 +113,7 @@ class WorkerOpening:
         return lambda: profiler.shutdown(END_S)
 
     def _open(self) -> Profiler:
-        # Torch has handlers of its own for a worker's signals.
+        # Torch installs its own handlers for a worker's signals.
         config = replace(
             self.config, frameworks=("none",), snapshots=None, handle_signals=False,
             exit_timeout=min(self.config.exit_timeout, END_S),
@@ -127,7 +126,7 @@ class WorkerOpening:
 def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> None:
     limit = resolved.config.exit_timeout
     atexit.unregister(seal_late)
-    atexit.register(seal_late)  # before the session's own: it runs after that
+    atexit.register(seal_late)  # registered before the session's own handler, so it runs after that
     exits = Exits(
         lambda: profiler.flush(limit), lambda: _end(profiler, limit), profiler.fail,
         profiler.terminate,
@@ -139,9 +138,9 @@ def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> 
 
 
 def _end(profiler: Profiler, limit: float) -> None:
-    """At a signal or the interpreter's exit: close the session, within `limit` seconds.
+    """Close the session within `limit` seconds, at a signal or the exit of the interpreter.
 
-    The signal may have interrupted a `shutdown` in the same thread, which then goes on no more.
+    The signal may have interrupted a `shutdown` in the same thread, which then never continues.
     """
     runtime = profiler.runtime
     if profiler.enabled:
@@ -152,8 +151,8 @@ def _end(profiler: Profiler, limit: float) -> None:
 
 
 def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
-    """In a forked child: let go of the parent's session; the first scope opens one of its own."""
-    active.lock = threading.RLock()  # a thread that is not here may have held the parent's
+    """In a forked child: release the parent's session; the first scope opens a new one."""
+    active.lock = threading.RLock()  # a thread that the child lacks may have held the parent's lock
     runtime = parent.runtime
     if runtime is None or runtime.is_over:
         return
@@ -165,7 +164,7 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     if hooks is not None:
         hooks.after_fork()
     active.profiler, active.last = None, None
-    # Below `cirron-otel run` the child is one of the job's processes, as its parent is.
+    # Below `cirron-otel run` the child is one of the job's processes, like its parent.
     joining = Joining(
         link=context,
         identity=runtime.inherited_identity,

@@ -1,4 +1,4 @@
-"""`CirronSpanProcessor`: Cirron's spool for anybody's TracerProvider."""
+"""`CirronSpanProcessor`: Cirron's spool for any TracerProvider."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from .starting import Joining
 class CirronSpanProcessor(ForeignSpanProcessor):
     """Cirron's spool for any TracerProvider: `provider.add_span_processor(CirronSpanProcessor())`.
 
-    It opens the session of the process if none is open; every span of the provider reaches the
-    spool, as a child of the scope it ran in. The options are those of `profile()`. It exports
-    nothing by itself: the provider's own exporters are handed scopes like any span, unless
-    `exporters=` names some.
+    It opens the session of the process if none is open. Every span of the provider is written to
+    the spool, as a child of the scope it ran in. The options are those of `profile()`. Without
+    `exporters=`, it exports nothing: the provider's exporters see scopes like any other span.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -34,7 +33,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
         with active.lock:
             running = active.profiler
             if running is not None:
-                # One that is off says that nothing is to be recorded.
+                # A profiler that is off means that nothing must be recorded.
                 self.is_on = running.runtime is not None
                 if running.runtime is not None:
                     self.foreign = running.runtime.link.processor.foreign
@@ -46,26 +45,26 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 active.profiler = self._profiler
             except Exception as error:
                 record_error("profile", error)
-            # Nobody would take what it keeps where there is no session.
+            # Without a session nothing would take the spans that it retains.
             self.is_on = self._profiler is not None and self._profiler.enabled
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """A span begins."""
+        """Record that a span begins."""
         super().on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """A span has ended."""
+        """Record that a span has ended."""
         super().on_end(span)
 
     def shutdown(self) -> None:
-        """The provider ends: so does the session that this opened."""
+        """Close the session that this processor opened."""
         if self._profiler is not None:
             self._profiler.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Seal what was recorded until now; True as well where no session is open.
+        """Seal all records made so far; return True also if no session is open.
 
-        A provider that hears False does not flush the processors behind this one.
+        After False, a provider does not flush the processors after this one.
         """
         try:
             profiler = active.profiler

@@ -12,12 +12,12 @@ from ...core.spool.reader import SpoolReader
 
 
 class RunList(tuple[Run, ...]):
-    """Runs in order of their start. A notebook shows them as a table."""
+    """Runs in order of their start, which a notebook shows as a table."""
 
     __slots__ = ()
 
     def named(self, wanted: str) -> Run:
-        """The run with this name or id, or whose id begins so; `last` is the last one.
+        """Return the run with this name, id, or prefix of an id; `last` is the last one.
 
         Raises UsageError if there is none, or more than one.
         """
@@ -28,7 +28,7 @@ class RunList(tuple[Run, ...]):
 
 
 def runs(directory: str | os.PathLike[str] | None = None) -> RunList:
-    """The runs of the spool in `directory`, by default the one that `profile()` would write to.
+    """Return the runs of the spool in `directory`; the default is the spool that `profile()` uses.
 
     Raises InputError if there is no spool.
     """

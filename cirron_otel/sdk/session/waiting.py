@@ -1,9 +1,9 @@
-"""A session that opens with the first thing that is recorded.
+"""A session that opens with the first record.
 
-For processes in which nobody calls `profile()`: `cirron-otel run` and `opentelemetry-instrument`
-reach every Python process below them, launchers, shells' helpers and package managers among them,
-and only those that train, or open a scope, are to leave a session. Until then the hooks are there
-and nothing else: no thread, no file.
+It is used in processes that do not call `profile()`. `cirron-otel run` and
+`opentelemetry-instrument` affect every Python child process, including launchers, helpers of
+shells, and package managers, but only a process that trains or opens a scope should leave a
+session. Until then only the hooks are installed; there is no thread and no file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .starting import Joining
 
 
 class Waiting:
-    """What is there before the session: the options, and the hooks."""
+    """The state before the session opens: the options and the hooks."""
 
     def __init__(self, resolved: Resolved, joining: Joining) -> None:
-        """Nothing is hooked yet."""
+        """Install no hooks yet."""
         self._resolved, self._joining = resolved, joining
         self._is_opening = False
         self.hooks = Instrumentation(resolved.config)
@@ -38,7 +38,7 @@ class Waiting:
         self.hooks.opens_worker = _not_yet
 
     def open(self) -> None:
-        """Open the session now, unless there is one, or this is a worker of a DataLoader."""
+        """Open the session now, unless one is open or this is a DataLoader worker."""
         if active.waiting is not self:
             return
         if is_in_worker():
@@ -53,21 +53,21 @@ class Waiting:
             try:
                 active.profiler = open_profiler(self._resolved, self._joining, self.hooks)
                 if active.profiler.runtime is None:
-                    self.give_up()  # there is no place for a session: nothing is to be recorded
+                    self.give_up()  # the spool cannot be created: nothing is recorded
             finally:
                 self._is_opening = False
                 if buf.hooks.first == self.open:
                     buf.hooks.first = _nothing
 
     def give_up(self) -> None:
-        """Another session opens, or none: take the hooks off. Raises nothing."""
+        """Remove the hooks: another session opens, or none. Raises nothing."""
         if buf.hooks.first == self.open:
             buf.hooks.first = _nothing
         self.hooks.before_loading = None
         self.hooks.remove()
 
     def begin_again(self) -> None:
-        """In a forked child, which began just now; a thread that is not here may hold the lock."""
+        """Restart in a forked child; a thread that the child lacks may hold the lock."""
         active.lock = threading.RLock()
         self._is_opening = False
         self._joining.begun = now()
@@ -76,12 +76,12 @@ class Waiting:
 def wait_for_session(
     begun: int | None = None, provider: TracerProvider | None = None, *, hooks: bool = True
 ) -> bool:
-    """Hook what there is, and open the session of this process with the first thing recorded.
+    """Install the hooks, and open the session of this process with the first record.
 
-    `begun` is when the session began, by `time.monotonic_ns`; `provider` is the one to work in;
-    without `hooks` no framework is hooked, whatever the options say.
-    `profile()` takes its place. False where one is open or waits already, or tracing is off.
-    Raises nothing.
+    `begun` is the start of the session by `time.monotonic_ns`, and `provider` the provider to work
+    in. Without `hooks` no framework is hooked, whatever the options are. A call of `profile()`
+    replaces the waiting session. Returns False if a session is open or waiting already, or tracing
+    is off. Raises nothing.
     """
     try:
         with active.lock:
@@ -103,7 +103,7 @@ def wait_for_session(
 
 
 def stop_waiting() -> None:
-    """Open no session of its own accord any more. Raises nothing."""
+    """Stop waiting: no session opens automatically any more. Raises nothing."""
     with active.lock:
         waiting, active.waiting = active.waiting, None
         if waiting is not None:

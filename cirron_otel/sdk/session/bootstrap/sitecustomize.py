@@ -1,13 +1,13 @@
-"""What `cirron-otel run` has every Python process below it import at its start.
+"""The module that `cirron-otel run` makes every Python child process import at start.
 
-This directory stands first on PYTHONPATH. It holds nothing else, imports nothing but the standard
-library, and does nothing but wait: a process that never imports torch, nor opens a scope of
-cirron-otel's, is not touched. It runs in interpreters of any version, with this package or not, so
-it is written for old ones, too, and whatever fails here is one line on stderr at most.
+Its directory is first on PYTHONPATH and contains nothing else. The module imports only the standard
+library and only waits: it does not affect a process that never imports torch or opens a scope of
+cirron-otel. It runs in interpreters of any version, with or without this package, so it uses old
+syntax, and a failure prints at most one line to stderr.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
-# ruff: noqa: PLC0415, SIM105, UP031 - nothing is imported that need not be; old interpreters
+# ruff: noqa: PLC0415, SIM105, UP031 - few imports; old interpreters
 
 import os
 import sys
@@ -19,11 +19,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 _NAME = "sitecustomize"
 _PROFILER, _SCOPES = "cirron_otel.sdk.session.api", "cirron_otel.sdk.tracing.scope"
 _MET = ("torch", _PROFILER, _SCOPES)
-"""What shows that the process may have something to record, once it is imported."""
+"""Modules whose import shows that the process may have something to record."""
 
 
 class _Finder(object):  # noqa: UP004 - for any interpreter
-    """Finds nothing itself; sees to it that we hear of an import when it is done."""
+    """Finds no module itself; makes sure that we are notified when an import is complete."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _MET:
@@ -46,18 +46,18 @@ def _tell_when_loaded(loader, finder):
     def exec_module(module):
         loader.__dict__.pop("exec_module", None)
         execute(module)
-        # All of it is there, which importlib says a moment later only.
+        # The module is complete; importlib sets this flag only a moment later.
         module.__spec__._initializing = False
         _met(module.__name__, finder)
 
     try:
         loader.exec_module = exec_module
     except AttributeError:
-        pass  # a loader of another kind: this process is not recorded
+        pass  # an unsupported loader: this process is not recorded
 
 
 def _met(name, finder):
-    # While the profiler is being imported its own end tells.
+    # While the profiler is being imported, the end of that import is enough.
     if name == _SCOPES and _PROFILER in sys.modules:
         return
     if finder in sys.meta_path:
@@ -76,12 +76,12 @@ def _met(name, finder):
 def _say(text):
     try:
         sys.stderr.write("cirron-otel: " + text + "\n")
-    except Exception:  # noqa: S110 - nobody reads it
+    except Exception:  # noqa: S110 - stderr is closed
         pass
 
 
 def _others():
-    """The next sitecustomize on the path runs as if this one were not there."""
+    """Run the next sitecustomize on the path as if this one did not exist."""
     spec = PathFinder.find_spec(_NAME)
     if spec is None or spec.loader is None:
         return
