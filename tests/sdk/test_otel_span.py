@@ -214,7 +214,7 @@ def test_the_rules_of_status(directory: Path, calls: list[Any], expected: Any) -
     assert recorded(directory).one("x").get("otel", {}).get("status") == expected
 
 
-class UnsayableError(Exception):
+class UnencodableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -225,7 +225,7 @@ class UnsayableError(Exception):
         (ValueError("bad"), "ValueError: bad"),
         (KeyError("k"), "KeyError: 'k'"),
         (ExceptionGroup("several", [ValueError(1)]), "ExceptionGroup: several (1 sub-exception)"),
-        (UnsayableError(), "UnsayableError: <UnsayableError whose text cannot be had>"),
+        (UnencodableError(), "UnencodableError: <UnencodableError whose text cannot be had>"),
     ],
 )
 def test_an_exception_closes_the_scope_and_goes_on(

@@ -29,7 +29,7 @@ from ...core.translator.header import LISTS
 from ...core.translator.logs.log_marks import LogMarks
 from ...core.translator.own.decode import Decoded
 from ...core.translator.translate import FromOtlp
-from ...core.translator.values import sayable
+from ...core.translator.values import encodable
 from ...errors import InputError, OverCapError, RefusedNameError, TargetError
 from ...ids import digest, uuid4_shaped
 from .consumer import ReceivedSignal
@@ -301,6 +301,6 @@ def _id_of(kind: str, frames: Sequence[Frame]) -> str:
 
 def _checked(name: str) -> str:
     """Return `name`. Raises RefusedNameError if no batch may be stored under it."""
-    if not sayable(checked_name(name)):
+    if not encodable(checked_name(name)):
         raise RefusedNameError(f"the file name {name!a} is not UTF-8")
     return name

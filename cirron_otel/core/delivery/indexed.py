@@ -12,7 +12,7 @@ from ..targets.otlp.config import OtlpConfig
 from ..targets.otlp.target import OtlpTarget
 from ..translator.codec import NoBatchError, encode, pushable
 from ..translator.own.encode import Options
-from ..translator.values import sayable
+from ..translator.values import encodable
 from .batch_target import Receipt, SealedBatch
 from .errors import RefusedError
 from .export_stats import ExportStats
@@ -117,7 +117,7 @@ class FollowIndex(SessionIndex):
 
 def _column(name: str) -> str | bytes:
     """A file name in a form that SQLite stores: as bytes if it is not valid UTF-8."""
-    return name if sayable(name) else os.fsencode(name)
+    return name if encodable(name) else os.fsencode(name)
 
 
 class IndexedTarget(OtlpTarget):

@@ -19,7 +19,7 @@ Record = dict[str, Any]
 UNIT_DEPTHS = (1, 2)
 """Depths at which a segment may open: children and grandchildren of the session."""
 
-_TOLD_DEPTH = max(UNIT_DEPTHS)
+_STATED_DEPTH = max(UNIT_DEPTHS)
 """Of a scope outside a batch that says its traces: what is below it stands in its trace."""
 
 
@@ -66,7 +66,7 @@ class Running(NamedTuple):
     trace_id: bytes
 
 
-class Told(NamedTuple):
+class StatedSession(NamedTuple):
     """What a batch says itself of its session (docs/otlp-mapping.md, "Batches that name …")."""
 
     trace_id: bytes
@@ -88,7 +88,7 @@ class Plan:
     """By session: its later traces, in order; a session without any is one trace."""
     traces: Mapping[str, bytes] = field(default_factory=dict)
     """By session: the trace id of one that joined another trace."""
-    told: Told | None = None
+    stated: StatedSession | None = None
     """What the batch says itself, if it names its session."""
 
     def session_trace(self, session: str) -> bytes:
@@ -149,8 +149,8 @@ class Plan:
             place = self.external.get(some_id)
             if place is not None:
                 return place
-        if self.told is not None:
-            return Place(self.default, self.told.trace_id, _TOLD_DEPTH)
+        if self.stated is not None:
+            return Place(self.default, self.stated.trace_id, _STATED_DEPTH)
         return Place(self.default, self.session_trace(self.default), 0)
 
 
@@ -159,9 +159,9 @@ def stated_trace(value: object) -> bytes:
     return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
 
 
-def told_place(session: str, trace_id: bytes) -> Place:
+def stated_place(session: str, trace_id: bytes) -> Place:
     """The place of a scope outside a batch that says the scope's trace itself."""
-    return Place(session, trace_id, _TOLD_DEPTH)
+    return Place(session, trace_id, _STATED_DEPTH)
 
 
 def is_session(span: Record) -> bool:

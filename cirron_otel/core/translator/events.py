@@ -12,17 +12,17 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from ... import semconv as sc
-from . import residual as rests
+from . import residual as residuals
 from .values import (
     UINT64_MAX,
-    UnsayableError,
+    UnencodableError,
     add,
     add_escaped,
+    encodable,
     is_int,
     read_typed,
     read_value,
     readable,
-    sayable,
     split_attributes,
 )
 
@@ -54,7 +54,7 @@ def kind_of(event: Span.Event) -> str:
 def write_name_and_time(event: Span.Event, name: object, time_ns: object) -> None:
     """Set an event's name and time as far as they can be said."""
     if isinstance(name, str):
-        event.name = name if sayable(name) else readable(name)
+        event.name = name if encodable(name) else readable(name)
     if is_int(time_ns, 0, UINT64_MAX):
         event.time_unix_nano = time_ns  # type: ignore[assignment]
 
@@ -65,7 +65,7 @@ def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | 
     attributes = event.attributes
     for key, field in ((sc.MARK_ID, "id"), (sc.MARK_KIND, "kind")):
         value = mark.get(field)
-        if isinstance(value, str) and sayable(value):
+        if isinstance(value, str) and encodable(value):
             add(attributes, key, value)
     value = mark.get("value")
     if isinstance(value, (str, bool, int, float)):
@@ -73,16 +73,16 @@ def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | 
     if seq is not None:
         add(attributes, sc.SEQ, seq)
     _write_attrs(attributes, mark.get("attrs"))
-    rest = rests.difference(mark, _mark_fields(event, span_id))
-    rests.together(rest, mark, ("value", "value_type"))
-    text = rests.text_of(rest)
+    residual = residuals.difference(mark, _mark_fields(event, span_id))
+    residuals.together(residual, mark, ("value", "value_type"))
+    text = residuals.text_of(residual)
     if not text and not any(pair.key == sc.MARK_ID for pair in attributes):
         text = "{}"  # without an id only a rest says that this is a mark
-    rests.write(attributes, sc.REST, text)
+    residuals.write(attributes, sc.REST, text)
 
 
 def read_mark(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
-    """The mark and its `seq`. Raises UnsayableError where the event is not one of ours."""
+    """The mark and its `seq`. Raises UnencodableError where the event is not one of ours."""
     return _read(event, span_id, sc.REST, _mark_of)
 
 
@@ -115,7 +115,7 @@ def write_snapshot(
     write_name_and_time(event, "cirron.snapshot", snapshot.get("ts_ns"))
     for field in _SNAPSHOT_STRINGS:
         value = snapshot.get(field)
-        if isinstance(value, str) and sayable(value):
+        if isinstance(value, str) and encodable(value):
             add(attributes, prefix + field, value)
     shape = snapshot.get("shape")
     if _all_of(shape, int):
@@ -126,11 +126,11 @@ def write_snapshot(
     if seq is not None:
         add(attributes, sc.SEQ, seq)
     _write_attrs(attributes, snapshot.get("attrs"))
-    rest = rests.difference(snapshot, _snapshot_fields(event, span_id))
-    text = rests.text_of(rest)
+    residual = residuals.difference(snapshot, _snapshot_fields(event, span_id))
+    text = residuals.text_of(residual)
     if not text and not any(pair.key.startswith(prefix) for pair in attributes):
         text = "{}"
-    rests.write(attributes, sc.SNAPSHOT_REST, text)
+    residuals.write(attributes, sc.SNAPSHOT_REST, text)
 
 
 def _all_of(value: object, kind: type) -> bool:
@@ -149,7 +149,7 @@ def _write_stats(attributes: Any, stats: Record) -> None:
 
 
 def read_snapshot(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
-    """The snapshot and its `seq`. Raises UnsayableError where the event is not one of ours."""
+    """The snapshot and its `seq`. Raises UnencodableError where the event is not one of ours."""
     return _read(event, span_id, sc.SNAPSHOT_REST, _snapshot_of)
 
 
@@ -196,9 +196,9 @@ def _read(
     event: Span.Event, span_id: str | None, rest_key: str, fields: Any
 ) -> tuple[Record, int | None]:
     ours, attrs = split_attributes(event.attributes)
-    rest = rests.parse(rests.joined(ours, rest_key))
+    residual = residuals.parse(residuals.joined(ours, rest_key))
     record = fields(event, ours, attrs, span_id)
-    rests.apply(record, rest)
+    residuals.apply(record, residual)
     return record, read_typed(ours, sc.SEQ, "int_value")
 
 
@@ -216,7 +216,7 @@ def read_foreign(event: Span.Event) -> Record:
     """An event of OpenTelemetry's own, for `otel.events`; what is default is left out."""
     ours, attributes = split_attributes(event.attributes)
     if ours:
-        raise UnsayableError("reserved attribute in a foreign event")
+        raise UnencodableError("reserved attribute in a foreign event")
     record: Record = {"name": event.name, "time_ns": event.time_unix_nano}
     if attributes:
         record["attributes"] = attributes

@@ -19,13 +19,13 @@ from .options import Options
 from .order import TIME, sequence_numbers
 from .own.attached_events import fitting, in_order_of, take_overhead
 from .own.batch_encoder import BatchEncoder, Group
-from .own.batch_fields import Top
+from .own.batch_fields import BatchLevelFields
 from .own.parts import Part, PartCarrier
 from .own.spans import NO_CARRIED, CarriedIds, Placed, SpanSet, Wire, wire_parent, write_span
 from .own.synthetic import Carrier, carried_ids, read_synthetic, write_carrier
 from .values import is_int
 
-_Riders = tuple[list[Placed], list[Placed]]
+_AttachedEvents = tuple[list[Placed], list[Placed]]
 """Marks and snapshots that belong to one scope."""
 
 
@@ -52,7 +52,7 @@ class ExactWriter:
         spans, marks, snapshots = (len(self.lists[key]) for key in LISTS)
         self.lengths = spans, marks, snapshots
         said = [key for key in LISTS if batch.get(key) is self.lists[key]]
-        self.top = Top(
+        self.fields = BatchLevelFields(
             {key: value for key, value in batch.items() if key not in said},
             file=file,
             own_trace_ids=any("trace_id" in _otel(record) for record in self.lists["spans"]),
@@ -75,16 +75,16 @@ class ExactWriter:
         spans, part = self.lists["spans"], self.part
         self.places = place_spans(spans, self.index, encoder.plan)
         encoder.first_place = self.places[0] if spans else None
-        hosted, homeless = self._riders()
+        on_spans, detached = self._attached_events()
         for number, record in enumerate(spans):
             place = self.places[number]
             group = encoder.group(place.session)
             _note_process(group, record)
             unit = SpanSet(record, self.seqs["spans"][number])
             trace_id = _trace(encoder, record, place)[0]
-            riders = hosted.get(number, ([], []))
+            attached = on_spans.get(number, ([], []))
             if part is None:
-                over = self._load(unit, riders)
+                over = self._load(unit, attached)
                 if over is not None:
                     host = record["id"]
                     encoder.carry(over, trace_id, span_id_for(host), host, place.session)
@@ -92,11 +92,11 @@ class ExactWriter:
                 if isinstance(start_ns, int) and isinstance(own_id, str):
                     encoder.open_segment(place, start_ns, own_id, self._place_of)
             else:
-                self._load_part(unit, riders, part.more_marks.get(number, 0))
+                self._load_part(unit, attached, part.more_marks.get(number, 0))
             group.spans.append((unit, place))
-        for span_id, riders in homeless.items():
+        for span_id, attached in detached.items():
             trace_id, parent, session = encoder.outer_scope(span_id)
-            encoder.carry(riders, trace_id, parent, span_id, session)
+            encoder.carry(attached, trace_id, parent, span_id, session)
         for carrier in part.carriers if part is not None else ():
             self._carry_part(encoder, carrier)
 
@@ -104,42 +104,42 @@ class ExactWriter:
         number = self.index.get(span_id)
         return self.places[number] if number is not None else None
 
-    def _riders(self) -> tuple[dict[int, _Riders], dict[object, _Riders]]:
+    def _attached_events(self) -> tuple[dict[int, _AttachedEvents], dict[object, _AttachedEvents]]:
         """Group marks and snapshots by the index of their span, or by its id if it is elsewhere."""
-        hosted: dict[int, _Riders] = {}
-        homeless: dict[object, _Riders] = {}
+        on_spans: dict[int, _AttachedEvents] = {}
+        detached: dict[object, _AttachedEvents] = {}
         for which, key in enumerate(("marks", "snapshots")):
             apart = self.part.carried(key) if self.part is not None else ()
             for at, (record, seq) in enumerate(zip(self.lists[key], self.seqs[key], strict=True)):
                 if at in apart:
                     continue
                 span_id = record.get("span_id")
-                told = span_id if isinstance(span_id, str) else None
-                number = self.index.get(told) if told is not None else None
+                stated = span_id if isinstance(span_id, str) else None
+                number = self.index.get(stated) if stated is not None else None
                 if number is not None:
-                    hosted.setdefault(number, ([], []))[which].append((record, seq))
+                    on_spans.setdefault(number, ([], []))[which].append((record, seq))
                 else:
-                    homeless.setdefault(told, ([], []))[which].append((record, seq))
-        return hosted, homeless
+                    detached.setdefault(stated, ([], []))[which].append((record, seq))
+        return on_spans, detached
 
-    def _load(self, unit: SpanSet, riders: _Riders) -> _Riders | None:
+    def _load(self, unit: SpanSet, attached: _AttachedEvents) -> _AttachedEvents | None:
         """Put marks and snapshots on their span; return the overflow, None if all fit."""
         record = unit.record
-        marks = in_order_of(record.get("mark_ids"), riders[0])
+        marks = in_order_of(record.get("mark_ids"), attached[0])
         marks = take_overhead(unit, marks)
         size = len(exactjson.dumps(record))
         kept, over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
         unit.marks = kept[0]
         unit.more_marks = len(over)
         left = sc.MAX_EVENTS - len(kept[0])
-        kept_s, over_s = fitting(riders[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
+        kept_s, over_s = fitting(attached[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
         unit.snapshots = kept_s[0]
         return (over, over_s) if over or over_s else None
 
     @staticmethod
-    def _load_part(unit: SpanSet, riders: _Riders, more_marks: int) -> None:
+    def _load_part(unit: SpanSet, attached: _AttachedEvents, more_marks: int) -> None:
         """Restore the events of a span of a part, without the limits."""
-        marks, snapshots = riders
+        marks, snapshots = attached
         mark_ids = unit.record.get("mark_ids")
         if isinstance(mark_ids, list):
             marks = in_order_of(mark_ids[: len(marks)], marks)
@@ -148,16 +148,16 @@ class ExactWriter:
 
     def _carry_part(self, encoder: BatchEncoder[ResourceSpans], came: PartCarrier) -> None:
         """Restore a carrier of a part, except the one of the header's rest."""
-        placed: _Riders = ([], [])
+        placed: _AttachedEvents = ([], [])
         for which, (key, numbers) in enumerate(
             (("marks", came.marks), ("snapshots", came.snapshots))
         ):
             records, seqs = self.lists[key], self.seqs[key]
             placed[which].extend((records[n], seqs[n]) for n in numbers if n < len(records))
-        riders = [*placed[0], *placed[1]]
-        if not riders:
+        attached = [*placed[0], *placed[1]]
+        if not attached:
             return
-        span_id = riders[0][0].get("span_id")
+        span_id = attached[0][0].get("span_id")
         span_id = span_id if isinstance(span_id, str) else None
         number = self.index.get(span_id) if span_id is not None else None
         if number is None:
@@ -185,7 +185,7 @@ class ExactWriter:
                 wire = Wire(trace_id, wire_parent(unit.record), header, origin, given)
                 write_span(scope_spans.spans.add(), unit, wire, carried)
             scope_spans.spans.extend(carriers[session])
-            scope_spans.spans.extend(group.seams)
+            scope_spans.spans.extend(group.segment_links)
             messages.append(message)
         return messages
 
@@ -215,7 +215,7 @@ def _trace(
     """Return a record's wire trace, and its own trace id if the layout replaces that."""
     own = stated_trace(_otel(record).get("trace_id"))
     if not encoder.one_trace:
-        return own or encoder.top.trace_id or place.trace_id, None
+        return own or encoder.fields.trace_id or place.trace_id, None
     trace_id = encoder.plan.session_trace(place.session)
     return trace_id, own.hex() if own and own != trace_id else None
 

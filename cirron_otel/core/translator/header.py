@@ -13,17 +13,17 @@ from ... import semconv as sc
 from ...ids import digest, is_id
 from ...semconv import DEFAULT_SERVICE_NAME
 from ..placement.batch_placement import stated_trace
-from . import residual as rests
+from . import residual as residuals
 from .canonical_form import same_resource, same_scope
 from .events import Record
 from .foreign.otel_view import unhex
 from .values import (
-    UnsayableError,
+    UnencodableError,
     add,
+    encodable,
     is_int,
     read_typed,
     read_value,
-    sayable,
     split_attributes,
 )
 
@@ -63,7 +63,7 @@ class Header:
     """Whether records carried a trace id of their own."""
     added_service_name: str | None = None
     """The `service.name` that the encoder adds to the resource; None if the batch has its own."""
-    rest: str = ""
+    residual: str = ""
     """The header's rest, as far as the scope may carry it."""
 
     @property
@@ -86,8 +86,10 @@ def said(batch: Record) -> Record:
     sdk_version, batch_id = batch.get("sdk_version"), batch.get("batch_id")
     return {
         "schema_version": _int(batch.get("schema_version")),
-        "sdk_version": sdk_version if isinstance(sdk_version, str) and sayable(sdk_version) else "",
-        "batch_id": batch_id if isinstance(batch_id, str) and sayable(batch_id) else None,
+        "sdk_version": sdk_version
+        if isinstance(sdk_version, str) and encodable(sdk_version)
+        else "",
+        "batch_id": batch_id if isinstance(batch_id, str) and encodable(batch_id) else None,
         "created_ns": _int(batch.get("created_ns")),
     }
 
@@ -129,7 +131,7 @@ def write_scope(scope: InstrumentationScope, header: Header) -> None:
             add(attributes, key, True)
     if name not in (None, DEFAULT_SERVICE_NAME):
         add(attributes, sc.ADDED_SERVICE_NAME, name)
-    rests.write(attributes, sc.REST, header.rest)
+    residuals.write(attributes, sc.REST, header.residual)
 
 
 def read_scope(scope: InstrumentationScope) -> Header | None:
@@ -138,9 +140,9 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
         return None
     try:
         ours, users = split_attributes(scope.attributes)
-        rest = rests.joined(ours, sc.REST)
-        rests.parse(rest, of_batch=True)
-    except UnsayableError:
+        residual = residuals.joined(ours, sc.REST)
+        residuals.parse(residual, of_batch=True)
+    except UnencodableError:
         return None
     counts = [read_typed(ours, key, "int_value") for key in _COUNTS]
     if users or any(count is None or count < 0 for count in counts):
@@ -158,7 +160,7 @@ def read_scope(scope: InstrumentationScope) -> Header | None:
         trace_id=unhex(read_typed(ours, sc.BATCH_TRACE_ID, "string_value")) or b"",
         own_trace_ids=bool(read_typed(ours, sc.TRACE_IDS, "bool_value")),
         added_service_name=_added_service_name(ours),
-        rest=rest,
+        residual=residual,
     )
     again = InstrumentationScope()
     write_scope(again, header)
@@ -186,7 +188,7 @@ def file_of(name: str | None) -> str | None:
 
 
 def _write_file(attributes: Any, name: str) -> None:
-    if sayable(name):
+    if encodable(name):
         add(attributes, sc.BATCH_FILE, name)
     else:
         value = name.encode("utf-8", "surrogateescape")
@@ -226,7 +228,7 @@ def write_resource(resource: Resource, origin: Origin) -> None:
         add(attributes, sc.PROCESS_PID, origin.pid)
     if origin.rank is not None:
         add(attributes, sc.RANK, origin.rank)
-    if origin.session_id is not None and sayable(origin.session_id):
+    if origin.session_id is not None and encodable(origin.session_id):
         add(attributes, sc.SESSION_ID, origin.session_id)
     write_others(attributes, origin.attributes)
 
@@ -238,7 +240,7 @@ def write_others(target: Any, others: Mapping[str, Any]) -> None:
     left out.
     """
     for key, value in others.items():
-        if sayable(key):
+        if encodable(key):
             is_ours = key in _RESOURCE_KEYS or key.startswith(sc.ESCAPE)
             add(target, sc.ESCAPE + key if is_ours else key, value)
 
@@ -249,13 +251,13 @@ def resource_attributes(otel: object) -> Record:
     attributes = resource.get("attributes") if isinstance(resource, dict) else None
     if not isinstance(attributes, dict):
         return {}
-    return {key: value for key, value in attributes.items() if sayable(key)}
+    return {key: value for key, value in attributes.items() if encodable(key)}
 
 
 def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
     """Part a resource's attributes into ours and those of others; the inverse of `write_others`.
 
-    Raises UnsayableError where a key repeats or a value of others can't be said in JSON.
+    Raises UnencodableError where a key repeats or a value of others can't be said in JSON.
     """
     ours: dict[str, AnyValue] = {}
     others: dict[str, Any] = {}
@@ -263,7 +265,7 @@ def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict
         is_ours = pair.key in _RESOURCE_KEYS
         key = pair.key if is_ours else pair.key.removeprefix(sc.ESCAPE)
         if key in (ours if is_ours else others):
-            raise UnsayableError("repeated key")
+            raise UnencodableError("repeated key")
         if is_ours:
             ours[key] = pair.value
         else:
@@ -275,7 +277,7 @@ def read_resource(resource: Resource, header: Header) -> Origin | None:
     """The origin that a resource says, or None where it is not exactly one of ours."""
     try:
         ours, users = split_resource(resource.attributes)
-    except UnsayableError:
+    except UnencodableError:
         return None
     # A processor may have removed or replaced the name that the encoder added; a new name is kept.
     service_name = header.added_service_name

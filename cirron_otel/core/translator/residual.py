@@ -16,9 +16,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from ... import exactjson
 from ... import semconv as sc
 from ...errors import InputError
-from .values import UnsayableError, add, read_typed
+from .values import UnencodableError, add, read_typed
 
-Rest = dict[str, Any]
+Residual = dict[str, Any]
 
 _MAX_DEPTH = exactjson.MAX_DEPTH + 8
 """The limit for a rest, which wraps values of a batch in at most three more objects."""
@@ -27,7 +27,7 @@ NESTED = "otel"
 """The one object of a batch whose difference is kept key by key."""
 
 
-def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Rest:
+def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
     """What has to be added to `decoded` for it to be `truth`; empty where nothing has."""
     changed = {
         key: truth[key]
@@ -35,47 +35,47 @@ def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Rest:
         if key not in decoded or not exactjson.equal(truth[key], decoded[key])
     }
     missing = sorted(key for key in decoded if key not in truth)
-    rest: Rest = {}
+    residual: Residual = {}
     if changed:
-        rest["set"] = changed
+        residual["set"] = changed
     if missing:
-        rest["missing"] = missing
-    return rest
+        residual["missing"] = missing
+    return residual
 
 
-def nested(rest: Rest, key: str, truth: object, decoded: object) -> None:
+def nested(residual: Residual, key: str, truth: object, decoded: object) -> None:
     """Where two objects under `key` differ, keep their difference instead of the whole of one."""
-    changed = rest.get("set", {})
+    changed = residual.get("set", {})
     if key in changed and isinstance(truth, dict) and isinstance(decoded, dict):
         del changed[key]
         if not changed:
-            del rest["set"]
-        rest[key] = difference(truth, decoded)
+            del residual["set"]
+        residual[key] = difference(truth, decoded)
 
 
-def together(rest: Rest, truth: dict[str, Any], keys: Collection[str]) -> None:
+def together(residual: Residual, truth: dict[str, Any], keys: Collection[str]) -> None:
     """Put all of `keys` that the record has into the rest where one of them is in it."""
-    changed = rest.get("set", {})
+    changed = residual.get("set", {})
     if any(key in changed for key in keys):
         merged = changed | {key: truth[key] for key in keys if key in truth}
-        rest["set"] = {key: merged[key] for key in sorted(merged)}
+        residual["set"] = {key: merged[key] for key in sorted(merged)}
 
 
-def apply(decoded: dict[str, Any], rest: Rest) -> None:
+def apply(decoded: dict[str, Any], residual: Residual) -> None:
     """Make `decoded` the truth, in place."""
-    if NESTED in rest:
+    if NESTED in residual:
         inner = decoded.get(NESTED)
         inner = dict(inner) if isinstance(inner, dict) else {}
-        apply(inner, rest[NESTED])
+        apply(inner, residual[NESTED])
         decoded[NESTED] = inner
-    for key in rest.get("missing", ()):
+    for key in residual.get("missing", ()):
         decoded.pop(key, None)
-    decoded.update(rest.get("set", {}))
+    decoded.update(residual.get("set", {}))
 
 
-def text_of(rest: Rest) -> str:
+def text_of(residual: Residual) -> str:
     """The rest as ASCII JSON text, so that it can be cut anywhere and holds lone surrogates."""
-    return exactjson.dumps_ascii(rest) if rest else ""
+    return exactjson.dumps_ascii(residual) if residual else ""
 
 
 def write(target: Any, key: str, text: str) -> None:
@@ -92,7 +92,7 @@ def joined(ours: dict[str, AnyValue], key: str) -> str:
     while name in ours:
         piece = read_typed(ours, name, "string_value")
         if piece is None:
-            raise UnsayableError(name)
+            raise UnencodableError(name)
         pieces.append(piece)
         del ours[name]
         number += 1
@@ -100,30 +100,30 @@ def joined(ours: dict[str, AnyValue], key: str) -> str:
     return "".join(pieces)
 
 
-def parse(text: str, *, of_batch: bool = False) -> Rest:
+def parse(text: str, *, of_batch: bool = False) -> Residual:
     """The rest of its text; that of a batch's top level may hold one of its `otel`.
 
-    Raises UnsayableError where it is none.
+    Raises UnencodableError where it is none.
     """
     if not text:
         return {}
     try:
-        rest = exactjson.loads(text, max_depth=_MAX_DEPTH)
+        residual = exactjson.loads(text, max_depth=_MAX_DEPTH)
     except InputError:
-        raise UnsayableError("not JSON, or nested too deep") from None
-    if of_batch and isinstance(rest, dict) and NESTED in rest:
-        _check(rest[NESTED])
-        _check({key: value for key, value in rest.items() if key != NESTED})
+        raise UnencodableError("not JSON, or nested too deep") from None
+    if of_batch and isinstance(residual, dict) and NESTED in residual:
+        _check(residual[NESTED])
+        _check({key: value for key, value in residual.items() if key != NESTED})
     else:
-        _check(rest)
-    return rest  # type: ignore[no-any-return]
+        _check(residual)
+    return residual  # type: ignore[no-any-return]
 
 
-def _check(rest: object) -> None:
-    if not isinstance(rest, dict) or not rest.keys() <= {"set", "missing"}:
-        raise UnsayableError("no rest")
-    missing = rest.get("missing", [])
-    if not isinstance(rest.get("set", {}), dict) or not isinstance(missing, list):
-        raise UnsayableError("no rest")
+def _check(residual: object) -> None:
+    if not isinstance(residual, dict) or not residual.keys() <= {"set", "missing"}:
+        raise UnencodableError("no rest")
+    missing = residual.get("missing", [])
+    if not isinstance(residual.get("set", {}), dict) or not isinstance(missing, list):
+        raise UnencodableError("no rest")
     if not all(isinstance(key, str) for key in missing):
-        raise UnsayableError("no rest")
+        raise UnencodableError("no rest")

@@ -15,11 +15,11 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 UINT64_MAX = 2**64 - 1
 
 
-class UnsayableError(Exception):
+class UnencodableError(Exception):
     """A wire value that the JSON of a Cirron record has no exact word for."""
 
 
-def sayable(text: str) -> bool:
+def encodable(text: str) -> bool:
     """Whether protobuf can hold `text`: it has no lone surrogate."""
     try:
         text.encode("utf-8")
@@ -48,7 +48,7 @@ def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
         return
     kind = type(value)
     if kind is str:
-        target.string_value = value if sayable(value) else readable(value)
+        target.string_value = value if encodable(value) else readable(value)
     elif kind is bool:
         target.bool_value = value
     elif kind is int:
@@ -68,14 +68,14 @@ def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
     else:
         target.kvlist_value.SetInParent()
         for key, item in value.items():
-            if sayable(key):
+            if encodable(key):
                 pair = target.kvlist_value.values.add(key=key)
                 pair.value.SetInParent()
                 write_value(pair.value, item, depth + 1)
 
 
 def read_value(source: AnyValue) -> Any:
-    """The JSON value of an AnyValue. Raises UnsayableError for bytes and repeated keys."""
+    """The JSON value of an AnyValue. Raises UnencodableError for bytes and repeated keys."""
     kind = source.WhichOneof("value")
     if kind is None:
         return None
@@ -85,15 +85,15 @@ def read_value(source: AnyValue) -> Any:
         return read_attributes(source.kvlist_value.values)
     if kind in ("string_value", "bool_value", "int_value", "double_value"):
         return getattr(source, kind)
-    raise UnsayableError(kind)
+    raise UnencodableError(kind)
 
 
 def read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """The JSON object of an attribute list. Raises UnsayableError for repeated keys."""
+    """The JSON object of an attribute list. Raises UnencodableError for repeated keys."""
     result: dict[str, Any] = {}
     for pair in pairs:
         if pair.key in result:
-            raise UnsayableError("repeated key")
+            raise UnencodableError("repeated key")
         result[pair.key] = read_value(pair.value)
     return result
 
@@ -120,14 +120,14 @@ def is_reserved(key: str) -> bool:
 def add_escaped(target: Any, attributes: Mapping[str, Any]) -> None:
     """Append a user's attributes under their wire keys; a key that can't be said is left out."""
     for key, value in attributes.items():
-        if sayable(key):
+        if encodable(key):
             add(target, escape(key), value)
 
 
 def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
     """Part a wire attribute list into the mapping's own (as AnyValues) and the user's (as JSON).
 
-    Raises UnsayableError where a key repeats or a user's value can't be said in JSON.
+    Raises UnencodableError where a key repeats or a user's value can't be said in JSON.
     """
     ours: dict[str, AnyValue] = {}
     users: dict[str, Any] = {}
@@ -135,12 +135,12 @@ def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], di
         key = pair.key
         if is_reserved(key):
             if key in ours:
-                raise UnsayableError("repeated key")
+                raise UnencodableError("repeated key")
             ours[key] = pair.value
             continue
         key = key.removeprefix(ESCAPE)
         if key in users:
-            raise UnsayableError("repeated key")
+            raise UnencodableError("repeated key")
         users[key] = read_value(pair.value)
     return ours, users
 

@@ -12,9 +12,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
 
 from ... import semconv as sc
-from ...core.translator import residual as rests
+from ...core.translator import residual as residuals
 from ...core.translator.events import MARK, SNAPSHOT, kind_of
-from ...core.translator.values import UnsayableError, split_attributes, write_value
+from ...core.translator.values import UnencodableError, split_attributes, write_value
 
 _WARNINGS = "@jaeger@warnings"
 _MOMENT = r"(-?\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))? \+0000 UTC"
@@ -183,8 +183,10 @@ def told_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     """The `attrs` that the rest of a record holds."""
     try:
         ours, _ = split_attributes(pairs)
-        rest = rests.parse(rests.joined(ours, sc.REST) or rests.joined(ours, sc.SNAPSHOT_REST))
-    except UnsayableError:
+        rest = residuals.parse(
+            residuals.joined(ours, sc.REST) or residuals.joined(ours, sc.SNAPSHOT_REST)
+        )
+    except UnencodableError:
         return {}
     attrs = rest.get("set", {}).get("attrs")
     return attrs if isinstance(attrs, dict) else {}

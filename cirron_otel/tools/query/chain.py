@@ -16,8 +16,8 @@ from ...core.translator.foreign.otel_view import unhex
 from ...core.translator.header import Counts, Header, Origin, read_resource, read_scope
 from ...core.translator.own.decode import assembly_key
 from ...core.translator.own.synthetic import is_synthetic
-from ...core.translator.residual import parse as parse_rest
-from ...core.translator.values import UnsayableError
+from ...core.translator.residual import parse as parse_residual
+from ...core.translator.values import UnencodableError
 from ...ids import span_id_for, trace_id_for
 
 SpanKey = tuple[bytes, bytes]
@@ -157,12 +157,12 @@ def _is_joined(span: Span) -> bool:
 
 
 def _told(header: Header) -> Iterator[bytes]:
-    """The traces that the rest of a batch's header names."""
+    """Yield the traces in the residual of a batch header."""
     try:
-        rest = parse_rest(header.rest, of_batch=True)
-    except UnsayableError:
+        residual = parse_residual(header.residual, of_batch=True)
+    except UnencodableError:
         return
-    otel = (rest or {}).get("otel")
+    otel = (residual or {}).get("otel")
     told = otel.get("set") if isinstance(otel, dict) else None
     if not isinstance(told, dict):
         return

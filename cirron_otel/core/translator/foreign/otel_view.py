@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from ..events import Record
-from ..values import add, is_int, read_attributes, sayable
+from ..values import add, encodable, is_int, read_attributes
 
 UINT32_MAX = 2**32 - 1
 KIND_INTERNAL = Span.SPAN_KIND_INTERNAL
@@ -52,7 +52,7 @@ def _write_count(target: Any, source: Record, field: str) -> None:
 
 def _write_text(target: Any, source: Record, field: str) -> None:
     value = source.get(field)
-    if isinstance(value, str) and sayable(value):
+    if isinstance(value, str) and encodable(value):
         setattr(target, field, value)
 
 
@@ -80,7 +80,7 @@ def _write_link(link: Span.Link, record: Record) -> None:
 def write_plain(target: Any, attributes: Record) -> None:
     """Append attributes under their own keys; a key that can't be said is left out."""
     for key, value in attributes.items():
-        if sayable(key):
+        if encodable(key):
             add(target, key, value)
 
 

@@ -197,7 +197,7 @@ def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
     }
     if scope:
         log["scope"] = scope
-    _read_rest(record, mark, log)
+    _read_residual(record, mark, log)
     try:
         is_exact = log_record(mark).SerializeToString() == record.SerializeToString()
     except NotCanonicalError:
@@ -232,7 +232,7 @@ def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
     return {"value_type": "bool", "value": True}
 
 
-def _read_rest(record: LogRecord, mark: Record, log: Record) -> None:
+def _read_residual(record: LogRecord, mark: Record, log: Record) -> None:
     if record.time_unix_nano != mark["ts_ns"]:
         log["time_ns"] = record.time_unix_nano
     if record.event_name != mark["name"]:

@@ -15,16 +15,16 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .... import exactjson
 from ....ids import digest
-from .. import residual as rests
+from .. import residual as residuals
 from ..events import Record
 from ..header import LISTS, Counts, Header
 from ..order import TIME, arranged
-from ..values import UnsayableError
-from .batch_fields import as_decoded, decoded_top, file_name
+from ..values import UnencodableError
+from .batch_fields import as_decoded, decoded_fields, file_name
 from .own import plan_of
 from .parts import omissions_of, part_of, places_of
 from .spans import Placed, SpanSet, attach_carried
-from .synthetic import Carrier, carried_ids, told_seams
+from .synthetic import Carrier, carried_ids, stated_links
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ def keys_of(item: Item) -> Iterator[tuple[_Key, object]]:
     if isinstance(item, SpanSet):
         yield (0, _text(item.record.get("id")), item.seq), item.record
     else:
-        yield (_SYNTHETIC, "carrier", item.ordinal), [item.rest, item.mark_ids]
+        yield (_SYNTHETIC, "carrier", item.ordinal), [item.residual, item.mark_ids]
     for which, placed in ((1, item.marks), (2, item.snapshots)):
         for record, seq in placed:
             yield (which, _text(record.get("id")), seq), record
@@ -87,13 +87,13 @@ class Keyed(NamedTuple):
 
 
 def keyed(item: Item) -> Keyed:
-    """Return the item with its keys. Raises UnsayableError if two of its records share one.
+    """Return the item with its keys. Raises UnencodableError if two of its records share one.
 
     Our encoder never writes such a span.
     """
     pairs = list(keys_of(item))
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
-        raise UnsayableError("two records of one key")
+        raise UnencodableError("two records of one key")
     return Keyed(item, pairs)
 
 
@@ -105,7 +105,7 @@ class Assembly:
     resource_attributes: Record
     units: list[SpanSet] = field(default_factory=list)
     carriers: list[Carrier] = field(default_factory=list)
-    seams: list[Span] = field(default_factory=list)
+    segment_links: list[Span] = field(default_factory=list)
     known: frozenset[bytes] = frozenset()
     """The keys of records that arrived earlier and are stored elsewhere."""
     seen: dict[_Key, object] = field(default_factory=dict)
@@ -137,16 +137,16 @@ class Assembly:
 
     def add(self, keyed: Keyed) -> None:
         """Add an item that contradicts nothing; count a repeated one as a duplicate."""
-        item, (head, *riders) = keyed
+        item, (head, *attached) = keyed
         if not self._is_new(*head):
             return
         if isinstance(item, Span):
-            self.seams.append(item)
+            self.segment_links.append(item)
         elif isinstance(item, SpanSet):
             self.units.append(item)
         else:
             self.carriers.append(item)
-        are_new = [self._is_new(*pair) for pair in riders]
+        are_new = [self._is_new(*pair) for pair in attached]
         if not isinstance(item, Span) and not all(are_new):
             marks = len(item.marks)
             item.marks = list(compress(item.marks, are_new))
@@ -183,8 +183,8 @@ class Assembly:
         if is_own:
             found = self._settled(batch)
         if found != expected:
-            seams = [] if is_own else self.seams
-            places = places_of(lists, self.units, self.carriers, seams)
+            segment_links = [] if is_own else self.segment_links
+            places = places_of(lists, self.units, self.carriers, segment_links)
             places |= omissions_of(batch, self.header, self.resource_attributes)
             batch = part_of(batch, expected, found.synthetic, self.header.file, places)
             name = None
@@ -194,10 +194,10 @@ class Assembly:
 
     def top(self, lists: Record) -> Record:
         """Return the batch-level fields with these lists, after applying the rest."""
-        batch = decoded_top(self.header, self.resource_attributes) | lists
-        carried = [carrier.rest for carrier in self.carriers if carrier.rest]
-        rest = carried[0] if carried else self.header.rest
-        rests.apply(batch, rests.parse(rest, of_batch=True))
+        batch = decoded_fields(self.header, self.resource_attributes) | lists
+        carried = [carrier.residual for carrier in self.carriers if carrier.residual]
+        residual = carried[0] if carried else self.header.residual
+        residuals.apply(batch, residuals.parse(residual, of_batch=True))
         self._keep_resource(batch)
         return batch
 
@@ -217,7 +217,7 @@ class Assembly:
             for key, placed in (("marks", bearer.marks), ("snapshots", bearer.snapshots)):
                 if any(exactjson.dumps_sorted(record) not in texts[key] for record, _ in placed):
                     return False
-        if not any(carrier.rest for carrier in self.carriers):
+        if not any(carrier.residual for carrier in self.carriers):
             return True  # the batch-level rest is in the key, or has not arrived again
         return exactjson.equal(self.top({key: batch[key] for key in LISTS if key in batch}), batch)
 
@@ -230,7 +230,7 @@ class Assembly:
         plan, expected = plan_of(batch), self.header.counts
         if plan is None:
             return self.counts()
-        synthetic = len(self.carriers) + len(told_seams(plan, one_trace=False))
+        synthetic = len(self.carriers) + len(stated_links(plan, one_trace=False))
         return replace(self.counts(), synthetic=min(synthetic, expected.synthetic))
 
     def _keep_resource(self, batch: Record) -> None:

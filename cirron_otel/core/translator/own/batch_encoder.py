@@ -18,10 +18,10 @@ from ..header import Counts, Header, Origin
 from ..options import SESSION_LAYOUT, Options
 from ..values import INT64_MAX, is_int
 from .attached_events import fitting
-from .batch_fields import Top
+from .batch_fields import BatchLevelFields
 from .parts import Part
 from .spans import Placed, natural_parent
-from .synthetic import Carrier, rest_carrier, told_seams, write_seams
+from .synthetic import Carrier, residual_carrier, segment_links_of, stated_links
 
 M = TypeVar("M")
 PlaceOf = Callable[[str], Place | None]
@@ -35,7 +35,7 @@ class Group:
     spans: list[Any] = field(default_factory=list)
     """The spans, in the form that their writer uses."""
     carriers: list[Carrier] = field(default_factory=list)
-    seams: list[Span] = field(default_factory=list)
+    segment_links: list[Span] = field(default_factory=list)
     pid: int | None = None
     rank: int | None = None
     """The first values in the group: spans with other values have an attribute of their own."""
@@ -44,7 +44,7 @@ class Group:
 class SpanWriter(Protocol[M]):
     """Encodes the spans of a batch: the strategy of `BatchEncoder`."""
 
-    top: Top
+    fields: BatchLevelFields
     lengths: tuple[int, int, int]
     """The numbers of spans, marks and snapshots."""
 
@@ -71,11 +71,11 @@ class BatchEncoder(Generic[M]):
         """Prepare to encode the batch of `writer`; it is a complete one unless `part` is given."""
         self.writer, self.plan, self.part = writer, plan, part
         self.one_trace = options.layout == SESSION_LAYOUT
-        self.top = writer.top
+        self.fields = writer.fields
         self.groups: dict[str, Group] = {}
         self.first_place: Place | None = None
         """The place of the first span; None if the batch has no spans."""
-        self.rides_apart = False
+        self.has_detached_events = False
         """Whether marks or snapshots are not on the span of their scope."""
         self._ordinal = 0
         self._opened: set[bytes] = set()
@@ -83,25 +83,25 @@ class BatchEncoder(Generic[M]):
     def encode(self) -> list[M]:
         """Encode the batch: one message per session."""
         self.writer.collect(self)
-        top, part = self.top, self.part
+        fields, part = self.fields, self.part
         if part is None:
-            top.repeat(len(self.groups))
+            fields.repeat(len(self.groups))
         else:
-            top.omit(part)
-        rest = top.rest()
-        inline = "" if len(rest) > sc.REST_PIECE else rest
-        seams = told_seams(self.plan, one_trace=self.one_trace)
-        if part is not None and not seams:
-            seams = part.seams
-        if self._needs_carrier(seams) or rest != inline:
-            self._carry_rest("" if rest == inline else rest)
-        if seams:
-            self.group(self.plan.default).seams += seams
-        synthetic = sum([len(g.carriers) + len(g.seams) for g in self.groups.values()])
+            fields.omit(part)
+        residual = fields.residual()
+        inline = "" if len(residual) > sc.REST_PIECE else residual
+        segment_links = stated_links(self.plan, one_trace=self.one_trace)
+        if part is not None and not segment_links:
+            segment_links = part.segment_links
+        if self._needs_carrier(segment_links) or residual != inline:
+            self._carry_residual("" if residual == inline else residual)
+        if segment_links:
+            self.group(self.plan.default).segment_links += segment_links
+        synthetic = sum([len(g.carriers) + len(g.segment_links) for g in self.groups.values()])
         counts = Counts(*self.writer.lengths, synthetic)
         if part is not None:
             counts = part.counts(synthetic)
-        return self.writer.messages(self, top.header(counts, inline))
+        return self.writer.messages(self, fields.header(counts, inline))
 
     def group(self, session: str) -> Group:
         """Return the group of a session; a new one follows the others."""
@@ -112,7 +112,7 @@ class BatchEncoder(Generic[M]):
 
     def origin(self, session: str, group: Group, header: Header) -> Origin:
         """Return the resource of a group."""
-        attributes = self.top.resource_attributes
+        attributes = self.fields.resource_attributes
         return Origin(session, group.pid, group.rank, header.added_service_name, attributes)
 
     def outer_trace(self, place: Place) -> bytes:
@@ -124,20 +124,20 @@ class BatchEncoder(Generic[M]):
         place = self.plan.outside(span_id)
         parent = natural_parent(None if span_id in (None, "root") else span_id)
         trace_id = self.outer_trace(place)
-        if self.plan.told is None and not self.one_trace:
-            trace_id = self.top.trace_id or trace_id
+        if self.plan.stated is None and not self.one_trace:
+            trace_id = self.fields.trace_id or trace_id
         return trace_id, parent, place.session
 
     def carry(
         self,
-        riders: tuple[list[Placed], list[Placed]],
+        attached: tuple[list[Placed], list[Placed]],
         trace_id: bytes,
         parent: bytes,
         span_id: object,
         session: str,
     ) -> None:
         """Put marks and snapshots of one scope on as many carriers as their size requires."""
-        marks, snapshots = riders
+        marks, snapshots = attached
         while marks or snapshots:
             (now, size), marks = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
             carrier = Carrier(self.next_ordinal(), trace_id, parent, span_id, marks=now)
@@ -160,7 +160,7 @@ class BatchEncoder(Generic[M]):
         if known:
             carrier.start_ns, carrier.end_ns = min(known), max(known)  # type: ignore[type-var,assignment]
         self.group(session).carriers.append(carrier)
-        self.rides_apart = True
+        self.has_detached_events = True
 
     def open_segment(self, place: Place, start_ns: int, own_id: str, place_of: PlaceOf) -> None:
         """Add the links of the segment that opens at this span, if one does.
@@ -180,27 +180,29 @@ class BatchEncoder(Generic[M]):
         if above is None:
             above = self.plan.outside(parent_id)
         session_trace = self.plan.session_trace(place.session)
-        links = write_seams(place.session, session_trace, segment, above.trace_id)
-        self.group(place.session).seams += links
+        links = segment_links_of(place.session, session_trace, segment, above.trace_id)
+        self.group(place.session).segment_links += links
 
-    def _needs_carrier(self, seams: list[Span]) -> bool:
+    def _needs_carrier(self, segment_links: list[Span]) -> bool:
         """Whether a carrier `cirron.batch` is needed even if the scope has room for the rest."""
         if self.part is not None:
-            return any(carrier.has_rest for carrier in self.part.carriers)
-        return not (self.writer.lengths[0] or seams)
+            return any(carrier.has_residual for carrier in self.part.carriers)
+        return not (self.writer.lengths[0] or segment_links)
 
-    def _carry_rest(self, rest: str) -> None:
+    def _carry_residual(self, residual: str) -> None:
         """Add the carrier `cirron.batch`."""
         place = self.first_place
-        if place is None or self.plan.told is not None:
+        if place is None or self.plan.stated is not None:
             place = self.plan.outside(None)
-        ordinal = self._rest_ordinal()
-        carrier = rest_carrier(ordinal, self.outer_trace(place), rest, self.top.created_ns)
+        ordinal = self._residual_ordinal()
+        carrier = residual_carrier(
+            ordinal, self.outer_trace(place), residual, self.fields.created_ns
+        )
         self.group(place.session).carriers.append(carrier)
 
-    def _rest_ordinal(self) -> int:
+    def _residual_ordinal(self) -> int:
         if self.part is not None:
             for carrier in self.part.carriers:
-                if carrier.has_rest:
+                if carrier.has_residual:
                     return carrier.ordinal
         return self.next_ordinal()

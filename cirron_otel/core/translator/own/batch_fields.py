@@ -10,7 +10,7 @@ from .... import exactjson
 from .... import semconv as sc
 from ....ids import is_id
 from ...placement.batch_placement import stated_trace
-from .. import residual as rests
+from .. import residual as residuals
 from ..events import Record
 from ..header import (
     LISTS,
@@ -34,7 +34,7 @@ def file_name(batch: Record) -> str | None:
     return f"{created:020d}-{batch_id}.json"
 
 
-class Top:
+class BatchLevelFields:
     """A batch without its records."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Top:
         """When the batch was made, as far as a header can say it."""
         return self._said["created_ns"]
 
-    def header(self, counts: Counts, rest: str = "") -> Header:
+    def header(self, counts: Counts, residual: str = "") -> Header:
         """The header, with the part of the rest that it may carry."""
         session, joined = self.otel.get("session"), self.otel.get("session_trace_id")
         is_named = sc.SERVICE_NAME in self.resource_attributes
@@ -110,21 +110,21 @@ class Top:
             trace_id=self.trace_id,
             own_trace_ids=self._own_trace_ids,
             added_service_name=None if is_named else self._service_name,
-            rest=rest,
+            residual=residual,
         )
 
-    def rest(self) -> str:
+    def residual(self) -> str:
         """The difference between the batch's top level and what the header says of it."""
         if self._fields == self._said and not self._corrected and len(self._lists) == len(LISTS):
             return ""
         header = self.header(Counts(0, 0, 0, 0))
-        decoded = decoded_top(header, as_decoded(self.resource_attributes))
+        decoded = decoded_fields(header, as_decoded(self.resource_attributes))
         decoded |= {key: [] for key in LISTS if key not in self._lists}
-        rest = rests.difference(self._fields, decoded)
-        rests.nested(rest, rests.NESTED, self._fields.get("otel"), decoded.get("otel"))
+        residual = residuals.difference(self._fields, decoded)
+        residuals.nested(residual, residuals.NESTED, self._fields.get("otel"), decoded.get("otel"))
         if self._corrected:
-            rest["set"] = rest.get("set", {}) | self._corrected
-        return rests.text_of(rest)
+            residual["set"] = residual.get("set", {}) | self._corrected
+        return residuals.text_of(residual)
 
 
 def as_decoded(attributes: Record) -> Record:
@@ -134,7 +134,7 @@ def as_decoded(attributes: Record) -> Record:
     return split_resource(resource.attributes)[1]
 
 
-def decoded_top(header: Header, resource_attributes: Record) -> Record:
+def decoded_fields(header: Header, resource_attributes: Record) -> Record:
     """The batch's top level that a header and its resource say, lists and rest aside."""
     otel: Record = {}
     if header.session is not None:

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from .... import exactjson
 from ....ids import digest
 from ..header import LISTS, Header, Origin, read_resource, read_scope
-from ..values import UnsayableError
+from ..values import UnencodableError
 from .assembly import Assembly, Decoded, Item, Keyed, content_name, keyed, record_key
 from .handed_out import HandedOut, Recall
 from .processed import keep, read_processed, restore_events, without_additions
@@ -151,7 +151,7 @@ class Regrouper:
         for span in scope_spans.spans:
             try:
                 items.append((_read_item(span, header, origin), span))
-            except UnsayableError:
+            except UnencodableError:
                 foreign.append(span)
         if not items:
             return scope_spans
@@ -194,12 +194,12 @@ class Regrouper:
 
 
 def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
-    """Decode a span. Raises UnsayableError if it is not exactly one of ours."""
+    """Decode a span. Raises UnencodableError if it is not exactly one of ours."""
     if is_synthetic(span):
         return keyed(_read_synthetic(span, header))
     try:
         unit = read_span(span, header, origin)
-    except UnsayableError:
+    except UnencodableError:
         unit = read_processed(span, header, origin)
     add_overhead(unit)
     return keyed(unit)
@@ -209,7 +209,7 @@ def _read_synthetic(span: Span, header: Header) -> Item:
     """Decode a carrier, or return the seam, without the additions of a processor."""
     try:
         return read_synthetic(span, header) or span
-    except UnsayableError:
+    except UnencodableError:
         bare = without_additions(span)
         marks, snapshots = restore_events(bare)
         carrier = read_synthetic(bare, header)
@@ -244,7 +244,7 @@ def assembly_key(header: Header, origin: Origin) -> bytes:
     return digest(
         header.key,
         str(header.sdk_version),
-        header.rest,
+        header.residual,
         f"{counts.spans} {counts.marks} {counts.snapshots}",
         exactjson.dumps_sorted(origin.attributes),
         *exact,

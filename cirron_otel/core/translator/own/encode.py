@@ -50,7 +50,7 @@ def encode_batch(
     file = name if name != own_name else None
     encoder = BatchEncoder(ExactWriter(batch, file, options), plan, options)
     messages = encoder.encode()
-    if not encoder.rides_apart:
+    if not encoder.has_detached_events:
         return messages
     wrong = _difference(batch, name, messages)
     if not wrong:

@@ -18,7 +18,7 @@ from ..attribute_cache import Pairs
 from ..json_text_cache import LARGEST_KNOWN, Memo, quoted
 from ..pieces import SPAN_TAG, sized
 from ..typed import NotCanonicalError, encode
-from ..values import UnsayableError, add, escape, is_reserved, read_value
+from ..values import UnencodableError, add, escape, is_reserved, read_value
 from .fast_wire import length_at
 
 _INT, _DOUBLE = 0x18, 0x21
@@ -48,7 +48,7 @@ class AttributeCache(Pairs):
         try:
             (pair,) = Span.FromString(field).attributes
             value = read_value(pair.value)
-        except (DecodeError, UnsayableError):
+        except (DecodeError, UnencodableError):
             raise NotCanonicalError from None
         again = Span()
         add(again.attributes, pair.key, value)

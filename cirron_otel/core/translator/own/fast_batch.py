@@ -42,8 +42,17 @@ from ..pieces import (
 from ..typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan
 from ..values import is_int
 from .batch_encoder import BatchEncoder
-from .batch_fields import Top
-from .fast_events import NO_RIDERS, SMALL, Riders, fits, record_of, rider_fields, sequence, with_seq
+from .batch_fields import BatchLevelFields
+from .fast_events import (
+    NO_EVENTS,
+    SMALL,
+    AttachedEvents,
+    event_fields,
+    fits,
+    record_of,
+    sequence,
+    with_seq,
+)
 from .synthetic import Carrier, write_carrier
 
 ZERO = bytes(8)
@@ -72,7 +81,7 @@ class PieceWriter:
 
     session: str
     """The session of all spans."""
-    top: Top
+    fields: BatchLevelFields
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         """Group the events by span; `name` is the name of the batch's file.
@@ -85,7 +94,7 @@ class PieceWriter:
         own_name = f"{batch.created_ns:020d}-{batch.batch_id}.json"
         self.file = file_of(name) if name != own_name else None
         self.spans = {span.id: span for span in batch.spans}
-        self.riders: dict[str, Riders] = {}
+        self.attached: dict[str, AttachedEvents] = {}
         self.seqs = self.arrange()
         first = batch.spans[0] if batch.spans else None
         pids = (span.pid for span in batch.spans if span.pid is not None)
@@ -104,16 +113,16 @@ class PieceWriter:
         if not batch.spans or len(self.spans) != len(batch.spans):
             raise NotCanonicalError
         for mark, seq in with_seq(batch.marks):
-            self._riders_of(mark.span_id)[0].append((mark, seq))
+            self._events_of(mark.span_id)[0].append((mark, seq))
         for snapshot, seq in with_seq(batch.snapshots):
-            self._riders_of(snapshot.span_id)[1].append((snapshot, seq))
+            self._events_of(snapshot.span_id)[1].append((snapshot, seq))
         return sequence([s.end_ns for s in batch.spans], [s.id for s in batch.spans])
 
-    def _riders_of(self, span_id: str) -> Riders:
-        riders = self.riders.get(span_id)
-        if riders is None:
-            riders = self.riders[span_id] = ([], [])
-        return riders
+    def _events_of(self, span_id: str) -> AttachedEvents:
+        attached = self.attached.get(span_id)
+        if attached is None:
+            attached = self.attached[span_id] = ([], [])
+        return attached
 
     def parent(self, parent_id: str | None, trace_id: bytes) -> tuple[bytes, bytes]:
         """The field and the attribute of a parent."""
@@ -170,9 +179,9 @@ class PieceWriter:
             b"\x0a\x10", trace_id, b"\x12\x08", raw[:8], parent, name, times,
             own, attribute, index, costs, placed,
         ]  # fmt: skip
-        riders = self.riders.pop(span.id, None)
-        if riders is not None or span.mark_ids:
-            rider_fields(span, riders or NO_RIDERS, parts)
+        attached = self.attached.pop(span.id, None)
+        if attached is not None or span.mark_ids:
+            event_fields(span, attached or NO_EVENTS, parts)
         elif span.attrs != EMPTY:
             parts.append(span_users(bytes(span.attrs)))
         return b"".join(parts)
@@ -185,14 +194,14 @@ class PieceWriter:
 
     @abstractmethod
     def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
-        """Return the spans as fields, in pieces; remove the events on them from `riders`."""
+        """Return the spans as fields, in pieces; remove the events on them from `attached`."""
 
     def collect(self, encoder: BatchEncoder[bytes]) -> None:
         """Write the spans, and put the events of other scopes on carriers."""
         group = encoder.group(self.session)
         group.pid, group.rank = self.pid, self.rank
         group.spans = self.write_spans(encoder)
-        for span_id, (marks, snapshots) in self.riders.items():
+        for span_id, (marks, snapshots) in self.attached.items():
             if len(marks) + len(snapshots) > sc.MAX_EVENTS:
                 raise NotCanonicalError
             trace_id, parent, session = encoder.outer_scope(span_id)
@@ -209,14 +218,14 @@ class PieceWriter:
             raise NotCanonicalError
         group = encoder.groups[self.session]
         out: list[bytes] = group.spans
-        for carrier, riders in zip_longest(group.carriers, self.riders.values()):
+        for carrier, attached in zip_longest(group.carriers, self.attached.values()):
             span = Span()
             write_carrier(span, carrier, header)
             body = span.SerializeToString()
-            if riders is not None and len(body) > SMALL and not fits(riders):
+            if attached is not None and len(body) > SMALL and not fits(attached):
                 raise NotCanonicalError
             out += (b"\x12", sized(body))
-        for span in group.seams:
+        for span in group.segment_links:
             out += (b"\x12", sized(span.SerializeToString()))
         resource = _resource(encoder.origin(self.session, group, header))
         scope_spans = b"\x0a" + sized(_scope(header)) + b"".join(out)
@@ -248,7 +257,9 @@ def _known(value: int | None) -> int:
     return value
 
 
-def top_of(batch: TypedBatch, file: str | None, options: Options, *, own_trace_ids: bool) -> Top:
+def batch_fields_of(
+    batch: TypedBatch, file: str | None, options: Options, *, own_trace_ids: bool
+) -> BatchLevelFields:
     """Return the batch-level fields of a typed batch."""
     fields = {
         "schema_version": batch.schema_version,
@@ -259,7 +270,9 @@ def top_of(batch: TypedBatch, file: str | None, options: Options, *, own_trace_i
     if isinstance(batch.otel, Raw):
         fields["otel"] = exactjson.loads(bytes(batch.otel))
     service_name = options.service_name
-    return Top(fields, file=file, own_trace_ids=own_trace_ids, service_name=service_name)
+    return BatchLevelFields(
+        fields, file=file, own_trace_ids=own_trace_ids, service_name=service_name
+    )
 
 
 def _resource(origin: Origin) -> bytes:
@@ -285,7 +298,9 @@ def _scope(header: Header) -> bytes:
         header.added_service_name == sc.DEFAULT_SERVICE_NAME
         and header.file is None
         and header.session is None
-        and not (header.session_trace_id or header.trace_id or header.own_trace_ids or header.rest)
+        and not (
+            header.session_trace_id or header.trace_id or header.own_trace_ids or header.residual
+        )
         and header.sdk_version
         and header.batch_id
     )

@@ -13,10 +13,10 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from .... import exactjson
-from .. import residual as rests
+from .. import residual as residuals
 from ..header import Header, Origin, read_resource, read_scope
 from ..typed import NotCanonicalError, encode
-from .batch_fields import decoded_top
+from .batch_fields import decoded_fields
 from .decode import assembly_key
 from .fast_spans import SpanReader
 from .fast_wire import UNREADABLE, SuspectError, field_at
@@ -73,7 +73,7 @@ def _decode(data: bytes) -> Whole:
         b'{"schema_version":1,"sdk_version":', encode(header.sdk_version),
         b',"batch_id":', encode(header.batch_id), b',"created_ns":', encode(created_ns),
         b',"spans":[', spans, b'],"marks":[', marks, b'],"snapshots":[', snapshots, b"]",
-        _otel(header, origin, read.rest or header.rest), b"}",
+        _otel(header, origin, read.residual or header.residual), b"}",
     )  # fmt: skip
     counts = header.counts
     key = assembly_key(header, origin)
@@ -85,7 +85,7 @@ class _Records(NamedTuple):
 
     texts: list[bytes]
     """The JSON of the spans, marks and snapshots, without brackets."""
-    rest: str | None
+    residual: str | None
     """The header's rest from a separate span."""
 
 
@@ -97,18 +97,18 @@ def _read(reader: SpanReader, at: int, end: int) -> _Records:
     expected = (counts.spans, counts.marks, counts.snapshots, counts.synthetic)
     if (*map(len, records), len(reader.synthetic)) != expected:
         raise NotCanonicalError
-    return _Records([each.joined().encode("latin-1") for each in records], reader.rest)
+    return _Records([each.joined().encode("latin-1") for each in records], reader.residual)
 
 
 def _otel(header: Header, origin: Origin, text: str) -> bytes:
     """The `otel` of the batch as a member of its JSON; b"" if it has none."""
-    top = decoded_top(header, origin.attributes)
-    rest = rests.parse(text, of_batch=True)
-    inner = rest.get(rests.NESTED, {})
+    top = decoded_fields(header, origin.attributes)
+    residual = residuals.parse(text, of_batch=True)
+    inner = residual.get(residuals.NESTED, {})
     touched = {*inner.get("set", {}), *inner.get("missing", ())}
-    if rest.keys() - {rests.NESTED} or "resource" in touched:
+    if residual.keys() - {residuals.NESTED} or "resource" in touched:
         raise NotCanonicalError
-    rests.apply(top, rest)
+    residuals.apply(top, residual)
     if "otel" not in top:
         return b""
     otel = top["otel"]

@@ -13,7 +13,7 @@ from ..pieces import ID_PREFIX, SHORT, pack_times, span_users, varint
 from ..typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan, decode
 from ..values import INT64_MAX, UINT64_MAX
 from .batch_encoder import BatchEncoder
-from .fast_batch import ZERO, PieceWriter, top_of
+from .fast_batch import ZERO, PieceWriter, batch_fields_of
 from .fast_own import OwnWriter
 
 _DEEPEST_UNIT = max(UNIT_DEPTHS)
@@ -26,7 +26,7 @@ def fast_encode(
 
     Raises NotCanonicalError if only `encode_batch` can encode it.
     """
-    writer_type = PlacedWriter if plan.told is None else OwnWriter
+    writer_type = PlacedWriter if plan.stated is None else OwnWriter
     writer: PieceWriter = writer_type(batch, plan, name, options)
     [message] = BatchEncoder(writer, plan, options).encode()
     return message
@@ -48,7 +48,7 @@ class PlacedWriter(PieceWriter):
         super().__init__(batch, plan, name, options)
         if batch.otel is not UNSET or any(s.otel is not UNSET for s in batch.spans):
             raise NotCanonicalError
-        self.top = top_of(batch, self.file, options, own_trace_ids=False)
+        self.fields = batch_fields_of(batch, self.file, options, own_trace_ids=False)
         self.places: dict[str, Place] = {}
         self.children: dict[str | None, Place] = {}
         self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
@@ -142,7 +142,7 @@ class PlacedWriter(PieceWriter):
             not (span.index is None and span.cpu_ns is None and span.gpu_ns is None)
             or (span.memory_peak_bytes is not None or span.mark_ids)
             or (start <= 0 or end <= 0 or start > UINT64_MAX or end > UINT64_MAX)
-            or (span.id in self.riders or raw.startswith(ZERO))
+            or (span.id in self.attached or raw.startswith(ZERO))
         ):
             return False
         if raw[8:] != lower:

@@ -12,7 +12,7 @@ from .... import exactjson
 from .... import semconv as sc
 from ....ids import is_id
 from .. import events as ev
-from .. import residual as rests
+from .. import residual as residuals
 from ..order import sequence_of
 from ..pieces import (
     MARK_BOOLS,
@@ -42,10 +42,10 @@ def record_of(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
 
 
 _T = TypeVar("_T", TypedMark, TypedSnapshot)
-Riders = tuple[list[tuple[TypedMark, int | None]], list[tuple[TypedSnapshot, int | None]]]
+AttachedEvents = tuple[list[tuple[TypedMark, int | None]], list[tuple[TypedSnapshot, int | None]]]
 """Marks and snapshots of one scope, each with its `seq`."""
 
-NO_RIDERS: Riders = ([], [])
+NO_EVENTS: AttachedEvents = ([], [])
 
 
 def sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
@@ -72,12 +72,12 @@ _names: dict[str, bytes] = {}
 _CACHED, _LONGEST_CACHED = 1024, 256
 
 
-def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
+def event_fields(span: TypedSpan, attached: AttachedEvents, parts: list[bytes]) -> None:
     """Append a span's last attributes, the user's among them, and its events.
 
     Raises NotCanonicalError where that is more than one span may carry.
     """
-    marks, snapshots = riders
+    marks, snapshots = attached
     if len(marks) == 1 and not snapshots and span.mark_ids == (marks[0][0].id,):
         mark, seq = marks[0]
         value = overhead_of(span, mark) if seq is None else None
@@ -99,14 +99,14 @@ def rider_fields(span: TypedSpan, riders: Riders, parts: list[bytes]) -> None:
     if span.attrs != EMPTY:
         parts.append(span_users(bytes(span.attrs)))
     if decoded != span.mark_ids:
-        rested = Span()
-        rest = rests.text_of({"set": {"mark_ids": list(span.mark_ids)}})
-        rests.write(rested.attributes, sc.REST, rest)
-        parts.append(rested.SerializeToString())
+        message = Span()
+        residual = residuals.text_of({"set": {"mark_ids": list(span.mark_ids)}})
+        residuals.write(message.attributes, sc.REST, residual)
+        parts.append(message.SerializeToString())
     events = [_mark(mark, seq) for mark, seq in marks]
     events += [_generic(ev.write_snapshot, snapshot, seq) for snapshot, seq in snapshots]
     size = sum(map(len, events)) + len(bytes(span.attrs)) + len(span.name)
-    if size > SMALL and not fits(riders, span):
+    if size > SMALL and not fits(attached, span):
         raise NotCanonicalError
     for event in events:
         parts += (b"\x5a", varint(len(event)), event)
@@ -116,7 +116,7 @@ def _mark(mark: TypedMark, seq: int | None) -> bytes:
     try:
         if not is_id(mark.id) or mark.ts_ns <= 0:
             raise NotCanonicalError
-        value, rest = _value(mark)
+        value, residual = _value(mark)
         if seq is not None:
             value += event_seq(seq)
         kind = _kinds.get(mark.kind) or _kind(mark.kind)
@@ -125,7 +125,7 @@ def _mark(mark: TypedMark, seq: int | None) -> bytes:
         time = pack_time(0x09, mark.ts_ns)
     except (NotCanonicalError, StructError):
         return _generic(ev.write_mark, mark, seq)
-    return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users, rest))
+    return b"".join((time, name, MARK_ID_PREFIX, mark.id.encode(), kind, value, users, residual))
 
 
 def _kind(kind: str) -> bytes:
@@ -175,9 +175,9 @@ def overhead_of(span: TypedSpan, mark: TypedMark) -> int | None:
     return value if mark.id == overhead_id(span.id) else None
 
 
-def fits(riders: Riders, *scope: TypedSpan) -> bool:
+def fits(attached: AttachedEvents, *scope: TypedSpan) -> bool:
     """Whether the exact encoder, too, puts all of it on one span; False where it is not sure."""
-    typed = (*scope, *(mark for mark, _ in riders[0]), *(snapshot for snapshot, _ in riders[1]))
+    typed = (*scope, *(mark for mark, _ in attached[0]), *(snapshot for snapshot, _ in attached[1]))
     return 2 * sum(len(encode(record)) for record in typed) < sc.MAX_SPAN_BYTES * 3 // 4
 
 
@@ -212,9 +212,11 @@ def _value(mark: TypedMark) -> tuple[bytes, bytes]:
 
 def _nonfinite(name: str) -> bytes:
     """Encode the rest of a mark whose value is NaN or an infinity."""
-    text = rests.text_of({"set": {"value": None, "value_nonfinite": name, "value_type": "float"}})
+    text = residuals.text_of(
+        {"set": {"value": None, "value_nonfinite": name, "value_type": "float"}}
+    )
     event = Span.Event()
-    rests.write(event.attributes, sc.REST, text)
+    residuals.write(event.attributes, sc.REST, text)
     return bytes(event.SerializeToString())
 
 

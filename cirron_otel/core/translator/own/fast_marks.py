@@ -44,8 +44,8 @@ def _nonfinite() -> dict[str, str]:
         mark |= {"value_type": "float", "value": None, "value_nonfinite": name}
         event = Span.Event()
         ev.write_mark(event, mark, "0", None)
-        (rest,) = (p.value.string_value for p in event.attributes if p.key == sc.REST)
-        made[encode(rest).decode()] = name
+        (residual,) = (p.value.string_value for p in event.attributes if p.key == sc.REST)
+        made[encode(residual).decode()] = name
     return made
 
 

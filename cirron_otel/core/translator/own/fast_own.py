@@ -22,7 +22,7 @@ from ..typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan
 from ..values import UINT64_MAX
 from .attached_events import fitting, in_order_of, take_overhead
 from .batch_encoder import BatchEncoder
-from .fast_batch import ZERO, PieceWriter, top_of
+from .fast_batch import ZERO, PieceWriter, batch_fields_of
 from .fast_events import overhead_of, record_of
 from .parts import PART
 from .spans import SpanSet, Wire, wire_parent, write_span
@@ -40,10 +40,12 @@ class OwnWriter(PieceWriter):
         self._traces: dict[bytes, bytes] = {}
         """The trace id, by the text of an `otel` of spans that contains nothing else."""
         own_trace_ids = self._read_traces()
-        self.top = top_of(batch, self.file, options, own_trace_ids=own_trace_ids)
-        if PART in self.top.otel:
+        self.fields = batch_fields_of(batch, self.file, options, own_trace_ids=own_trace_ids)
+        if PART in self.fields.otel:
             raise NotCanonicalError
-        self._trace_id = self.top.trace_id if self.segmented else plan.session_trace(self.session)
+        self._trace_id = (
+            self.fields.trace_id if self.segmented else plan.session_trace(self.session)
+        )
         if not self._trace_id or (own_trace_ids and not self.segmented):
             raise NotCanonicalError
         self._head = b"\x0a\x10" + self._trace_id + b"\x12\x08"
@@ -90,7 +92,7 @@ class OwnWriter(PieceWriter):
 
     def _wire(self, encoder: BatchEncoder[bytes]) -> Wire:
         """Return the values that the exact mapper needs of a batch. The counts have no effect."""
-        header = self.top.header(Counts(0, 0, 0, 0))
+        header = self.fields.header(Counts(0, 0, 0, 0))
         origin = encoder.origin(self.session, encoder.group(self.session), header)
         return Wire(self._trace_id, b"", header, origin)
 
@@ -113,15 +115,15 @@ class OwnWriter(PieceWriter):
         ):
             return False
         parent, attribute = above
-        riders = self.riders.get(span.id)
-        if riders is not None:
-            marks, snapshots = riders
+        attached = self.attached.get(span.id)
+        if attached is not None:
+            marks, snapshots = attached
             if len(marks) != 1 or snapshots or span.mark_ids != (marks[0][0].id,):
                 return False
             value = overhead_of(span, marks[0][0]) if marks[0][1] is None else None
             if value is None:
                 return False
-            del self.riders[span.id]
+            del self.attached[span.id]
             costs += int_overhead(value)
         elif span.mark_ids:
             return False
@@ -144,14 +146,14 @@ class OwnWriter(PieceWriter):
     def _exactly(self, span: TypedSpan, wire: Wire, trace_id: bytes, seq: int | None) -> bytes:
         """Encode a span with the exact mapper. Raises NotCanonicalError if its events overflow."""
         record = record_of(span)
-        riders = self.riders.pop(span.id, ([], []))
-        placed = [(record_of(mark), number) for mark, number in riders[0]]
+        attached = self.attached.pop(span.id, ([], []))
+        placed = [(record_of(mark), number) for mark, number in attached[0]]
         unit = SpanSet(record, seq)
         marks = take_overhead(unit, in_order_of(record.get("mark_ids"), placed))
         size = 2 * len(exactjson.dumps(record))
         (unit.marks, taken), over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - size)
         (unit.snapshots, _), more = fitting(
-            [(record_of(snapshot), number) for snapshot, number in riders[1]],
+            [(record_of(snapshot), number) for snapshot, number in attached[1]],
             sc.MAX_EVENTS - len(unit.marks),
             sc.MAX_SPAN_BYTES - size - taken,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .... import exactjson
 from .... import semconv as sc
 from ....ids import is_id
-from .. import residual as rests
+from .. import residual as residuals
 from ..header import Header, Origin
 from ..json_text_cache import quoted
 from ..pieces import PARENT_PREFIX
@@ -92,7 +92,7 @@ def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
     return int_text(text)
 
 
-def rest_of(ours: dict[str, str]) -> str:
+def residual_of(ours: dict[str, str]) -> str:
     """Remove the pieces of a span's rest from `ours` and return the joined text."""
     pieces = []
     name = sc.REST
@@ -109,10 +109,14 @@ def rest_of(ours: dict[str, str]) -> str:
 
 def other_ids(text: str, mark_ids: str) -> str:
     """Return the JSON of `mark_ids` from a rest that contains nothing else."""
-    rest = rests.parse(text)
-    changed = rest.get("set", {})
+    residual = residuals.parse(text)
+    changed = residual.get("set", {})
     listed = changed.get("mark_ids")
-    if rest.keys() != {"set"} or changed.keys() != {"mark_ids"} or rests.text_of(rest) != text:
+    if (
+        residual.keys() != {"set"}
+        or changed.keys() != {"mark_ids"}
+        or residuals.text_of(residual) != text
+    ):
         raise NotCanonicalError
     if exactjson.equal(listed, exactjson.loads(mark_ids.encode("latin-1"))):
         raise NotCanonicalError

@@ -25,7 +25,7 @@ from .fast_span_parts import (
     members_of,
     name_of,
     other_ids,
-    rest_of,
+    residual_of,
 )
 from .fast_wire import UNREADABLE, SuspectError, length_at
 from .record_text import NEXT, SpanText
@@ -81,7 +81,7 @@ class SpanReader:
         self.events = EventReader(data, careful=careful)
         self.synthetic: set[object] = set()
         """Identifies each synthetic span."""
-        self.rest: str | None = None
+        self.residual: str | None = None
         """The header's rest from a separate span."""
         self._careful = careful
         self._ordinal = -1
@@ -259,7 +259,7 @@ class SpanReader:
         if data[at + 2 : at + 2 + _INDEX_SIZE] == _INDEX_KEY:
             number, at = self._int_at(at, end, _INDEX_SIZE)
             index = f',"index":{number},"start_ns":'
-        members, overhead, seq, rest, at = self._attributes(trace, field, at, end)
+        members, overhead, seq, residual, at = self._attributes(trace, field, at, end)
         if members == _SYNTHETIC:
             return at
         own = span_id.hex() + lower
@@ -269,8 +269,8 @@ class SpanReader:
         if overhead is not None:
             mark_ids.append(self._overhead(own, end_ns, overhead))
         ids = f"[{','.join(mark_ids)}]"
-        if rest:
-            ids = other_ids(rest, ids)
+        if residual:
+            ids = other_ids(residual, ids)
         spans = self.spans
         if seq is not None:
             spans.seqs[len(spans)] = seq
@@ -303,13 +303,13 @@ class SpanReader:
         if sc.SYNTHETIC in ours:
             return _SYNTHETIC, None, None, "", after
         overhead, seq = int_of(ours.pop(sc.OVERHEAD_NS, None)), int_of(ours.pop(sc.SEQ, None))
-        rest = rest_of(ours) if sc.REST in ours else ""
+        residual = residual_of(ours) if sc.REST in ours else ""
         members = members_of(ours, users, self.origin)
-        if seq is None and not rest and after > at:
+        if seq is None and not residual and after > at:
             self._keep(name, data[at:after], members, overhead)
             if overhead is None and after == end and len(trace.tails) < _MOST_TAILS:
                 trace.tails[data[at:after]] = f'{members},"mark_ids":[]{trace.last}'
-        return members, overhead, seq, rest, after
+        return members, overhead, seq, residual, after
 
     def _keep(self, name: bytes, field: bytes, members: str, overhead: int | None) -> None:
         """Remember the text of serialised attributes for the spans that follow."""
@@ -387,10 +387,10 @@ class SpanReader:
             raise NotCanonicalError
         self._ordinal = carrier.ordinal
         self._add_records(carrier.marks, carrier.snapshots)
-        if carrier.rest is not None:
-            if self.rest is not None or has_events:
+        if carrier.residual is not None:
+            if self.residual is not None or has_events:
                 raise NotCanonicalError
-            self.rest = carrier.rest
+            self.residual = carrier.residual
         elif has_events:
             _, at = self.events.read(attributes_end, end, scope_of(carrier.span_id))
             if at != end and data[at:end] != _EMPTY_STATUS:

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from ....errors import InputError
 from ..typed import NotCanonicalError
-from ..values import UnsayableError
+from ..values import UnencodableError
 
 
 class SuspectError(NotCanonicalError):
@@ -25,7 +25,7 @@ UNREADABLE = (
     StructError,
     UnicodeDecodeError,
     DecodeError,
-    UnsayableError,
+    UnencodableError,
 )
 """Every error that the fast path raises for input that only the exact path can read."""
 

@@ -20,12 +20,12 @@ from ...placement.batch_placement import (
     Record,
     Running,
     Segment,
-    Told,
+    StatedSession,
+    stated_place,
     stated_trace,
-    told_place,
 )
 from ..typed import TypedBatch
-from ..values import UINT64_MAX, is_int, sayable
+from ..values import UINT64_MAX, encodable, is_int
 
 
 def plan_of(batch: Record) -> Plan | None:
@@ -37,12 +37,12 @@ def plan_of(batch: Record) -> Plan | None:
     joined = stated_trace(otel.get("session_trace_id"))
     plan = Plan(session, traces={session: joined} if joined else {})
     trace_id = stated_trace(otel.get("trace_id")) or plan.session_trace(session)
-    told = Told(
+    stated = StatedSession(
         trace_id,
         tuple(_opened(otel.get("segments"))),
         tuple(_running(otel.get("running"), trace_id)),
     )
-    return Plan(session, _places(otel.get("traces"), session), traces=plan.traces, told=told)
+    return Plan(session, _places(otel.get("traces"), session), traces=plan.traces, stated=stated)
 
 
 def plan_of_typed(batch: TypedBatch) -> Plan | None:
@@ -56,7 +56,7 @@ def _places(traces: object, session: str) -> dict[str, Place]:
     if not isinstance(traces, dict):
         return {}
     stated = {some_id: stated_trace(value) for some_id, value in traces.items()}
-    return {some_id: told_place(session, trace) for some_id, trace in stated.items() if trace}
+    return {some_id: stated_place(session, trace) for some_id, trace in stated.items() if trace}
 
 
 def _entries(value: object) -> Iterator[Record]:
@@ -88,7 +88,7 @@ def _running(value: object, default: bytes) -> Iterator[Running]:
         trace_id = stated_trace(entry["trace_id"]) if "trace_id" in entry else default
         if not isinstance(own, str) or not isinstance(name, str) or not trace_id:
             continue
-        if not sayable(own) or not sayable(name) or not isinstance(parent_id, str | None):
+        if not encodable(own) or not encodable(name) or not isinstance(parent_id, str | None):
             continue
         if not is_int(start_ns, 0, UINT64_MAX) or not (index is None or is_int(index)):
             continue

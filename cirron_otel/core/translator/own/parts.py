@@ -19,19 +19,20 @@ from ....ids import digest, uuid4_shaped
 from ...placement.batch_placement import Running
 from ..foreign.otel_view import unhex
 from ..header import LISTS, Counts, Header, resource_attributes, said
-from ..values import UINT64_MAX, is_int, read_typed, sayable, split_attributes
+from ..values import UINT64_MAX, encodable, is_int, read_typed, split_attributes
 from .spans import Placed, SpanSet
-from .synthetic import Carrier, marker_of, seam_of
+from .synthetic import Carrier, link_span_of, marker_of
 
 Record = dict[str, Any]
 
 PART = "part"
 _MISSING_SYNTHETIC = "missing_synthetic"
 _COUNTS = (*LISTS, _MISSING_SYNTHETIC)
-_SEQ, _MORE_MARKS, _CARRIERS, _SEAMS = "seq", "more_marks", "carriers", "seams"
+_SEQ, _MORE_MARKS, _CARRIERS, _SEGMENT_LINKS = "seq", "more_marks", "carriers", "seams"
 _SHORT_HEADER, _OMITTED = "short_header", "omitted_attributes"
 _OPTIONAL = frozenset({
-    "batch_id", "otel", "file", PART, _SEQ, _MORE_MARKS, _CARRIERS, _SEAMS, _SHORT_HEADER, _OMITTED,
+    "batch_id", "otel", "file", PART, _SEQ, _MORE_MARKS, _CARRIERS, _SEGMENT_LINKS, _SHORT_HEADER,
+    _OMITTED,
 })  # fmt: skip
 
 
@@ -44,7 +45,7 @@ class PartCarrier:
     snapshots: list[int] = field(default_factory=list)
 
     @property
-    def has_rest(self) -> bool:
+    def has_residual(self) -> bool:
         """Whether it is the carrier of the header's rest, which carries no record."""
         return not self.marks and not self.snapshots
 
@@ -64,7 +65,7 @@ class Part:
     more_marks: dict[int, int] = field(default_factory=dict)
     """The number of a span's marks on carriers of the complete batch, by index of the span."""
     carriers: list[PartCarrier] = field(default_factory=list)
-    seams: list[Span] = field(default_factory=list)
+    segment_links: list[Span] = field(default_factory=list)
     short_header: bool = False
     """Whether the header has neither `sdk_version` nor `batch_id`, which only the rest contains."""
     omitted: frozenset[str] = frozenset()
@@ -112,7 +113,7 @@ def places_of(
     lists: Mapping[str, Sequence[Placed]],
     units: Iterable[SpanSet],
     carriers: Iterable[Carrier],
-    seams: Iterable[Span],
+    segment_links: Iterable[Span],
 ) -> Record:
     """Return the members of `otel.part` from which the spans that arrived are encoded again."""
     index = {
@@ -138,9 +139,9 @@ def places_of(
         came.append(entry)
     if came:
         places[_CARRIERS] = came
-    linked = [_seam_record(seam) for seam in seams]
+    linked = [_link_record(link_span) for link_span in segment_links]
     if linked:
-        places[_SEAMS] = linked
+        places[_SEGMENT_LINKS] = linked
     return places
 
 
@@ -169,51 +170,51 @@ def _hash(batch: Record) -> str:
 def whole_of(batch: Record) -> tuple[Record, Part | None]:
     """The batch as its header had it and its `Part`; (batch, None) for one that is no part."""
     otel = batch.get("otel")
-    told = otel.get(PART) if isinstance(otel, dict) else None
-    if not isinstance(otel, dict) or not isinstance(told, dict):
+    stated = otel.get(PART) if isinstance(otel, dict) else None
+    if not isinstance(otel, dict) or not isinstance(stated, dict):
         return batch, None
-    if told.keys() - _OPTIONAL != set(_COUNTS):
+    if stated.keys() - _OPTIONAL != set(_COUNTS):
         return batch, None
     if batch.get("batch_id") != _hash(batch):
         return batch, None
-    part = _part(told)
+    part = _part(stated)
     if part is None:
         return batch, None
     whole = dict(batch)
     whole.pop("batch_id")
-    if "batch_id" in told:
-        whole["batch_id"] = told["batch_id"]
+    if "batch_id" in stated:
+        whole["batch_id"] = stated["batch_id"]
     rest = {key: value for key, value in otel.items() if key != PART}
-    if PART in told:
-        rest[PART] = told[PART]
+    if PART in stated:
+        rest[PART] = stated[PART]
     whole.pop("otel")
     if rest:
         whole["otel"] = rest
-    elif "otel" in told:
-        whole["otel"] = told["otel"]
+    elif "otel" in stated:
+        whole["otel"] = stated["otel"]
     return whole, part
 
 
-def _part(told: Record) -> Part | None:
+def _part(stated: Record) -> Part | None:
     """Decode the members of `otel.part`; None if one of them has another form."""
-    counts: list[Any] = [told[key] for key in _COUNTS]
-    file = told.get("file")
+    counts: list[Any] = [stated[key] for key in _COUNTS]
+    file = stated.get("file")
     if not all(is_int(count, 0) for count in counts) or not isinstance(file, str | None):
         return None
-    seqs, more_marks = told.get(_SEQ, {}), told.get(_MORE_MARKS, [])
+    seqs, more_marks = stated.get(_SEQ, {}), stated.get(_MORE_MARKS, [])
     if not isinstance(seqs, dict) or not isinstance(more_marks, list) or seqs.keys() - set(LISTS):
         return None
     if not all(_are_ints(each, optional=True) for each in seqs.values()):
         return None
     if not all(_are_ints(pair) and len(pair) == 2 for pair in more_marks):
         return None
-    short_header, omitted = told.get(_SHORT_HEADER, False), told.get(_OMITTED, [])
+    short_header, omitted = stated.get(_SHORT_HEADER, False), stated.get(_OMITTED, [])
     if not isinstance(short_header, bool) or not isinstance(omitted, list):
         return None
     if not all(isinstance(key, str) for key in omitted):
         return None
-    carriers = [_carrier(entry) for entry in _listed(told.get(_CARRIERS))]
-    seams = [_seam(entry) for entry in _listed(told.get(_SEAMS))]
+    carriers = [_carrier(entry) for entry in _listed(stated.get(_CARRIERS))]
+    segment_links = [_link_span(entry) for entry in _listed(stated.get(_SEGMENT_LINKS))]
     spans, marks, snapshots, missing_synthetic = counts
     return Part(
         spans,
@@ -224,7 +225,7 @@ def _part(told: Record) -> Part | None:
         seqs,
         dict(more_marks),
         [carrier for carrier in carriers if carrier is not None],
-        [seam for seam in seams if seam is not None],
+        [link_span for link_span in segment_links if link_span is not None],
         short_header,
         frozenset(omitted),
     )
@@ -249,25 +250,25 @@ def _carrier(entry: object) -> PartCarrier | None:
     return PartCarrier(entry["ordinal"], marks, snapshots)
 
 
-def _seam_record(seam: Span) -> Record:
+def _link_record(link_span: Span) -> Record:
     """Encode a seam, or a marker of a running scope, as an object."""
-    ours, _ = split_attributes(seam.attributes)
+    ours, _ = split_attributes(link_span.attributes)
     record: Record = {
-        "name": seam.name,
-        "trace_id": seam.trace_id.hex(),
-        "span_id": seam.span_id.hex(),
-        "parent_span_id": seam.parent_span_id.hex(),
-        "start_ns": seam.start_time_unix_nano,
+        "name": link_span.name,
+        "trace_id": link_span.trace_id.hex(),
+        "span_id": link_span.span_id.hex(),
+        "parent_span_id": link_span.parent_span_id.hex(),
+        "start_ns": link_span.start_time_unix_nano,
         "index": read_typed(ours, sc.INDEX, "int_value"),
-        "links": [[link.trace_id.hex(), link.span_id.hex()] for link in seam.links],
+        "links": [[link.trace_id.hex(), link.span_id.hex()] for link in link_span.links],
     }
-    if seam.name == sc.RUNNING_SPAN:
+    if link_span.name == sc.RUNNING_SPAN:
         record["scope_id"] = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
         record["scope_name"] = read_typed(ours, sc.RUNNING_NAME, "string_value")
     return record
 
 
-def _seam(entry: object) -> Span | None:
+def _link_span(entry: object) -> Span | None:
     """Decode the span of such an object; None if it has another form."""
     if not isinstance(entry, dict):
         return None
@@ -287,7 +288,7 @@ def _seam(entry: object) -> Span | None:
     if any(len(link) != 2 for link in links):
         return None
     trace_id, span_id, parent = (each or b"" for each in ids)
-    return seam_of(entry["name"], trace_id, span_id, parent, when, number, links)
+    return link_span_of(entry["name"], trace_id, span_id, parent, when, number, links)
 
 
 def _marker(entry: Record) -> Span | None:
@@ -295,7 +296,7 @@ def _marker(entry: Record) -> Span | None:
     name: Any = entry.get("scope_name")
     index, when = entry.get("index"), entry.get("start_ns")
     trace_id, parent = unhex(entry.get("trace_id")), unhex(entry.get("parent_span_id"))
-    if not all(isinstance(text, str) and sayable(text) for text in (own, name)):
+    if not all(isinstance(text, str) and encodable(text) for text in (own, name)):
         return None
     if trace_id is None or parent is None or not is_int(when, 0, UINT64_MAX):
         return None

@@ -36,7 +36,7 @@ from ...records.columns import (
     text,
 )
 from ...records.schema import LISTS
-from ..json_diff import patch_of, patched
+from ..json_diff import apply_diff, diff_of
 
 _DEEP = "batch nested too deep: more levels than can be handled"
 
@@ -91,12 +91,12 @@ def from_platform(records: PlatformRecords) -> Any:
     Raises InputError where an `extra` is none.
     """
     try:
-        marks = [patched(_mark_of(row), row.extra or "") for row in records.marks]
+        marks = [apply_diff(_mark_of(row), row.extra or "") for row in records.marks]
         mark_ids = _mark_ids(marks)
-        spans = [patched(_span_of(row, mark_ids), row.extra or "") for row in records.spans]
-        snapshots = [patched(_snapshot_of(row), row.extra or "") for row in records.snapshots]
+        spans = [apply_diff(_span_of(row, mark_ids), row.extra or "") for row in records.spans]
+        snapshots = [apply_diff(_snapshot_of(row), row.extra or "") for row in records.snapshots]
         batch = columns.BATCH.record(records.batch, spans=spans, marks=marks, snapshots=snapshots)
-        return patched(batch, records.batch.extra or "")
+        return apply_diff(batch, records.batch.extra or "")
     except RecursionError:
         raise InputError(_DEEP) from None
 
@@ -113,7 +113,7 @@ def _header_row(batch: Any) -> TraceBatch:
     decoded = columns.BATCH.record(row, spans=[], marks=[], snapshots=[])
     for key in lists:
         del decoded[key]
-    row.extra = patch_of(others if isinstance(batch, dict) else batch, decoded) or None
+    row.extra = diff_of(others if isinstance(batch, dict) else batch, decoded) or None
     return row
 
 
@@ -131,7 +131,7 @@ def _span_row(
         deployment_id=context.deployment_id,
         model_id=context.model_id,
     )
-    row.extra = patch_of(record, _span_of(row, mark_ids)) or None
+    row.extra = diff_of(record, _span_of(row, mark_ids)) or None
     return row
 
 
@@ -155,7 +155,7 @@ def _mark_row(record: Any) -> TraceMark:
     )
     if "kind" not in mark:
         row.kind = "point"
-    row.extra = patch_of(record, _mark_of(row)) or None
+    row.extra = diff_of(record, _mark_of(row)) or None
     return row
 
 
@@ -180,7 +180,7 @@ def _snapshot_row(record: Any, context: PlatformContext) -> TraceSnapshot:
     row.shape = plain_json(shape) if isinstance(shape, list) else []
     if context.blob_uri is not None and row.blob_uri is not None:
         row.blob_uri = context.blob_uri(snapshot)
-    row.extra = patch_of(record, _snapshot_of(row)) or None
+    row.extra = diff_of(record, _snapshot_of(row)) or None
     return row
 
 

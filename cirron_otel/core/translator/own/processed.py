@@ -15,24 +15,24 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from .... import exactjson
 from .... import semconv as sc
 from .. import events as ev
-from .. import residual as rests
+from .. import residual as residuals
 from ..events import Record
 from ..header import Header, Origin
-from ..values import UnsayableError, add_escaped, is_reserved, split_attributes
+from ..values import UnencodableError, add_escaped, is_reserved, split_attributes
 from .spans import SpanSet, read_span
 
 
 def read_processed(span: Span, header: Header, origin: Origin) -> SpanSet:
     """Decode a span that has additional attributes, or whose events have.
 
-    Raises UnsayableError if the span is not one of ours without these attributes.
+    Raises UnencodableError if the span is not one of ours without these attributes.
     """
     original = Span()
     original.CopyFrom(span)
     changes = _restore(original, sc.REST)
     marks, snapshots = restore_events(original)
     if not changes and not any(marks) and not any(snapshots):
-        raise UnsayableError("nothing was added")
+        raise UnencodableError("nothing was added")
     unit = read_span(original, header, origin)
     keep(unit.record, changes, unit.dropped)
     for (record, _), added in zip(unit.marks, marks, strict=True):
@@ -81,10 +81,10 @@ def without_additions(span: Span) -> Span:
 def _restore(owner: Any, rest_key: str) -> Record:
     """Restore the attributes in the rest of a span or event; return those that were added."""
     ours, users = split_attributes(owner.attributes)
-    rest = rests.parse(rests.joined(ours, rest_key))
-    if not any("attrs" in rest.get(member, ()) for member in ("set", "missing")):
+    residual = residuals.parse(residuals.joined(ours, rest_key))
+    if not any("attrs" in residual.get(member, ()) for member in ("set", "missing")):
         return {}  # decoding adds new attributes to the record
-    exact = rest.get("set", {}).get("attrs")
+    exact = residual.get("set", {}).get("attrs")
     original = type(owner)()
     add_escaped(original.attributes, exact if isinstance(exact, dict) else {})
     expected = split_attributes(original.attributes)[1]

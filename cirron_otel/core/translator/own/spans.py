@@ -12,20 +12,20 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from .... import semconv as sc
 from ....ids import derive_id, digest, is_id, span_id_for
 from .. import events as ev
-from .. import residual as rests
+from .. import residual as residuals
 from ..canonical_form import same_span
 from ..events import Record
 from ..foreign import otel_view
 from ..header import Header, Origin
 from ..values import (
     UINT64_MAX,
-    UnsayableError,
+    UnencodableError,
     add,
     add_escaped,
+    encodable,
     is_int,
     read_typed,
     readable,
-    sayable,
     split_attributes,
 )
 
@@ -93,9 +93,9 @@ def wire_parent(record: Record) -> bytes:
     `otel.parent_span_id` is 8 bytes, not all zero, or "" for a span that is a root on the wire.
     """
     otel = record.get("otel")
-    told = otel_view.unhex(otel.get("parent_span_id")) if isinstance(otel, dict) else None
-    if told is not None and (not told or (len(told) == 8 and any(told))):
-        return told
+    stated = otel_view.unhex(otel.get("parent_span_id")) if isinstance(otel, dict) else None
+    if stated is not None and (not stated or (len(stated) == 8 and any(stated))):
+        return stated
     return natural_parent(record.get("parent_id"))
 
 
@@ -141,7 +141,7 @@ def write_span(span: Span, unit: SpanSet, wire: Wire, carried: CarriedIds = NO_C
     span.parent_span_id = wire.parent
     name = record.get("name")
     if isinstance(name, str):
-        span.name = name if sayable(name) else readable(name)
+        span.name = name if encodable(name) else readable(name)
     for target, source in (("start_time_unix_nano", "start_ns"), ("end_time_unix_nano", "end_ns")):
         value = record.get(source)
         if is_int(value, 0, UINT64_MAX):
@@ -161,7 +161,7 @@ def write_span(span: Span, unit: SpanSet, wire: Wire, carried: CarriedIds = NO_C
     attrs = record.get("attrs")
     if isinstance(attrs, dict):
         add_escaped(span.attributes, attrs)
-    _write_rest(span, record, wire, carried)
+    _write_residual(span, record, wire, carried)
 
 
 def _write_fields(span: Span, unit: SpanSet, wire: Wire) -> None:
@@ -189,12 +189,12 @@ def _unless(value: object, default: object) -> object:
 
 def _write_ids(span: Span, record: Record, wire: Wire) -> None:
     own, parent = record.get("id"), record.get("parent_id")
-    if isinstance(own, str) and sayable(own) and derive_id(span.span_id, wire.trace_id) != own:
+    if isinstance(own, str) and encodable(own) and derive_id(span.span_id, wire.trace_id) != own:
         add(span.attributes, sc.ID, own)
     if parent is None:
         if wire.parent:
             add(span.attributes, sc.PARENT_ID, "")
-    elif isinstance(parent, str) and sayable(parent) and parent != _derived_parent(span):
+    elif isinstance(parent, str) and encodable(parent) and parent != _derived_parent(span):
         add(span.attributes, sc.PARENT_ID, parent)
 
 
@@ -202,27 +202,27 @@ def _derived_parent(span: Span) -> str | None:
     return derive_id(span.parent_span_id, span.trace_id) if span.parent_span_id else None
 
 
-def _write_rest(span: Span, record: Record, wire: Wire, carried: CarriedIds) -> None:
+def _write_residual(span: Span, record: Record, wire: Wire, carried: CarriedIds) -> None:
     decoded = _read(span, wire.header, wire.origin)
     decoded.wire_id = _wire_id(span, decoded.record["id"], record)
     attach_carried(decoded, carried)
-    rest = rests.difference(record, decoded.record)
-    rests.write(span.attributes, sc.REST, rests.text_of(rest))
+    residual = residuals.difference(record, decoded.record)
+    residuals.write(span.attributes, sc.REST, residuals.text_of(residual))
 
 
 def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
     """The record of a span that is exactly one of ours.
 
-    Raises UnsayableError where encoding it again would not give the span.
+    Raises UnencodableError where encoding it again would not give the span.
     """
     unit = _read(span, header, origin)
     record = unit.record
     if unit.overhead_ns is not None and not (
         isinstance(record.get("id"), str) and is_int(record.get("end_ns"), 0)
     ):
-        raise UnsayableError("an overhead mark needs its span's id and end")
+        raise UnencodableError("an overhead mark needs its span's id and end")
     if unit.more_marks < 0:
-        raise UnsayableError("a negative number of marks")
+        raise UnencodableError("a negative number of marks")
     ours, _ = split_attributes(span.attributes)
     wire = Wire(
         trace_id=span.trace_id,
@@ -236,24 +236,26 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
     again = Span()
     write_span(again, unit, wire, carried)
     if not same_span(again, span):
-        raise UnsayableError("not as our encoder writes it")
+        raise UnencodableError("not as our encoder writes it")
     return unit
 
 
 def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
     """The record as far as the span says it, its rest applied; nothing is checked."""
     ours, attrs = split_attributes(span.attributes)
-    rest = rests.parse(rests.joined(ours, sc.REST))
+    residual = residuals.parse(residuals.joined(ours, sc.REST))
     unit = SpanSet(_fields(span, ours, attrs, origin))
     unit.seq = read_typed(ours, sc.SEQ, "int_value")
     unit.overhead_ns = read_typed(ours, sc.OVERHEAD_NS, "int_value")
     unit.more_marks = read_typed(ours, sc.MORE_MARKS, "int_value") or 0
     record = unit.record
     derived = record["id"]
-    unit.states_mark_ids = any("mark_ids" in rest.get(member, ()) for member in ("set", "missing"))
+    unit.states_mark_ids = any(
+        "mark_ids" in residual.get(member, ()) for member in ("set", "missing")
+    )
     # The id comes before the rest: an event's span is the one whose id decoding finds here.
-    record_id = rest.get("set", {}).get("id", derived)
-    if "id" in rest.get("missing", ()):
+    record_id = residual.get("set", {}).get("id", derived)
+    if "id" in residual.get("missing", ()):
         record_id = None
     foreign = []
     for event in span.events:
@@ -276,7 +278,7 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
         value = read_typed(ours, key, "int_value")
         if value is not None:
             record[name] = value
-    rests.apply(record, rest)
+    residuals.apply(record, residual)
     unit.wire_id = _wire_id(span, derived, record)
     return unit
 

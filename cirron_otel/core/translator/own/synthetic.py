@@ -16,12 +16,12 @@ from .... import semconv as sc
 from ....ids import derive_id, digest, span_id_for
 from ...placement.batch_placement import Plan, Running, Segment
 from .. import events as ev
-from .. import residual as rests
+from .. import residual as residuals
 from ..canonical_form import same_span
 from ..events import Record
 from ..foreign.otel_view import KIND_INTERNAL
 from ..header import Header
-from ..values import UnsayableError, add, read_typed, sayable, split_attributes
+from ..values import UnencodableError, add, encodable, read_typed, split_attributes
 from .spans import natural_parent
 
 _LAST = (2**63 - 1, 2**64 - 1)
@@ -40,7 +40,7 @@ class Carrier:
     """The Cirron id of the scope that its events belong to."""
     marks: list[tuple[Record, int | None]] = field(default_factory=list)
     snapshots: list[tuple[Record, int | None]] = field(default_factory=list)
-    rest: str | None = None
+    residual: str | None = None
     """The header's rest; None on a carrier of events."""
     start_ns: int = 0
     end_ns: int = 0
@@ -62,31 +62,31 @@ def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
     return ids
 
 
-def rest_carrier(ordinal: int, trace_id: bytes, rest: str, created_ns: object) -> Carrier:
+def residual_carrier(ordinal: int, trace_id: bytes, residual: str, created_ns: object) -> Carrier:
     """The carrier of a header's rest, at the time at which its batch was made.
 
     Without a time it would stand in 1970, and backends would draw its trace from there on.
     """
     when = created_ns if isinstance(created_ns, int) and 0 <= created_ns < 2**63 else 0
-    return Carrier(ordinal, trace_id, rest=rest, start_ns=when, end_ns=when)
+    return Carrier(ordinal, trace_id, residual=residual, start_ns=when, end_ns=when)
 
 
 def write_carrier(span: Span, carrier: Carrier, header: Header) -> None:
     """Say a carrier as a span."""
-    _start(span, sc.MARKS_SPAN if carrier.rest is None else sc.BATCH_SPAN, carrier.trace_id)
+    _start(span, sc.MARKS_SPAN if carrier.residual is None else sc.BATCH_SPAN, carrier.trace_id)
     span.span_id = digest(header.key, "carrier", carrier.ordinal)[:8]
     span.parent_span_id = carrier.parent
     _write_times(span, carrier.start_ns, carrier.end_ns)
     add(span.attributes, sc.SEQ, carrier.ordinal)
-    if carrier.rest is not None:
-        rests.write(span.attributes, sc.REST, carrier.rest)
+    if carrier.residual is not None:
+        residuals.write(span.attributes, sc.REST, carrier.residual)
         return
-    told = carrier.span_id
-    if not isinstance(told, str) or not sayable(told):
-        told = None
-    elif told != _derived(span):
-        add(span.attributes, sc.CARRIER_SPAN_ID, told)
-    span_id = _derived(span) if told is None else told
+    stated = carrier.span_id
+    if not isinstance(stated, str) or not encodable(stated):
+        stated = None
+    elif stated != _derived(span):
+        add(span.attributes, sc.CARRIER_SPAN_ID, stated)
+    span_id = _derived(span) if stated is None else stated
     for mark, seq in carrier.marks:
         ev.write_mark(span.events.add(), mark, span_id, seq)
     for snapshot, seq in carrier.snapshots:
@@ -124,7 +124,7 @@ def is_synthetic(span: Span) -> bool:
 def read_synthetic(span: Span, header: Header) -> Carrier | None:
     """What a synthetic span carries, None for a seam or a marker.
 
-    Raises UnsayableError if it is not exactly one that our encoder writes.
+    Raises UnencodableError if it is not exactly one that our encoder writes.
     """
     again = Span()
     ours, users = split_attributes(span.attributes)
@@ -137,9 +137,9 @@ def read_synthetic(span: Span, header: Header) -> Carrier | None:
         _copy_running(again, span, ours)
     else:
         carrier = None
-        _copy_seam(again, span, read_typed(ours, sc.INDEX, "int_value"))
+        _copy_link_span(again, span, read_typed(ours, sc.INDEX, "int_value"))
     if not same_span(again, span):
-        raise UnsayableError("not as our encoder writes it")
+        raise UnencodableError("not as our encoder writes it")
     return carrier
 
 
@@ -152,11 +152,11 @@ def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
         end_ns=span.end_time_unix_nano,
     )
     if span.name == sc.BATCH_SPAN:
-        carrier.rest = rests.joined(ours, sc.REST)
-        rests.parse(carrier.rest, of_batch=True)
+        carrier.residual = residuals.joined(ours, sc.REST)
+        residuals.parse(carrier.residual, of_batch=True)
         return carrier
-    told = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
-    carrier.span_id = span_id = _derived(span) if told is None else told
+    stated = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+    carrier.span_id = span_id = _derived(span) if stated is None else stated
     for event in span.events:
         kind = ev.kind_of(event)
         if kind == ev.MARK:
@@ -164,12 +164,12 @@ def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
         elif kind == ev.SNAPSHOT:
             carrier.snapshots.append(ev.read_snapshot(event, span_id))
         else:
-            raise UnsayableError("a foreign event on a carrier")
+            raise UnencodableError("a foreign event on a carrier")
     carrier.mark_ids = [mark.get("id") for mark, _ in carrier.marks]
     return carrier
 
 
-def write_seams(
+def segment_links_of(
     session: str, session_trace: bytes, segment: Segment, parent_place_trace: bytes
 ) -> list[Span]:
     """The synthetic spans that join a segment to its session.
@@ -184,23 +184,27 @@ def write_seams(
     links = [session_trace]
     if segment.previous_trace_id != session_trace:
         links.append(segment.previous_trace_id)
-    spans.append(_seam(sc.CONTINUATION_SPAN, segment.trace_id, root, b"", when, segment.number))
+    spans.append(
+        _link_span(sc.CONTINUATION_SPAN, segment.trace_id, root, b"", when, segment.number)
+    )
     for trace_id in links:
         spans[0].links.add(trace_id=trace_id, span_id=root)
     parent = segment.parent_id
     if parent is not None and parent != session and parent_place_trace != segment.trace_id:
         own = span_id_for(parent)
-        seam = _seam(sc.CONTINUATION_SPAN, segment.trace_id, own, root, when, segment.number)
-        seam.links.add(trace_id=parent_place_trace, span_id=own)
-        spans.append(seam)
+        link_span = _link_span(
+            sc.CONTINUATION_SPAN, segment.trace_id, own, root, when, segment.number
+        )
+        link_span.links.add(trace_id=parent_place_trace, span_id=own)
+        spans.append(link_span)
     marker_id = digest(sc.SEGMENT_SPAN, segment.trace_id)[:8]
-    marker = _seam(sc.SEGMENT_SPAN, session_trace, marker_id, root, when, segment.number)
+    marker = _link_span(sc.SEGMENT_SPAN, session_trace, marker_id, root, when, segment.number)
     marker.links.add(trace_id=segment.trace_id, span_id=root)
     spans.append(marker)
     return once(spans)
 
 
-def _seam(
+def _link_span(
     name: str, trace_id: bytes, span_id: bytes, parent: bytes, when: int, number: int
 ) -> Span:
     span = Span()
@@ -212,7 +216,7 @@ def _seam(
     return span
 
 
-def seam_of(
+def link_span_of(
     name: str,
     trace_id: bytes,
     span_id: bytes,
@@ -222,32 +226,33 @@ def seam_of(
     links: Iterable[Sequence[bytes]],
 ) -> Span:
     """Build a seam; each link is a pair of trace id and span id."""
-    span = _seam(name, trace_id, span_id, parent, when, number)
+    span = _link_span(name, trace_id, span_id, parent, when, number)
     for link_trace, link_span in links:
         span.links.add(trace_id=link_trace, span_id=link_span)
     return span
 
 
-def told_seams(plan: Plan, *, one_trace: bool) -> list[Span]:
+def stated_links(plan: Plan, *, one_trace: bool) -> list[Span]:
     """The seams and the markers that a batch gives itself, none twice; [] for other batches.
 
     With `one_trace` (the layout `session`) there are no seams, and the markers stand with the
     session.
     """
-    if plan.told is None:
+    if plan.stated is None:
         return []
     first = plan.session_trace(plan.default)
     spans = []
-    for opened in () if one_trace else plan.told.opened:
-        spans += write_seams(plan.default, first, opened.segment, opened.parent_trace_id)
-    for scope in plan.told.running:
+    for opened in () if one_trace else plan.stated.opened:
+        spans += segment_links_of(plan.default, first, opened.segment, opened.parent_trace_id)
+    for scope in plan.stated.running:
         spans.append(_running(scope, first if one_trace else scope.trace_id))
     return once(spans)
 
 
-def once(seams: list[Span]) -> list[Span]:
-    """The seams without those whose trace and span id came before: decoding would count one."""
-    return list({(seam.trace_id, seam.span_id): seam for seam in reversed(seams)}.values())[::-1]
+def once(spans: list[Span]) -> list[Span]:
+    """Keep the first span of each trace and span id: a decoder counts repeated ones once."""
+    first = {(span.trace_id, span.span_id): span for span in reversed(spans)}
+    return list(first.values())[::-1]
 
 
 def _running(scope: Running, trace_id: bytes) -> Span:
@@ -280,17 +285,17 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
     own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     name = read_typed(ours, sc.RUNNING_NAME, "string_value")
     if own is None or name is None:
-        raise UnsayableError("no marker of ours")
+        raise UnencodableError("no marker of ours")
     index, when = read_typed(ours, sc.INDEX, "int_value"), span.start_time_unix_nano
     scope = Running(own, name, index, when, None, span.trace_id)
     again.CopyFrom(marker_of(scope, span.parent_span_id))
 
 
-def _copy_seam(again: Span, span: Span, number: int | None) -> None:
+def _copy_link_span(again: Span, span: Span, number: int | None) -> None:
     """What a seam may say, taken from `span`: anything else makes the two differ."""
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
-        raise UnsayableError("no synthetic span of ours")
+        raise UnencodableError("no synthetic span of ours")
     when = span.start_time_unix_nano
     links = [(link.trace_id, link.span_id) for link in span.links]
     ids = (span.trace_id, span.span_id, span.parent_span_id)
-    again.CopyFrom(seam_of(span.name, *ids, when, number, links))
+    again.CopyFrom(link_span_of(span.name, *ids, when, number, links))

@@ -23,8 +23,8 @@ from .... import exactjson
 from ...._proto.cirron.v1 import trace_pb2 as pb
 from ....errors import InputError
 from ...records.schema import LISTS, Batch, Shape, shapes_of
-from ..json_diff import patch_of, patched
-from ..values import sayable
+from ..json_diff import apply_diff, diff_of
+from ..values import encodable
 
 MAX_DEPTH = 16
 _INT64 = (-(2**63), 2**63 - 1)
@@ -87,11 +87,11 @@ def _write_record(message: Any, record: Any, table: _Table) -> None:
         for field in table:
             if field.key in record:
                 field.write(message, field.key, record[field.key])
-    message.rest = patch_of(record, _read_fields(message, table))
+    message.rest = diff_of(record, _read_fields(message, table))
 
 
 def _read_record(message: Any, table: _Table) -> Any:
-    return patched(_read_fields(message, table), message.rest)
+    return apply_diff(_read_fields(message, table), message.rest)
 
 
 def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
@@ -115,13 +115,13 @@ def _write_value(target: pb.Value, value: Any, depth: int) -> None:
         target.integer = value
     elif type(value) is float:
         target.number = value
-    elif type(value) is str and sayable(value):
+    elif type(value) is str and encodable(value):
         target.text = value
     elif type(value) is list and depth <= MAX_DEPTH:
         target.list.SetInParent()
         for each in value:
             _write_value(target.list.values.add(), each, depth + 1)
-    elif type(value) is dict and depth <= MAX_DEPTH and all(map(sayable, value)):
+    elif type(value) is dict and depth <= MAX_DEPTH and all(map(encodable, value)):
         target.object.SetInParent()
         _write_fields(target.object, value, depth + 1)
     else:
@@ -152,7 +152,7 @@ def _read_object(value: pb.Object) -> dict[str, Any]:
 
 
 def _text(value: Any) -> bool:
-    return type(value) is str and sayable(value)
+    return type(value) is str and encodable(value)
 
 
 def _number(value: Any) -> bool:
@@ -205,7 +205,7 @@ def _record(table: _Table, key: str, *, null: bool = False, optional: bool = Fal
 
 def _object(key: str, *, optional: bool = False) -> _Field:
     def write(message: Any, key: str, value: Any) -> None:
-        if type(value) is dict and all(map(sayable, value)) and (value or optional):
+        if type(value) is dict and all(map(encodable, value)) and (value or optional):
             getattr(message, key).SetInParent()
             _write_fields(getattr(message, key), value, 1)
 
