@@ -1,4 +1,4 @@
-"""Resting while others want the cores: what was acknowledged may be translated a moment later."""
+"""Yield the CPU while other processes wait for it: translation of stored requests can wait."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from typing import NamedTuple
 
 _COUNTERS = Path("/proc/thread-self/schedstat")
 _LONG_QUEUE = 0.1
-"""Waiting for a core for so much of the time that it had one: there are too few for all."""
+"""The ratio of waiting to running time above which the cores count as overloaded."""
 _REST = 4.0
-"""Times as long as it worked."""
+"""The ratio of resting to running time."""
 _LONGEST_S = 0.5
 _LOOK_S = 0.05
-"""So often it is asked in a rest whether there is a hurry."""
+"""The interval of checks for urgency during a rest, seconds."""
 
 
 class Cores(NamedTuple):
-    """What a thread had of the cores so far."""
+    """The CPU time of a thread."""
 
     had_ns: int
+    """Time that it ran."""
     queued_ns: int
-    """So long it could have run, and others did."""
+    """Time that it was ready to run while others ran."""
 
 
 def cores() -> Cores | None:
-    """Of this thread; None where the kernel does not say (Linux: "Scheduler Statistics")."""
+    """Return the CPU time of this thread; None if the kernel does not report it.
+
+    Source: the Linux kernel documentation, "Scheduler Statistics".
+    """
     try:
         had, queued, *_ = _COUNTERS.read_text().split()
         return Cores(int(had), int(queued))
@@ -35,22 +39,23 @@ def cores() -> Cores | None:
 
 
 class Yielding:
-    """Rests, of one thread that always has work.
+    """Pauses one thread that always has work.
 
-    Where it had to queue for a core, others have work, too, and are waited for: a training step, or
-    a client whose request is to be acknowledged. What it cannot tell from them are other threads of
-    its own process, and a cgroup's limit. Why not by a low priority: docs/adr/0009.
+    If the thread had to wait for a core, other threads have work too, and get priority: a training
+    step, or a client that waits for an acknowledgement. They cannot be distinguished from other
+    threads of the same process, or from a cgroup's limit. docs/adr/0009 explains why a low priority
+    is not used instead.
     """
 
     def __init__(self, counters: Callable[[], Cores | None] = cores) -> None:
-        """`counters` are those of the thread that asks."""
+        """`counters` returns the CPU time of the calling thread."""
         self._counters = counters
         self._before = counters()
 
     def rest(self, is_urgent: Callable[[], bool]) -> float:
-        """Rest for what was done since the last call, unless it is urgent; returns seconds.
+        """Rest for the work since the last call, unless it is urgent; return the seconds rested.
 
-        `is_urgent` is asked before and every now and then.
+        `is_urgent` is called before the rest and at intervals during it.
         """
         left_s, rested_s = self._rest_s(), 0.0
         while left_s > rested_s and not is_urgent():
@@ -60,7 +65,7 @@ class Yielding:
         return rested_s
 
     def _rest_s(self) -> float:
-        """How long to rest; 0 with cores to spare."""
+        """Return the seconds to rest; 0 if cores are free."""
         now, before = self._counters(), self._before
         if now is None or before is None:
             self._before = now

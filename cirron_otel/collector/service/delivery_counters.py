@@ -1,4 +1,4 @@
-"""What is counted where batches are handed on."""
+"""The counters of delivered and stored batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import metrics as m
 from .metrics import Registry
 
 DATABASE = "database"
-"""What metrics call the storage."""
+"""The name of the storage in metrics."""
 SPOOL = "spool"
 
 _LOOK_S = 5.0

@@ -19,9 +19,9 @@ from .options import LogOptions
 from .secret import MASK
 
 FIELDS: Final = "fields"
-"""`extra={"fields": {…}}` of a log call: what stands beside the message."""
+"""`extra={"fields": {…}}` of a log call adds fields to the message."""
 CAUSE: Final = "cause"
-"""`extra={"cause": "…"}`: what makes two warnings the same; by default the message's template."""
+"""`extra={"cause": "…"}`: warnings of one cause are repetitions; the default is the template."""
 
 _OURS = "cirron_otel"
 _logger = logging.getLogger(__name__)
@@ -47,21 +47,21 @@ _USER_INFO = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 class Masking:
-    """Takes secrets out of text: those that it is told, and what looks like credentials."""
+    """Masks secrets in text: known ones, and text that looks like credentials."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Secrets of fewer than four characters are not looked for: they are in every text."""
+        """Secrets of fewer than four characters are ignored: they occur in any text."""
         self._secrets: tuple[str, ...] = ()
         self.hide(secrets)
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Take these out, too, e.g. what a file of tokens holds now."""
+        """Also mask these secrets, for example those of a reloaded configuration."""
         # The longest first: one may be a part of another.
         known = {each for each in (*self._secrets, *secrets) if len(each) >= _SHORTEST}
         self._secrets = tuple(sorted(known, key=len, reverse=True))
 
     def text(self, text: str) -> str:
-        """`text` without secrets."""
+        """Return `text` with its secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         text = _CREDENTIALS.sub(rf"\1{MASK}", text)
@@ -69,9 +69,9 @@ class Masking:
         return _USER_INFO.sub(f"{MASK}@", text)
 
     def value(self, value: object, depth: int = 0) -> Any:
-        """A field's value without secrets, as JSON can say it."""
+        """Return a field's value with its secrets masked, in a form that JSON can represent."""
         if isinstance(value, float) and not math.isfinite(value):
-            return str(value)  # no JSON has it as a number
+            return str(value)  # JSON has no such number
         if value is None or isinstance(value, bool | int | float):
             return value
         if depth < _MAX_DEPTH and isinstance(value, dict):
@@ -84,7 +84,7 @@ class Masking:
 
 
 class Repeats(logging.Filter):
-    """Lets a warning through once a cause and minute, and says then how many it held back."""
+    """Passes one warning per cause and minute, with the number of those suppressed before it."""
 
     def __init__(
         self, seconds: float = _REPEAT_S, clock: Callable[[], float] = time.monotonic
@@ -92,11 +92,11 @@ class Repeats(logging.Filter):
         super().__init__()
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
-        # (when it was let through, how many came since), by cause
+        # (time of the last one that passed, number of later ones), by cause
         self._causes: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is written; its `repeated` says how many like it were not."""
+        """Return whether to write `record`, and set its `repeated`, the number suppressed."""
         if record.levelno < logging.WARNING:
             return True
         cause = (record.name, record.levelno, _str(getattr(record, CAUSE, record.msg)))
@@ -113,15 +113,15 @@ class Repeats(logging.Filter):
 
 
 class Formatter(logging.Formatter):
-    """A record as one line, JSON or text."""
+    """Formats a record as one line of JSON or text."""
 
     def __init__(self, masking: Masking, format: str) -> None:
-        """`format`: `json` or `text`."""
+        """`format` is `json` or `text`."""
         super().__init__()
         self._masking, self._is_json = masking, format == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without a line end."""
         line: dict[str, Any] = {
             "time": _time(record.created),
             "level": record.levelname.lower(),
@@ -145,7 +145,7 @@ class Formatter(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     try:
         text = record.getMessage()
-    # Arguments that do not fit the template, or cannot be shown.
+    # Arguments that do not match the template, or cannot be formatted.
     except Exception:
         text = _str(record.msg)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
@@ -168,12 +168,12 @@ def _as_text(line: dict[str, Any]) -> str:
     )
     error = f" error={json.dumps(line['error'])}" if "error" in line else ""
     text = f"{line['time']} {line['level']:<7} {line['message']}{fields}{error}"
-    # One line, and nothing that a terminal would obey.
+    # Escape line ends and control sequences of terminals.
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to stderr; where nobody can read it, nothing is said about that either."""
+    """Writes to stderr, and ignores errors if stderr is closed."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         del record
@@ -193,7 +193,7 @@ def _in_thread(found: threading.ExceptHookArgs) -> None:
 
 
 class Logging:
-    """The logs of one process, from its making to `close`; a context manager."""
+    """The logs of one process until `close`; a context manager."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Logging:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write what this process logs to `stream` (stderr), others' from WARNING on."""
+        """Write this package's logs to `stream` (stderr), and others from WARNING on."""
         self.masking = Masking(secrets)
         self._handler = _Handler(stream or sys.stderr)
         self._handler.addFilter(Repeats(clock=clock))
@@ -216,14 +216,14 @@ class Logging:
         self.apply(options)
 
     def apply(self, options: LogOptions) -> None:
-        """Take a new level and format."""
+        """Set the level and the format."""
         level = getattr(logging, options.level.upper())
         self._handler.setFormatter(Formatter(self.masking, options.format))
         self._ours.setLevel(level)
         self._root.setLevel(max(level, logging.WARNING))
 
     def close(self) -> None:
-        """Leave the loggers as they were."""
+        """Restore the previous state of the loggers."""
         self._root.setLevel(self._before[0])
         self._ours.setLevel(self._before[1])
         self._root.handlers[:] = self._before[2]

@@ -32,7 +32,7 @@ BLOBS: Final = "blobs"
 
 
 class MetricKind(StrEnum):
-    """How a metric behaves."""
+    """The type of a metric."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -43,12 +43,12 @@ class Metric(NamedTuple):
     """One metric of the collector."""
 
     name: str
-    """As Prometheus sees it; a counter has `_total` behind it there."""
+    """The name in Prometheus, without the suffix `_total` of a counter."""
     kind: MetricKind
     labels: tuple[str, ...]
     meaning: str
     unit: str = ""
-    """As UCUM writes it."""
+    """The unit in UCUM notation."""
 
 
 def _metric(name: str, kind: MetricKind, labels: str, meaning: str, unit: str = "1") -> Metric:
@@ -169,14 +169,14 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 Labels = tuple[str, ...]
 Figures = Mapping[str, Any]
-"""The figures of one process as plain values: what `Registry.figures` gives."""
+"""The metrics of one process as plain values; the result of `Registry.figures`."""
 
-# Of a counter or gauge one number; of a histogram the sum, then how many fell into each bucket.
+# One number for a counter or gauge; the sum and the count of each bucket for a histogram.
 _Values = dict[tuple[str, Labels], list[float]]
 
 
 class Registry:
-    """The figures of one collector; any thread may count."""
+    """The metrics of one collector; any thread may count."""
 
     def __init__(self) -> None:
         self.started_ns = time.time_ns()
@@ -184,24 +184,24 @@ class Registry:
         self._lock = threading.Lock()
         self._own: _Values = {}
         self._ended: _Values = {}
-        """What processes had counted that are no more."""
+        """The counts of processes that have ended."""
         self._others: dict[str, tuple[str, _Values]] = {}
-        """By the name of the process: its run, and its latest figures."""
+        """The run and the latest metrics of each process, by its name."""
         self.before: Callable[[], None] = lambda: None
-        """Called, from any thread, before figures are shown: to set gauges."""
+        """Called from any thread before metrics are read, to set gauges."""
 
     def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
-        """Count `amount` of a counter."""
+        """Add `amount` to a counter."""
         with self._lock:
             self._at(metric, labels, 1)[0] += amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
-        """State the value of a gauge."""
+        """Set the value of a gauge."""
         with self._lock:
             self._at(metric, labels, 1)[0] = float(value)
 
     def clear(self, metric: Metric, *labels: str) -> None:
-        """Forget a value, e.g. of an exporter that a reload has removed."""
+        """Remove a value, for example that of an exporter that a reload has removed."""
         with self._lock:
             self._own.pop((metric.name, labels), None)
 
@@ -221,16 +221,16 @@ class Registry:
         return found
 
     def figures(self) -> Figures:
-        """What this process has counted, as values that any serialisation can carry."""
+        """Return the metrics of this process as plain values, which any format can serialize."""
         with self._lock:
             values = [[name, [*labels], [*found]] for (name, labels), found in self._own.items()]
         return {"run": self._run, "values": values}
 
     def merge(self, process: str, figures: Figures) -> None:
-        """Take the latest figures of another process.
+        """Store the latest metrics of another process.
 
-        What an earlier run of the same name had counted stays counted; its gauges go. Raises
-        ValueError where the figures are none of a Registry.
+        The counters of an earlier run of that process are retained, and its gauges are removed.
+        Raises ValueError if the values are not the metrics of a Registry.
         """
         run, values = str(figures["run"]), _read(figures["values"])
         with self._lock:
@@ -238,7 +238,7 @@ class Registry:
             self._others[process] = (run, values)
 
     def end(self, process: str) -> None:
-        """Note that a process has ended: what it had counted stays, its gauges go."""
+        """Note that a process has ended: its counters are retained, its gauges are removed."""
         with self._lock:
             self._end(process)
 
@@ -250,7 +250,7 @@ class Registry:
         _sum(self._ended, before[1], (MetricKind.COUNTER, MetricKind.HISTOGRAM))
 
     def totals(self) -> dict[Metric, list[tuple[Labels, list[float]]]]:
-        """The sum over all processes, every metric in the order of METRICS."""
+        """Return the sums over all processes, for each metric in the order of METRICS."""
         self.before()
         total: _Values = {}
         with self._lock:
@@ -262,7 +262,7 @@ class Registry:
         return found
 
     def collect(self) -> Iterator[Family]:
-        """The totals as families of prometheus-client."""
+        """Yield the totals as families of prometheus-client."""
         from prometheus_client import core  # noqa: PLC0415 - needs the extra
 
         for metric, values in self.totals().items():
@@ -281,9 +281,9 @@ class Registry:
             yield family
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The figures and their content type: OpenMetrics where `accept` names it, else 0.0.4.
+        """Return the metrics and their content type: OpenMetrics if `accept` names it, else 0.0.4.
 
-        Raises MissingExtraError where prometheus-client is not installed.
+        Raises MissingExtraError if prometheus-client is not installed.
         """
         try:
             from prometheus_client import exposition  # noqa: PLC0415
@@ -293,7 +293,7 @@ class Registry:
             )
         except ModuleNotFoundError as error:
             raise MissingExtraError("collector", "the metrics for Prometheus") from error
-        # Our own choice, for prometheus-client's puts words of the client's into the answer.
+        # Not prometheus-client's choice, which repeats text of the client in the response.
         if _OPENMETRICS in accept.lower():
             return generate_latest(self), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
         return exposition.generate_latest(self), exposition.CONTENT_TYPE_PLAIN_0_0_4

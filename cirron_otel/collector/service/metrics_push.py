@@ -1,4 +1,4 @@
-"""The collector's own metrics over OTLP: the figures of its Registry, at an interval."""
+"""Push the collector's own metrics over OTLP at an interval."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
 
 _ATTEMPT_S = 10.0
-_SCOPE = "cirron_otel.collector.service"
+_SCOPE = "cirron_otel.collector"
 _SERVICE = "cirron-otel-collector"
 
-# What was least and most is not kept: the exporter leaves None out.
+# The registry has no minimum and maximum; the exporter omits None.
 _UNKNOWN = cast(float, None)
 
 _logger = logging.getLogger(__name__)
 
 
 class MetricsPusher:
-    """A thread that pushes; `stop` ends it with one last push."""
+    """A thread that pushes metrics; `stop` ends it after a final push."""
 
     def __init__(self, registry: Registry, options: MetricsPushOptions) -> None:
-        """Raises MissingExtraError where OpenTelemetry's OTLP exporters are not installed."""
+        """Raise MissingExtraError if OpenTelemetry's OTLP exporters are not installed."""
         self._registry = registry
         self._interval = options.interval_s
         self._exporter = _exporter(options)
@@ -41,11 +41,11 @@ class MetricsPusher:
         self._thread = threading.Thread(target=self._run, name="metrics-push", daemon=True)
 
     def start(self) -> None:
-        """Begin: the first push comes after one interval."""
+        """Start the thread; the first push follows after one interval."""
         self._thread.start()
 
     def stop(self, timeout: float = _ATTEMPT_S) -> bool:
-        """Push once more and end; whether it ended within `timeout` seconds."""
+        """Push once more and end; return whether that took less than `timeout` seconds."""
         self._stop.set()
         self._thread.join(timeout)
         has_ended = not self._thread.is_alive()
@@ -58,7 +58,7 @@ class MetricsPusher:
             is_last = self._stop.wait(self._interval)
             try:
                 self._exporter.export(metrics_data(self._registry), _ATTEMPT_S * 1000)
-            # The exporters report failures themselves; whatever else happens ends no thread.
+            # The exporters log failures themselves; no other error may end the thread.
             except Exception as error:
                 _logger.warning("metrics were not pushed: %s", type(error).__name__)
 
@@ -82,7 +82,7 @@ def _exporter(options: MetricsPushOptions) -> MetricExporter:
 
 
 def metrics_data(registry: Registry) -> MetricsData:
-    """The figures as OpenTelemetry's SDK hands them to an exporter; counters are cumulative."""
+    """Return the metrics in the form that OpenTelemetry's exporters take; sums are cumulative."""
     from opentelemetry.sdk.metrics import export as sdk  # noqa: PLC0415 - only where it is used
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415

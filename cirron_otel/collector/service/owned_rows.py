@@ -1,4 +1,4 @@
-"""The storage as a target that knows whose batches are by the headers that came with them."""
+"""The storage target, which derives the owner of a batch from the headers of its requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ATTRIBUTES = {
     "x-cirron-deployment-id": semconv.DEPLOYMENT_ID,
     "x-cirron-model-id": semconv.MODEL_ID,
 }
-"""What headers say; of two that say the same the later one counts."""
+"""The attribute that each header sets; of two headers for one attribute, the later one counts."""
 
 
 def context_of(headers: TenantHeaders, context: ownership.Context) -> ownership.Context:
-    """Whose rows are that came with `headers`: these go before what a resource says.
+    """Return the ownership of rows that came with `headers`, which override the resource.
 
-    A header comes from who sent it, or from the proxy that let him in; what is in the body anybody
-    may write.
+    Headers come from the authenticated sender, or from the proxy that admitted it; any client can
+    write any resource into a body.
     """
     given = dict(headers)
     told = {key: given[name] for name, key in _ATTRIBUTES.items() if given.get(name)}
@@ -36,21 +36,21 @@ def context_of(headers: TenantHeaders, context: ownership.Context) -> ownership.
 
 
 class OwnedRows(StorageTarget):
-    """Stores batches as those of whoever sent them."""
+    """Stores each batch under the owner that sent it."""
 
     def __init__(
         self, url: str, context: ownership.Context, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
-        """`headers_of` gives what came with a batch, by its name. Raises as StorageTarget does."""
+        """`headers_of` returns the headers of a batch by its name. Raises as StorageTarget does."""
         super().__init__(url, context)
         self.context = context
-        """Of what says nothing itself; it may be replaced at any time."""
+        """The ownership of rows without headers and attributes; it may be replaced at any time."""
         self._headers_of = headers_of
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Store batches, those of each owner by themselves; see BatchTarget.
+        """Store batches, those of each owner in a call of its own.
 
-        Where a later owner's fail, what was stored before is found again and left as it is.
+        If those of a later owner fail, the retry finds the stored ones and leaves them unchanged.
         """
         owned = [(self._headers_of(batch.name), batch) for batch in batches]
         owned.sort(key=lambda each: each[0])

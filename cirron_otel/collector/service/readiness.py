@@ -11,17 +11,17 @@ from ..receiver.journal.files import MAX_HEAD_BYTES, Position
 from ..receiver.journal.writer import DEFAULT_SEGMENT_BYTES, IntakeJournal
 
 FRAME_BYTES = MAX_HEAD_BYTES + 1024
-"""What a request may take in the journal beyond its body."""
+"""The bytes that a request may take in the journal in addition to its body."""
 
 _AGAIN_S = 5.0
-"""So long a request that the disk did not take says that it takes none."""
+"""The time for which the collector is not ready after a request could not be written, seconds."""
 _MOST_MARKS = 1000
 _LITTLE = 0.25
-"""Of all room."""
+"""The share of free space below which space is short."""
 
 
 class Readiness:
-    """Whether a request of any size that is allowed would be taken."""
+    """Determines whether a request of any allowed size would be accepted."""
 
     def __init__(
         self,
@@ -30,17 +30,20 @@ class Readiness:
         is_translating: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_bytes` is what the journal may hold."""
+        """`max_bytes` is the limit of the journal."""
         self._journal, self._max_bytes = journal, max_bytes
         self._is_translating, self._clock = is_translating, clock
         self._failed_at: float | None = None
 
     def note(self, *, is_kept: bool) -> None:
-        """A request was kept, or could not be though nothing was wrong with it."""
+        """Note that a request was stored, or that a valid request could not be."""
         self._failed_at = None if is_kept else self._clock()
 
     def problem(self, request_bytes: int) -> str:
-        """Why none is taken; empty where they are. `request_bytes` is the largest body."""
+        """Return why requests are refused; empty if they are not.
+
+        `request_bytes` is the size of the largest body.
+        """
         if not self._is_translating():
             return "the translation does not run: it is started again"
         journal = self._journal
@@ -53,9 +56,9 @@ class Readiness:
         return ""
 
     def is_short(self, request_bytes: int) -> bool:
-        """Whether a quarter of all room is left, or less than a request of that size may need.
+        """Return whether less is free than a quarter of the limit, or than a request may need.
 
-        Segments that were removed since the last `recount` count as if they were there.
+        Segments that were removed since the last `recount` still count.
         """
         room = self._max_bytes - self._journal.stored_bytes - self._journal.waiting_bytes
         needed = request_bytes + FRAME_BYTES + DEFAULT_SEGMENT_BYTES
@@ -69,7 +72,7 @@ class _JournalMark(NamedTuple):
 
 
 class Untranslated:
-    """What is in the journal and not in the spool yet."""
+    """The requests in the journal that are not in the spool yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -77,34 +80,34 @@ class Untranslated:
         self._kept = self._done = 0
 
     def begin(self, end: Position) -> None:
-        """The journal reaches `end` at the start: an earlier collector left something there."""
+        """Note at the start that an earlier collector left frames up to `end` in the journal."""
         self._marks.append(_JournalMark(end, 0, self._clock()))
 
     def keep(self, end: Position, frames: int) -> None:
-        """The journal reaches `end` now, with so many requests since the start."""
+        """Note that the journal reaches `end`, with `frames` requests since the start."""
         if frames == self._kept:
             return
-        if len(self._marks) >= _MOST_MARKS:  # every other one tells enough
+        if len(self._marks) >= _MOST_MARKS:  # every other mark is precise enough
             self._marks = deque([*self._marks][::2])
         self._kept = frames
         self._marks.append(_JournalMark(end, frames, self._clock()))
 
     def reach(self, position: Position) -> None:
-        """All before `position` is in the spool."""
+        """Note that all frames before `position` are in the spool."""
         while self._marks and self._marks[0].end <= position:
             self._done = self._marks.popleft().frames
 
     @property
     def is_any(self) -> bool:
-        """Whether something waits."""
+        """Whether any request waits."""
         return bool(self._marks)
 
     @property
     def requests(self) -> int:
-        """How many requests wait that this process took."""
+        """The number of waiting requests that this process accepted."""
         return self._kept - self._done
 
     @property
     def age_s(self) -> float:
-        """How long the oldest waits, seconds; what was there at the start, from there."""
+        """The age of the oldest waiting request, seconds; at most the age of this process."""
         return self._clock() - self._marks[0].at if self._marks else 0.0

@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration is read again, and what of it can change while the collector runs."""
+"""Reload the configuration on SIGHUP, and apply the changes that need no restart."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Reloadable(Protocol):
 
     @property
     def options(self) -> CollectorOptions:
-        """The options that are in force."""
+        """The options in effect."""
 
     async def apply(self, options: CollectorOptions) -> None:
-        """Put other options into force."""
+        """Put other options into effect."""
 
 
 class Reloading:
-    """Brings other options into a running collector."""
+    """Applies changed options to a running collector."""
 
     def __init__(self, collector: Reloadable, read: Callable[[], Loaded], logs: Logging) -> None:
-        """`read` returns the present configuration, validated, or raises ConfigError."""
+        """`read` returns the current configuration, validated, or raises ConfigError."""
         self._collector, self._read, self._logs = collector, read, logs
         self._count = 0
 
@@ -72,5 +72,5 @@ class Reloading:
         self._log(logging.ERROR, "the configuration is wrong: the one before stays in force")
 
     def _log(self, level: int, told: str) -> None:
-        # Each reload is answered: what one said is no repetition of what the one before said.
+        # Include the reload's number: the same message of two reloads is not a repetition.
         logger.log(level, "%s", told, extra={"cause": f"reload {self._count} {told}"})

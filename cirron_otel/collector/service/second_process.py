@@ -1,4 +1,4 @@
-"""The second process of a collector, as the first one sees it."""
+"""The collector's handle on its second process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LINE_BYTES = 1 << 20
 
 
 class Translator:
-    """The second process: started, told, listened to, and started again when it dies."""
+    """Starts the second process, exchanges messages with it, and restarts it when it dies."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Translator:
         registry: Registry,
         reached: Callable[[Position], None] = lambda _: None,
     ) -> None:
-        """`reached` is told how far the translation has come."""
+        """`reached` is called with each new position of the translation."""
         self._options, self._registry, self._reached = options, registry, reached
         self._process: asyncio.subprocess.Process | None = None
         self._until: Position | None = None
@@ -46,23 +46,23 @@ class Translator:
         self._ready = asyncio.Event()
         self._finish_by: float | None = None
         self._is_told = False
-        """Whether the process that runs was told to finish."""
+        """Whether `finish` was sent to the current process."""
         self._is_hurried = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._deaths = 0
         self.position: Position | None = None
-        """All before it is in the spool, as far as was said."""
+        """The last reported position: all frames before it are in the spool."""
         self.on_damage: Callable[[int], None] = lambda _: None
-        """Told the number of a segment of the journal in which something cannot be read."""
+        """Called with the number of a damaged segment of the journal."""
         self.is_working = False
-        """Whether it runs, and is ready."""
+        """Whether the process runs, and is ready."""
         self.trouble = ""
-        """Why it does not get on, as it said last."""
+        """The last reported reason why the translation makes no progress."""
         self.undelivered: dict[str, int] = {}
         """Batches that each target lacked when the process ended, for targets that lacked any."""
 
     async def start(self) -> None:
-        """Start it, and wait until it works. Raises TargetError where it cannot."""
+        """Start the process, and wait until it is ready. Raises TargetError if it fails."""
         self._watch = asyncio.create_task(self._keep())
         waiting = asyncio.create_task(self._ready.wait())
         await asyncio.wait(
@@ -73,18 +73,19 @@ class Translator:
             raise TargetError(self.trouble or "the translation does not start: see its log")
 
     def apply(self, options: CollectorOptions) -> None:
-        """Let it take other options, and begin with them when it is started again."""
+        """Send new options to the process; a restarted process begins with them."""
         self._options = options
         self._say({"options": base64.b64encode(pickle.dumps(options)).decode("ascii")})
 
     def tell(self, until: Position, *, is_urgent: bool) -> None:
-        """How far the journal is on disk, and whether it is to be translated without any rest."""
+        """Send the end of the journal, and whether its translation must not yield the CPU."""
         self._until, self._is_urgent = until, is_urgent
         self._say_until()
 
     async def finish(self, seconds: float) -> bool:
-        """Let it come to its end; whether it did, in `seconds`. With 0 it is ended as it stands:
-        what it was about, the next one does.
+        """Let the process finish its work; return whether it did within `seconds`.
+
+        With 0 it is killed immediately; the next one does the remaining work.
         """
         self._finish_by = time.monotonic() + seconds
         self._is_hurried.set()
@@ -120,7 +121,7 @@ class Translator:
             self._is_told = True
 
     async def _keep(self) -> None:
-        """Have one running, whatever happens, until one was told to finish."""
+        """Keep a process running until one was sent `finish`."""
         while True:
             self._is_told = False
             told = await self._attempt()
@@ -135,11 +136,11 @@ class Translator:
                 await asyncio.wait_for(self._is_hurried.wait(), wait)
 
     async def _attempt(self) -> str:
-        """Run one to its end; what came of it."""
+        """Run a process until it ends, and return why it ended."""
         try:
             await self._run()
         except OSError as error:
-            # uvloop has -1 for what is no number of an error: no more descriptors are to be had.
+            # uvloop reports the lack of file descriptors as error number -1.
             why = "too few descriptors" if error.errno == -1 else error.strerror or error
             self.trouble = f"the translation cannot be started: {why}"
             return self.trouble
@@ -149,8 +150,8 @@ class Translator:
         return "the translation has died"
 
     async def _run(self) -> None:
-        # Neither what lies in the working directory nor another installation: what is imported
-        # here is imported there.
+        # Pass the import path: the process must import the same modules as this one, and none from
+        # the working directory or another installation.
         program = (
             "import sys; sys.path[:] = sys.argv[1:];"
             " from cirron_otel.collector.service.worker import main; main()"
@@ -172,7 +173,7 @@ class Translator:
                 process.kill()
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
-        """Hear what it says; a library of its own may say something there, too."""
+        """Receive its messages; a library in that process may also write to the stream."""
         while True:
             try:
                 line = await stream.readline()

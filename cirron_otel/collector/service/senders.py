@@ -1,4 +1,4 @@
-"""What hands the spool's batches on: the database, the platform, OTLP endpoints; a thread each."""
+"""The senders of the spool's batches to the database, blob store and exporters; a thread each."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _END_S = 2.0
-"""So long an exporter that is changed may go on with what it is about."""
+"""The time that a changed exporter has to complete its current request, seconds."""
 
 _GRACE_S = 1.0
-"""So long a last try may take to break off what is under way."""
+"""The time that the last attempt of a sender has to abort its current request, seconds."""
 
 Sender = TargetSender | OtlpSender
 
 
 class Wanted(NamedTuple):
-    """An exporter as the configuration has it."""
+    """An exporter of the configuration."""
 
     exporter: OtlpExporter | CirronExporter
     files: tuple[bytes, ...]
-    """What the files hold that it names, hashed."""
+    """The hashes of the files that it names."""
 
 
 class Senders:
-    """All of a collector's; for one thread."""
+    """All senders of a collector; for one thread."""
 
     def __init__(self, options: CollectorOptions, owners: TenantStore, registry: Registry) -> None:
-        """`owners` knows what came with a batch; `registry` counts.
+        """`owners` stores the headers of batches; `registry` counts.
 
-        Raises UsageError, and MissingExtraError where a library is not there.
+        Raises UsageError, and MissingExtraError if a library is not installed.
         """
         self._owners, self._registry = owners, registry
         self._rows: OwnedRows | None = None
@@ -77,14 +77,14 @@ class Senders:
         self._max_bytes = options.spool.max_bytes
         self._fixed: list[TargetSender] = []
         self._ready = _prepared(options, owners, registry)
-        """Exporters that are to be started."""
+        """The exporters that `begin` starts."""
         self._running: list[tuple[Wanted, Sender]] = []
         self._paths: SpoolPaths | None = None
         self._measured: set[tuple[m.Metric, str]] = set()
         self._evicted: WeakKeyDictionary[Sender, int] = WeakKeyDictionary()
 
     def start(self, paths: SpoolPaths) -> None:
-        """Start the threads, before a batch is sealed."""
+        """Start the threads; call it before the first batch is written."""
         self._paths = paths
         if self._rows is not None:
             self._fixed.append(self._delivering(paths, self._rows, DATABASE))
@@ -96,17 +96,16 @@ class Senders:
         return TargetSender(paths, target, self._registry, name, self._max_bytes)
 
     def begin(self) -> None:
-        """Start the exporters that are to be started."""
+        """Start the exporters that are ready."""
         ready, self._ready = self._ready, []
         if self._paths is not None:
             self._running += [(wanted, start(self._paths)) for wanted, start in ready]
 
     def apply(self, options: CollectorOptions, ended: Callable[[], None]) -> None:
-        """Take another configuration.
+        """Apply new options.
 
-        `ended` is called, from another thread, when those have ended that are changed or gone:
-        `begin` is to be called then. Raises UsageError where an exporter cannot be made: all is as
-        it was then.
+        `ended` is called from another thread when all changed and removed exporters have ended;
+        call `begin` then. Raises UsageError if an exporter cannot be created; then nothing changes.
         """
         ready = _prepared(options, self._owners, self._registry)
         wanted = [each for each, _ in ready]
@@ -121,24 +120,24 @@ class Senders:
         threading.Thread(target=_end, args=(old, ended), daemon=True).start()
 
     def stored(self, names: list[str]) -> None:
-        """Batches are in the spool."""
+        """Note that batches are in the spool."""
         for sender in self._all():
             sender.stored(names)
 
     @property
     def are_any(self) -> bool:
-        """Whether batches are handed on at all."""
+        """Whether there is any sender."""
         return bool(self._fixed or self._running or self._ready)
 
     def lack(self, name: str) -> bool:
-        """Whether a batch is still to be sent to any of them."""
+        """Return whether any sender has not delivered the batch yet."""
         return any(sender.lacks(name) for sender in self._all())
 
     def _all(self) -> list[Sender]:
         return [*self._fixed, *(sender for _, sender in self._running)]
 
     def finish(self, timeout: float) -> None:
-        """Give each a last try, all at the same time, for `timeout` seconds."""
+        """Let all senders make a last attempt, concurrently, for `timeout` seconds."""
         deadline = time.monotonic() + timeout
         fixed = [_started(sender.finish, timeout) for sender in self._fixed]
         tries = [_started(sender.finish, timeout) for _, sender in self._running]
@@ -148,7 +147,7 @@ class Senders:
             each.join(max(deadline + _GRACE_S - time.monotonic(), 0.0))
 
     def _finish_blobs(self, before: list[threading.Thread], deadline: float) -> None:
-        """Behind the rows, which are to name what was uploaded."""
+        """Finish uploads after the database, whose rows must name the uploaded objects."""
         for each in before:
             each.join(max(deadline - time.monotonic(), 0.0))
         if self._blobs is not None:
@@ -168,7 +167,7 @@ class Senders:
         return {name: number for name, number in left.items() if number}
 
     def measure(self) -> None:
-        """Bring the figures up to date that nobody counts as things happen."""
+        """Update the metrics that are not counted as events happen."""
         self._measured, before = set(), self._measured
         waiting: Counter[str] = Counter()
         longest: dict[str, float] = {}
@@ -185,7 +184,7 @@ class Senders:
                     self._registry.add(m.DROPPED_BATCHES, new, sender.name, "evicted")
         if self._blobs is not None:
             self._gauge(m.QUEUE_REQUESTS, self._blobs.stats()["waiting"], m.BLOBS)
-        for metric, name in before - self._measured:  # of an exporter that is no more
+        for metric, name in before - self._measured:  # of removed exporters
             self._registry.clear(metric, name)
 
     def _gauge(self, metric: m.Metric, value: float, name: str) -> None:
@@ -208,7 +207,7 @@ def _end(senders: list[Sender], ended: Callable[[], None]) -> None:
 def _prepared(
     options: CollectorOptions, owners: TenantStore, registry: Registry
 ) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
-    """The exporters, and what starts each."""
+    """Return the exporters, each with the function that starts it."""
     made: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
     for number, exporter in enumerate(options.exporters):
         start = _starter(
@@ -229,12 +228,12 @@ def _starter(
         config = otlp_config(exporter, path)
         return lambda paths: OtlpSender(paths, exporter, config, owners.of, registry, max_bytes)
     make = partial(_cirron, exporter, path, owners)
-    make()  # so that what is wrong is found at once
+    make()  # raises configuration errors now
     return lambda paths: TargetSender(paths, make(), registry, name_of(exporter), max_bytes)
 
 
 def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
-    """What its files hold: keys, headers and certificates may be others under the same name."""
+    """Hash an exporter's files: keys, headers and certificates may change under the same name."""
     found = []
     for path, key, value in leaves(exporter):
         if key.parser is FILE and value is not None:
@@ -246,7 +245,7 @@ def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
 
 
 def storage_context(context: ContextOptions) -> Any:
-    """Whose rows are where the resource does not say it."""
+    """Return the ownership of rows whose resource does not specify it."""
     from ...core.targets.sql import ownership  # noqa: PLC0415 - see above
 
     told = {

@@ -1,4 +1,7 @@
-"""The collector's first process: it receives, keeps, acknowledges, and looks after the second."""
+"""The collector's first process: it receives, stores and acknowledges requests.
+
+It also starts the second process, which translates them, and restarts it if it dies.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _LATE_S = 10.0
 
 
 class CollectorService:
-    """One collector: `start`, then `serve` until it is told to end."""
+    """One collector: `start`, `apply` on each reload, then `stop`."""
 
     def __init__(self, options: CollectorOptions) -> None:
         self._options = options
@@ -56,7 +59,7 @@ class CollectorService:
         self._listeners: Listeners | None = None
 
     async def start(self) -> None:
-        """Listen. Raises UsageError and TargetError: what was taken by then is kept."""
+        """Listen. Raises UsageError and TargetError; requests accepted by then stay stored."""
         options = self._options
         self.registry.set(m.INFO, 1, __version__)
         self.registry.set(m.START_TIME, time.time())
@@ -78,8 +81,8 @@ class CollectorService:
         if self._journal.stored_bytes:
             self._untranslated.begin(self._journal.end)
         self._translator.tell(self._journal.end, is_urgent=True)
-        # A collector that was killed may have left its second process: requests need not wait for
-        # that to end, and an address that is taken is to be told at once.
+        # Listen before the translation starts: it may have to wait for the second process of a
+        # collector that was killed. An address in use is also reported immediately.
         try:
             self._listeners = Listeners(
                 options, self._intake, self.registry, self._readiness, self._paths
@@ -101,14 +104,14 @@ class CollectorService:
 
     @property
     def options(self) -> CollectorOptions:
-        """What it runs with."""
+        """The options in effect."""
         return self._options
 
     async def apply(self, options: CollectorOptions) -> None:
-        """Take what can be taken at once, and read tokens and certificates again.
+        """Put those options into effect that a reload can change; reread tokens and certificates.
 
-        Requests go on meanwhile. Raises UsageError where a file is wrong; nothing is taken then,
-        but for certificates of another receiver.
+        Requests continue meanwhile. Raises UsageError if a file is invalid; then nothing changes,
+        except perhaps the certificates of another receiver.
         """
         is_pushed_otherwise = options.metrics.otlp != self._options.metrics.otlp
         pusher = self._pusher_of(options) if is_pushed_otherwise else self._pusher
@@ -148,7 +151,7 @@ class CollectorService:
         registry.set(m.LAG_SECONDS, untranslated.age_s, "translation")
 
     async def _tell(self) -> None:
-        """Wake the translation, not for every request by itself."""
+        """Report the journal's end to the translation, once for all requests of a short time."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S if self._untranslated.is_any else None):
@@ -159,13 +162,13 @@ class CollectorService:
             await asyncio.sleep(_WAKE_S)
 
     def _is_urgent(self) -> bool:
-        """Whether the translation is to rest for nobody."""
+        """Return whether the translation must not yield the CPU to other processes."""
         is_late = self._untranslated.age_s > _LATE_S
         is_short = self._readiness.is_short(self._options.limits.request_bytes)
         return is_late or is_short or self._is_ending
 
     async def stop(self) -> bool:
-        """Take nothing more, translate and hand on what is there; whether all of it was."""
+        """Stop accepting requests, then translate and deliver; return whether all are stored."""
         deadline = time.monotonic() + self._options.drain_s
         self._translator.tell(self._journal.end, is_urgent=True)
         await self._close(min(5.0, self._options.drain_s))
@@ -177,11 +180,11 @@ class CollectorService:
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether a target lacked batches at the end."""
+        """Whether a target lacks batches at the end."""
         return bool(self._translator.undelivered)
 
     async def _break_off(self) -> None:
-        """End at once, in the midst of the start: what was taken by then waits in the journal."""
+        """Abort the start; requests accepted by then wait in the journal."""
         await self._close(0.0)
         await self._translator.finish(0.0)
 
@@ -213,12 +216,13 @@ async def run(
     read: Callable[[], Loaded],
     logs: Logging,
 ) -> int:
-    """Run a collector until SIGTERM or SIGINT; 0 if all that it took is stored and delivered.
+    """Run a collector until SIGTERM or SIGINT; return its exit code.
 
-    1 if not all of it is in the spool, and UNDELIVERED if a target lacks some of it.
+    The code is 0 if all requests are stored and delivered, 1 if not all are in the spool, and
+    UNDELIVERED if a target lacks some of them.
 
-    `announce` is given the addresses once all receivers listen; `read` reads the configuration
-    again, for SIGHUP; `logs` are those of this process. Raises UsageError, TargetError.
+    `announce` is called with the addresses once all receivers listen. `read` rereads the
+    configuration on SIGHUP. `logs` are the logs of this process. Raises UsageError, TargetError.
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
@@ -245,7 +249,7 @@ async def run(
 
 
 async def _started(collector: CollectorService, told: asyncio.Event) -> bool:
-    """Start it; False where it was told to end before it had."""
+    """Start the collector; return False if a signal ended it before it had started."""
     starting = asyncio.create_task(collector.start())
     ending = asyncio.create_task(told.wait())
     await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)

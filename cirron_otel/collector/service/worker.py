@@ -1,12 +1,16 @@
-"""The collector's second process: from the intake journal to the spool, and on from there.
+"""The collector's second process: it translates the intake journal into the spool, and delivers.
 
-It is told over its standard input: the options, pickled, then lines of JSON: `{"until": [segment,
-offset], "urgent": …}`, how far the journal is on disk and whether its translation must not rest,
-`{"options": …}`, other ones, pickled, in base64, and `{"finish": seconds}`. The end of the input
-says that the process that receives is gone: this one ends behind what it is about. On its standard
-output it says, a line of JSON each, how far it has come, that it has nothing to do (`{"idle":
-[segment, offset]}`: all before that is in the spool; null where it was not told yet how far the
-journal is), and what it counted.
+Its standard input carries the options, pickled, followed by lines of JSON:
+
+- `{"until": [segment, offset], "urgent": …}`: the end of the acknowledged frames in the journal,
+  and whether the translation must not yield the CPU
+- `{"options": …}`: new options, pickled, in base64
+- `{"finish": seconds}`
+
+The end of the input means that the receiving process is gone; this one then ends after its current
+step. On its standard output it reports, one line of JSON each, its position, its idleness
+(`{"idle": [segment, offset]}`: all frames before it are in the spool; null if `until` is not known
+yet), and its counts.
 """
 
 from __future__ import annotations
@@ -52,9 +56,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 0.1
-"""So long a small group waits for more: a batch is a file, and costs one."""
+"""The time for which a small group waits for more requests: each batch costs a file."""
 _TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
-"""Waits between tries: the first are short, for room may be made at any moment."""
+"""Delays between attempts; the first are short, since space may become free at any moment."""
 _IDLE_S = 1.0
 _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
@@ -65,12 +69,12 @@ _DISTRUST_S = 60.0
 
 
 class Worker:
-    """What the process does."""
+    """The work of the second process."""
 
     def __init__(self, options: CollectorOptions, logs: Logging) -> None:
-        """Become the consumer of the journal.
+        """Become the only consumer of the journal.
 
-        Raises TargetError where another process stays it, and what Senders raises.
+        Raises TargetError if another process remains its consumer, and the errors of Senders.
         """
         from .senders import Senders  # noqa: PLC0415 - brings libraries of its own
 
@@ -109,17 +113,18 @@ class Worker:
         self._yielding = Yielding()
         self._trimmer = Trimmer()
         self._troubles = 0
-        """Tries that failed, one behind the other."""
+        """The number of consecutive failed attempts."""
         self._is_alone = threading.Event()
         self._is_ending = False
 
     def tell(self, message: dict[str, Any]) -> None:
-        """What came over the standard input; from any thread."""
+        """Queue a message from the standard input; from any thread."""
         self._inbox.put(message)
 
     def leave(self) -> None:
-        """The process that receives is gone, and its successor waits for this one to be; from any
-        thread. What is not done is done there.
+        """End, because the receiving process is gone; from any thread.
+
+        Its successor waits for this process, and does the remaining work.
         """
         self._is_alone.set()
         self._inbox.put({})
@@ -127,7 +132,7 @@ class Worker:
             os._exit(1)
 
     def run(self) -> bool:
-        """Work until it is told to finish; whether all that was acknowledged is in the spool."""
+        """Work until `finish`; return whether all acknowledged requests are in the spool."""
         self._senders.start(self._paths)
         worked = self._attempt(self._recovered)
         while not self._is_alone.is_set() and self._is_there():
@@ -145,7 +150,7 @@ class Worker:
     # --- the journal ----------------------------------------------------------------------------
 
     def _listen(self, seconds: float) -> None:
-        """Take what was said, and wait for it for so long."""
+        """Process the queued messages, after waiting up to `seconds` for one."""
         with contextlib.suppress(Empty):
             message = self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
             while True:
@@ -161,7 +166,7 @@ class Worker:
                 message = self._inbox.get_nowait()
 
     def _apply(self, options: CollectorOptions) -> None:
-        """Take what can be taken at once; exporters that stay are left alone."""
+        """Put those options into effect that a reload can change; keep unchanged exporters."""
         self._options = options
         self._logs.masking.hide(secrets_of(options))
         self._logs.apply(options.logs)
@@ -171,10 +176,9 @@ class Worker:
             logger.error("the exporters are as they were: %s", error, extra={"cause": str(error)})
 
     def _is_there(self) -> bool:
-        """Whether the journal still is where it was.
+        """Return whether the journal's directory still exists.
 
-        What is open here has no name any more where somebody removed it: another process is to
-        begin anew.
+        If it has been removed, the open files have no names, and a new process must start over.
         """
         if has_name(self._lock, self._lock_path):
             return True
@@ -184,7 +188,7 @@ class Worker:
         return False
 
     def _tell_damage(self) -> None:
-        """Nothing more is to be acknowledged that is written into a damaged segment."""
+        """Report a damaged segment, so that the writer stops appending to it."""
         number = self._translation.take_damaged()
         if number is not None:
             say({"damaged": number})
@@ -196,7 +200,7 @@ class Worker:
         return False
 
     def _work(self) -> bool:
-        # Nobody has said yet how far it is on disk: what is being written is not to be read.
+        # Before the first `until`, frames may still be being written: do not read them.
         done = self._translation.work(self._until) if self._until is not None else None
         if done is None:
             self._forget()
@@ -205,7 +209,7 @@ class Worker:
         return True
 
     def _attempt(self, what: Any) -> bool:
-        """Whether something was done. What a disk is in the way of is tried again."""
+        """Call `what`, and return whether it did any work; after a failure the caller retries."""
         try:
             worked = bool(what())
         except CirronOtelError as error:
@@ -220,7 +224,7 @@ class Worker:
         return worked
 
     def _tell_evicted(self) -> None:
-        """What was evicted is delivered, if there is anybody to deliver to."""
+        """Log new evictions; without a target they lose data, so they are a warning then."""
         evicted = self._writer.drops.batches
         if evicted > self._evicted:
             level = logging.INFO if self._senders.are_any else logging.WARNING
@@ -243,7 +247,7 @@ class Worker:
             time.sleep(_LINGER_S)
 
     def _is_hurried(self) -> bool:
-        """Whether what comes next is to be done at once."""
+        """Return whether the next step must not be delayed."""
         self._listen(0.0)
         return self._is_urgent or self._finish_by is not None or self._is_alone.is_set()
 
@@ -296,7 +300,10 @@ class Worker:
 
 
 def _consumer_lock(path: Path) -> int:
-    """Held as long as the process lives: one that a killed collector left may still be at it."""
+    """Return the lock of the journal's consumer, held until this process ends.
+
+    The second process of a killed collector may still hold it: wait for that one to end.
+    """
     make_state(path.parent)
     deadline = time.monotonic() + _PREDECESSOR_S
     while (lock := lock_named(path)) is None:
@@ -307,21 +314,21 @@ def _consumer_lock(path: Path) -> int:
 
 
 def say(message: dict[str, Any]) -> None:
-    """A line to the process that receives; nobody may be there any more."""
+    """Send a message to the receiving process, if it still exists."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
 def listen(worker: Worker, source: BinaryIO) -> None:
-    """Hand on what is said, until nobody is there to say more."""
+    """Pass messages to the worker until the input ends."""
     for line in source:
         worker.tell(json.loads(line))
     worker.leave()
 
 
 def main() -> None:
-    """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that receives says when
+    """Run the second process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the receiving process tells it when to end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source = sys.stdin.buffer
     options: CollectorOptions = pickle.load(source)  # noqa: S301 - our parent wrote it
@@ -334,7 +341,7 @@ def main() -> None:
         say({"ready": True})
         threading.Thread(target=listen, args=(worker, source), daemon=True).start()
         is_done = worker.run()
-    os._exit(0 if is_done else 1)  # the thread that listens may still wait
+    os._exit(0 if is_done else 1)  # the listening thread may still be blocked
 
 
 if __name__ == "__main__":
