@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel import exactjson
+from tests.cli.command_server import CommandServer, starts_alike
 from tests.cli.server import OtlpServer
 
 BIN = Path(sys.executable).parent
@@ -42,23 +43,35 @@ def _plugin() -> dict[str, str]:
     return {} if is_registered else {"PYTEST_PLUGINS": PLUGIN}
 
 
+@pytest.fixture(scope="session")
+def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
+    """One process that has imported the command, for all tests of a worker."""
+    with CommandServer(tmp_path_factory.mktemp("commands")) as server:
+        yield server
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run `cirron-otel` in the test's directory, and see that it never shows a traceback."""
+def run(tmp_path: Path, command_server: CommandServer) -> Run:
+    """Run `cirron-otel` in the test's directory, and check that it never shows a traceback."""
 
     def call(
         *arguments: object, env: dict[str, str] | None = None, stdin: bytes = b"", **more: object
     ) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(  # type: ignore[call-overload]
-            [COMMAND, *map(str, arguments)],
-            cwd=tmp_path,
-            env=environment(**(env or {})),
-            input=stdin,
-            capture_output=True,
-            timeout=120,
-            check=False,
-            **more,
-        )
+        command = [COMMAND, *map(str, arguments)]
+        variables = environment(**(env or {}))
+        if not more and starts_alike(variables):
+            done = command_server.run(command, tmp_path, variables, stdin)
+        else:
+            done = subprocess.run(  # type: ignore[call-overload]
+                command,
+                cwd=tmp_path,
+                env=variables,
+                input=stdin,
+                capture_output=True,
+                timeout=120,
+                check=False,
+                **more,
+            )
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode()
         assert "Traceback" not in err
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)

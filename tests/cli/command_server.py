@@ -1,0 +1,207 @@
+"""A process that has imported `cirron-otel`, and runs each command in a copy of itself.
+
+Most of the CPU time of a short command is the start of Python and its imports. `CommandServer`
+starts the program below once. For each command the program forks, takes over the arguments, the
+working directory, the environment and the standard streams, and runs the command's entry point to
+the normal end of the interpreter. A command that differs in how Python itself starts, such as one
+with another `PYTHONUTF8`, is started as a process of its own: `starts_alike` finds these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+PRELOADED = (
+    "cirron_otel.cli", "cirron_otel.pipeline.convert", "cirron_otel.spool.breakdown",
+    "cirron_otel.spool.run_report", "cirron_otel.storage", "cirron_otel.translator.translate",
+    "rich.table",
+)  # fmt: skip
+_OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
+"""The beginnings of variables that are read when a process starts, ahead of any of our code."""
+
+
+def starts_alike(environment: Mapping[str, str]) -> bool:
+    """Return whether the interpreter would start in `environment` as it did in this process."""
+    names = {*environment, *os.environ}
+    return all(
+        environment.get(name) == os.environ.get(name)
+        for name in names
+        if name.startswith(_OF_PYTHON)
+    )
+
+
+class CommandServer:
+    """Runs commands; one for all tests of a process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._address = str(directory / "commands")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self._address)
+        listener.listen(64)
+        with listener:
+            command = [sys.executable, "-P", __file__, str(listener.fileno())]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
+            )
+
+    def run(
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: bytes = b"",
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command as `subprocess.run` with captured output does."""
+        request = json.dumps({"argv": list(command), "cwd": str(cwd), "env": dict(env)}).encode()
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self._address)
+            try:
+                socket.send_fds(connection, [len(request).to_bytes(8)], theirs)
+            finally:
+                for number in theirs:
+                    os.close(number)
+            connection.sendall(request)
+            pid = int.from_bytes(_exactly(connection, 8))
+            try:
+                out, err = _communicate(ours, stdin, time.monotonic() + timeout)
+            except TimeoutError:
+                os.kill(pid, 9)
+                raise subprocess.TimeoutExpired(command, timeout) from None
+            code = os.waitstatus_to_exitcode(int.from_bytes(_exactly(connection, 8)))
+        return subprocess.CompletedProcess(list(command), code, out, err)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise ConnectionError("the command server is gone")
+        data += more
+    return data
+
+
+def _communicate(pipes: list[int], stdin: bytes, end: float) -> tuple[bytes, bytes]:
+    """Write to the first pipe and read the others to their end; the pipes are closed."""
+    output: dict[int, list[bytes]] = {number: [] for number in pipes[1:]}
+    writer = threading.Thread(target=_write, args=(pipes[0], stdin))
+    writer.start()
+    with selectors.DefaultSelector() as selector:
+        for number in output:
+            selector.register(number, selectors.EVENT_READ)
+        try:
+            while selector.get_map():
+                ready = selector.select(max(0.0, end - time.monotonic()))
+                if not ready:
+                    raise TimeoutError
+                for key, _ in ready:
+                    data = os.read(key.fd, 1 << 16)
+                    output[key.fd].append(data)
+                    if not data:
+                        selector.unregister(key.fd)
+        finally:
+            for number in output:
+                os.close(number)
+    writer.join()
+    out, err = (b"".join(parts) for parts in output.values())
+    return out, err
+
+
+def _write(pipe: int, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), open(pipe, "wb", buffering=0) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
+# The program.
+
+
+def serve(listener: socket.socket) -> list[str]:
+    """Fork for each connection; in the process that is to run the command, return its arguments."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(0, selectors.EVENT_READ)
+    while True:
+        if any(key.fileobj == 0 for key, _ in selector.select()):
+            os._exit(0)
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            selector.close()
+            listener.close()
+            return supervise(connection)
+        connection.close()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def supervise(connection: socket.socket) -> list[str]:
+    """Fork the command and report its end; in its process, return its arguments."""
+    size, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    request = json.loads(_exactly(connection, int.from_bytes(size)))
+    pid = os.fork()
+    if pid:
+        for number in streams:
+            os.close(number)
+        connection.sendall(pid.to_bytes(8))
+        connection.sendall(os.waitpid(pid, 0)[1].to_bytes(8))
+        os._exit(0)
+    connection.close()
+    for target, number in enumerate(streams):
+        os.dup2(number, target)
+        os.close(number)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    take_streams()
+    return list(request["argv"])
+
+
+def take_streams() -> None:
+    """Open the standard streams anew, as the start of the interpreter does."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        new = open(number, "r" if number == 0 else "w", encoding=old.encoding,  # noqa: SIM115
+                   errors=old.errors, closefd=False)  # fmt: skip
+        if number == 2:
+            new.reconfigure(line_buffering=True)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+if __name__ == "__main__":
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.freeze()
+    sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
+    __file__ = sys.argv[0]
+    from cirron_otel.cli import main
+
+    sys.exit(main())
