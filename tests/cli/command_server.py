@@ -25,10 +25,14 @@ from pathlib import Path
 from typing import Self
 
 PRELOADED = (
-    "cirron_otel.cli", "cirron_otel.pipeline.convert", "cirron_otel.spool.breakdown",
-    "cirron_otel.spool.run_report", "cirron_otel.storage", "cirron_otel.translator.translate",
+    "cirron_otel.core.analysis.breakdown",
+    "cirron_otel.core.analysis.run_report",
+    "cirron_otel.core.targets.sql",
+    "cirron_otel.core.translator.translate",
+    "cirron_otel.tools.cli",
+    "cirron_otel.tools.convert.convert",
     "rich.table",
-)  # fmt: skip
+)
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 """The beginnings of variables that are read when a process starts, ahead of any of our code."""
 
@@ -202,6 +206,6 @@ if __name__ == "__main__":
     gc.freeze()
     sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
     __file__ = sys.argv[0]
-    from cirron_otel.cli import main
+    from cirron_otel.tools.cli import main
 
     sys.exit(main())
