@@ -1,4 +1,4 @@
-"""The batches that a delivery is given: those in the spool at its start, and those sealed later."""
+"""The batches for a delivery: those in the spool at its start, and those sealed later."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ...core.spool.owner import NONE, group_of, is_alive, known_owners
 from ...core.spool.paths import SpoolPaths, batch_names
 
 MOST_NAMES = 1_000_000
-"""Batches that a delivery remembers by name. A spool is not meant to hold more: a batch beyond them
-would wait for those of tenants that are refused. A name takes about 200 bytes."""
+"""The most batches that a delivery queues by name; a spool should not have more. Any others wait
+until batches of refused tenants leave the queue. A name takes about 200 bytes."""
 _WAITING = MOST_NAMES // 2
-"""Batches that a delivery is given at once. It finds those for which it has no room again only by
-the prefix of an owner, and a collector's batches have none."""
+"""The most batches that wait in a delivery. It scans the directory for others only once its queue
+is empty."""
 
 _CHECK_FROM = 10_000
-"""With this many names, those of batches that were delivered or evicted are dropped."""
+"""Above this number of names, those of delivered and evicted batches are dropped."""
 
 _LOOK_S = 5.0
 _LOOK_SHARE = 100.0
-"""Counting takes at most a hundredth of the time."""
+"""Counting takes at most 1/100 of the time."""
 
 
 class BatchFeed:
-    """Gives batches to a delivery as fast as it takes them; for one thread."""
+    """Passes batches to a delivery as fast as it accepts them; for one thread."""
 
     def __init__(self, delivery: Delivery, names: Iterable[str]) -> None:
         """`names` are the batches in the spool at the start."""
@@ -45,11 +45,11 @@ class BatchFeed:
 
     @property
     def left(self) -> int:
-        """The number of batches that the delivery was not given yet."""
+        """The number of batches that were not passed to the delivery yet."""
         return len(self._left)
 
     def pump(self) -> None:
-        """Give the delivery as many batches as it has room for."""
+        """Pass as many batches as the delivery has room for."""
         if self._left:
             room = _WAITING - int(self.delivery.stats()["waiting"])
             for _ in range(min(room, len(self._left))):
@@ -59,8 +59,8 @@ class BatchFeed:
 def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
     """Return the batches in the spool that a target lacks and that no other process sends to it.
 
-    The owner of a batch sends it while it is alive. The delivery itself finds the batches that an
-    owner began to send to the same target.
+    An owner that is alive sends its own batches. The delivery itself finds the batches of dead
+    owners that had begun to send to the same target.
     """
     others = {
         prefix
@@ -86,7 +86,7 @@ class DeliveryProgress(NamedTuple):
 
 
 class UnsentBatches:
-    """The batches that a target lacks by its cursors; counted only now and then, for it is slow."""
+    """Counts the batches that a target lacks by its cursors; rarely, because counting is slow."""
 
     def __init__(self, paths: SpoolPaths, key: str) -> None:
         self._paths, self._ledger = paths, Ledger(paths, key)
@@ -115,7 +115,7 @@ class UnsentBatches:
         return self._found[0]
 
     def lacks(self, name: str) -> bool:
-        """Whether the target lacks a batch that has no owner."""
+        """Return whether the target lacks a batch that has no owner."""
         if self._ledger.has(NONE, name):
             return False
         return group_of(name, known_owners(self._paths)) == NONE
@@ -138,7 +138,7 @@ class UnsentBatches:
 
 
 class OldestUnsent:
-    """The age of the oldest batch that a target lacks, of those that a delivery was given.
+    """The age of the oldest undelivered batch of a delivery.
 
     The names of delivered batches are dropped even while the oldest one stays undelivered.
     """
@@ -157,7 +157,7 @@ class OldestUnsent:
             self._check_from = max(_CHECK_FROM, 2 * len(self._names))
 
     def clear(self) -> None:
-        """Note that the target has all of them."""
+        """Record that the target has all batches."""
         self._names.clear()
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Whose snapshots are, and the rows that say where their tensors lie."""
+"""The owners of snapshots, and the rows with the URIs of their tensors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SnapshotRows:
     def __init__(
         self, url: str | None, context: Context, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
-        """It connects when there is something to be said. `headers_of` as for OwnedRows."""
+        """Connect at the first use. `headers_of` is that of OwnedRows."""
         self._url, self._headers_of = url, headers_of
         self.context = context
-        """Of what says nothing itself; it may be replaced at any time."""
+        """The context of records without their own; it may be replaced at any time."""
         self._storage: Storage | None = None
 
     # --- whose ----------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _readdress(database: Database, batch: str, data: bytes | None, uris: Mapping
 
 
 def _key_of(database: Database, batch: str, data: bytes | None) -> int | None:
-    """The stored batch of that name: the one with those bytes, or, if there is one alone, it."""
+    """Return the key of a stored batch: the one with these bytes, else the only one of its name."""
     found = database.rows(
         'SELECT "batchKey", "hash" FROM "TraceBatch" WHERE "name" = ?', stored_name(batch)
     )
@@ -137,7 +137,7 @@ def _key_of(database: Database, batch: str, data: bytes | None) -> int | None:
 
 
 def _recorded(row: Any) -> Any:
-    """The `blob_uri` that was recorded: in `extra` once the column says another."""
+    """Return the recorded `blob_uri`, which is in `extra` once the column has another value."""
     rest = exactjson.loads(row.extra) if row.extra else {}
     kept = rest.get("set", {}) if isinstance(rest, dict) else {}
     return kept.get("blob_uri", row.blob_uri)

@@ -1,4 +1,4 @@
-"""Snapshot files on their way from the spool to the store that `blobs.url` names."""
+"""The upload of snapshot files from the spool to the store of `blobs.url`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BlobSender:
-    """The store, what is pending, and the thread that uploads."""
+    """A store, its pending uploads, and the thread that uploads."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class BlobSender:
         context: Any,
         headers_of: Callable[[str], TenantHeaders],
     ) -> None:
-        """`storage` is the URL of the database whose rows are to say where tensors are.
+        """`storage` is the URL of the database whose rows receive the URIs of tensors.
 
-        Raises UsageError, and MissingExtraError where a library is not there.
+        Raises UsageError, and MissingExtraError if a library is missing.
         """
         from .blob_rows import SnapshotRows  # noqa: PLC0415 - brings drivers
 
@@ -43,11 +43,11 @@ class BlobSender:
         self._rows = SnapshotRows(storage, context, headers_of)
 
     def start(self, paths: SpoolPaths) -> BlobTarget:
-        """Start the thread; what is to be delivered to. Raises TargetError."""
+        """Start the thread and return the delivery target. Raises TargetError."""
         from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
 
         place, url = self._store.place, self._storage
-        # Another database has rows of its own, which are to say where the objects are, too.
+        # The rows of another database need the URIs of the objects, too.
         key = digest("uploads", place.key, "" if url is None else parse_url(url).key)[:8].hex()
         make_state(paths.state)
         self._pending = PendingUploads(paths.state / f"uploads-{key}.sqlite", time.monotonic)
@@ -64,7 +64,7 @@ class BlobSender:
         return tenant_key(key, tenant_of(self._headers_of(batch)))
 
     def finish(self, timeout: float) -> None:
-        """Upload what is there, for so many seconds at most."""
+        """Upload what is left, for at most `timeout` seconds."""
         self._uploader.finish(timeout)
 
     def undelivered(self) -> int:
@@ -72,16 +72,16 @@ class BlobSender:
         return self._uploader.undelivered()
 
     def set_context(self, context: Any) -> None:
-        """Whose snapshots are that say nothing themselves, from now on."""
+        """Set the owner of snapshots that do not name one, from now on."""
         self._rows.context = context
 
     def stats(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the statistics of the uploads."""
         return self._uploader.stats()
 
 
 def _named(paths: SpoolPaths) -> Any:
-    """(batch, snapshot files) of all batches in the spool."""
+    """Yield (batch, snapshot files) of all batches in the spool."""
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(batch_names(paths.spool)):
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Targets that send the headers on which requests came with (`exporters[].headers_from`).
+"""Targets that forward the headers of received requests (`exporters[].headers_from`).
 
-What came with different ones goes out in requests of its own.
+Data that was received with different headers is sent in separate requests.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ..receiver.headers import FIELD_VALUE
 from ..receiver.tenancy import TenantHeaders, tenant_of
 
 _MOST_PUSHERS = 32
-"""Connections that are kept: one for each set of headers, those used last."""
+"""The most open connections: one for each of the most recently used sets of headers."""
 
 HeadersOf = Callable[[str], TenantHeaders]
-"""The headers that came with what is in a batch, by its file's name."""
+"""Returns the headers that were received with the data of a batch, by its file name."""
 
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -73,9 +73,9 @@ class _Lanes:
 
 
 class ForwardingOtlpTarget(IndexedTarget):
-    """An OTLP endpoint that gets the headers of what it gets.
+    """An OTLP target that forwards the headers of batches.
 
-    One that came goes before one of the same name in the configuration.
+    A forwarded header replaces a header of the same name in the configuration.
     """
 
     request_bytes = 0
@@ -90,7 +90,7 @@ class ForwardingOtlpTarget(IndexedTarget):
         names: Collection[str],
         headers_of: HeadersOf,
     ) -> None:
-        """`names`: the headers that are sent on. Raises as IndexedTarget does."""
+        """`names` are the headers to forward. Raises as IndexedTarget does."""
         super().__init__(config, options, index, stats)
         self._config, self._passed = config, _Lanes(names, headers_of)
         self.lane_of = self._passed.lane_of
@@ -122,7 +122,7 @@ class ForwardingOtlpTarget(IndexedTarget):
 
 
 class ForwardingCirronTarget(CirronTarget):
-    """A Cirron endpoint that gets the headers of the batches that it gets."""
+    """A Cirron target that forwards the headers of batches."""
 
     tenants: Callable[[], Mapping[str, TenantHeaders]] = staticmethod(dict)
     """Returns the headers of each known tenant, by its id; see `Whose.tenants`."""

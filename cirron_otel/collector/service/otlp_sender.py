@@ -1,4 +1,4 @@
-"""An OTLP exporter of the configuration at work, on a thread of its own."""
+"""The delivery of a collector's batches to one OTLP endpoint, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _SenderStats(ExportStats):
 
 
 class OtlpSender:
-    """It follows the spool, for it may have to find out whose sessions spans are."""
+    """Sends batches as they arrive; it follows the spool, because spans may lack their session."""
 
     def __init__(
         self,
@@ -120,17 +120,17 @@ class OtlpSender:
         logger.warning("%s", error, extra={"cause": cause})
 
     def stored(self, names: list[str]) -> None:
-        """Note batches that were added to the spool."""
+        """Add batches that were stored in the spool."""
         if (follower := self._at_work) is not None:
             follower.note(names)
 
     def end(self, timeout: float) -> None:
-        """End, whatever is left; a request that is under way may take longer than `timeout`."""
+        """Stop, even if batches are left; a request in progress may take longer than `timeout`."""
         self._stop.set()
         self._thread.join(timeout)
 
     def finish(self, timeout: float) -> None:
-        """Send what is there, for `timeout` seconds at most, and end."""
+        """Send what is left, for at most `timeout` seconds, and stop."""
         deadline = time.monotonic() + timeout
         self.end(timeout)
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""A target of sealed batches at work: its delivery, and what that is told of."""
+"""The delivery of a collector's batches to one target that accepts them in their own form."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .metrics import BLOBS, Registry
 
 
 class NoOwner:
-    """The owner of batches whose writer has no process here: all that a collector stores."""
+    """The owner of batches without an owner, which a collector stores."""
 
     prefix = NONE
 
 
 class TargetSender:
-    """Brings the spool's batches to one target; for one thread."""
+    """Sends the batches of the spool to one target; for one thread."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class TargetSender:
         name: str = "",
         max_bytes: int | None = None,
     ) -> None:
-        """Start at once, with what is there already.
+        """Start at once, with the batches that are in the spool already.
 
         `name` is the target's label in metrics; without one, sent batches are not counted.
         `max_bytes` is the spool's cap.
@@ -49,16 +49,16 @@ class TargetSender:
         self._feed.pump()
 
     def stored(self, names: list[str]) -> None:
-        """Note batches that were added to the spool."""
+        """Add batches that were stored in the spool."""
         self._feed.add(names)
         self._oldest.add(names)
 
     def end(self, timeout: float) -> None:
-        """End, whatever is left; from any thread, once nothing else is called."""
+        """Stop, even if batches are left; from any thread, as the last call."""
         self.delivery.finish(timeout)
 
     def finish(self, timeout: float) -> None:
-        """Send what is there, and end."""
+        """Send what is left, and stop."""
         self.delivery.finish(timeout)
 
     def undelivered(self) -> int:
@@ -77,7 +77,7 @@ class TargetSender:
         return is_lacking
 
     def standing(self) -> DeliveryProgress:
-        """Where it stands."""
+        """Return the progress of the delivery."""
         self._feed.pump()
         told = self.delivery.stats()
         waiting = int(told["waiting"]) + self._feed.left

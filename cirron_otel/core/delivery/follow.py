@@ -85,16 +85,16 @@ class Follower:
                 work.round(is_last=True)
 
     def request_room(self) -> None:
-        """Request space in the spool, from any thread; see Schedule."""
+        """Request room in the spool, from any thread; see `Schedule.request_room`."""
         if (work := self._at_work) is not None:
             work.request_room()
 
     def unsent(self) -> int:
-        """Return how many batches the endpoint lacks."""
+        """Return the number of batches that the endpoint lacks."""
         return unsent(self._reader, self._key, self._broken)
 
     def left(self) -> list[str] | None:
-        """The batches that the endpoint may lack, from any thread; None if no export runs."""
+        """Return the batches that may be unsent, from any thread; None if no export runs."""
         work = self._at_work
         return None if work is None else work.left()
 

@@ -115,11 +115,11 @@ class FollowSession:
         self._is_begun = True
 
     def request_room(self) -> None:
-        """Request space in the spool, from any thread; see Schedule."""
+        """Request room in the spool, from any thread; see `Schedule.request_room`."""
         self._delivery.request_room()
 
     def left(self) -> list[str] | None:
-        """The batches that may be unsent, from any thread; None before they are known."""
+        """Return the batches that may be unsent, from any thread; None before they are known."""
         if not self._is_begun or (noted := self._listing.noted()) is None:
             return None
         while True:

@@ -1,4 +1,4 @@
-"""Send the batches of a spool as OTLP if they may not name their session themselves."""
+"""The OTLP target for batches that may not name their session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FollowIndex(SessionIndex):
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or make the index at `path`; only one process may have it open."""
+        """Open or create the index at `path`; only one process may have it open."""
         super().__init__(path, durable=True)
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS followed (name TEXT PRIMARY KEY, counted INTEGER)"
@@ -53,7 +53,7 @@ class FollowIndex(SessionIndex):
         return name in self._counted
 
     def observe_once(self, name: str, batch: LightBatch) -> None:
-        """Take a batch that was not there yet."""
+        """Add a batch that is not in the index yet."""
         if batch.is_foreign:
             self._find_pending(batch)
         else:
@@ -126,7 +126,7 @@ class IndexedTarget(OtlpTarget):
     def __init__(
         self, config: OtlpConfig, options: Options, index: SessionIndex, stats: ExportStats
     ) -> None:
-        """Raise MissingExtraError, and UsageError where a certificate or header is unusable."""
+        """Raise MissingExtraError, and UsageError if a certificate or header is unusable."""
         super().__init__(config, options)
         self._index, self._stats = index, stats
 

@@ -49,7 +49,7 @@ class Listing:
             self._is_full = True
 
     def noted(self) -> list[str] | None:
-        """The names that `take` will return, from any thread; None if some were discarded."""
+        """Return what `take` will return, from any thread; None if some names were discarded."""
         while not self._is_full:
             with contextlib.suppress(RuntimeError):  # another thread changed it
                 return list(self._noted)
@@ -66,7 +66,7 @@ class Listing:
         return new
 
     def is_due(self) -> bool:
-        """Whether the directory has to be read now."""
+        """Return whether the directory has to be read now."""
         now = time.monotonic()
         if self._is_full:
             return True

@@ -1,4 +1,4 @@
-"""Another attempt to send dead letters, on request (`spool dead-letters retry`)."""
+"""New attempts to send dead letters, on request (`spool dead-letters retry`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A blob store in S3, or in any server that speaks its protocol, through obstore."""
+"""A blob store in S3 or a server with the same protocol, through obstore."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .place import BlobPlace
 from .store import DifferentError, StoredObject
 
 PART_BYTES = 8 << 20
-"""What is larger goes in parts of at least this size."""
+"""Larger objects are uploaded in parts of at least this size, bytes."""
 _MOST_PARTS = 9_000
-"""S3 takes 10,000."""
+"""S3 allows 10,000."""
 _PARTS_AT_ONCE = 3
-"""So many are in memory, each in full."""
+"""Each part in progress is in memory completely."""
 _CHECKSUM = "cirron-sha256"
-"""The metadata of an object that says what it holds."""
+"""The metadata key of an object's checksum."""
 _REQUEST_S, _CONNECT_S, _RETRY_S = 120, 5, 10
 
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
@@ -41,16 +41,16 @@ _ABOUT_US = {
     "RequestTimeTooSkewed": "the clocks differ by too much: set this machine's right",
 }
 _OF_METADATA = ("/latest/api/token", "/latest/meta-data")
-"""Where a cloud's machines ask for credentials when the environment has none."""
+"""The URL paths of cloud credentials, which are requested if the environment has none."""
 _WITHOUT_WORDS = frozenset({"301", "400", "403"})
-"""Answers to a HEAD that is not allowed, or not as the server wants it: it has no body."""
+"""Responses to a HEAD request that is not allowed or invalid; they have no body."""
 
 
 class S3BlobStore:
     """Objects in a bucket; see BlobStore."""
 
     def __init__(self, place: BlobPlace) -> None:
-        """Nothing is asked yet. Raises MissingExtraError, and UsageError for AWS_… that is odd."""
+        """Send nothing yet. Raises MissingExtraError, and MisconfiguredError for bad variables."""
         try:
             import obstore  # noqa: PLC0415 - an extra
             from obstore import exceptions  # noqa: PLC0415
@@ -66,7 +66,7 @@ class S3BlobStore:
                 place.bucket,
                 prefix=place.prefix or None,
                 client_options={
-                    # Whoever names an http:// server in so many words means it.
+                    # An explicit http:// endpoint is taken as intended.
                     "allow_http": endpoint.startswith("http://"),
                     "timeout": timedelta(seconds=_REQUEST_S),
                     "connect_timeout": timedelta(seconds=_CONNECT_S),
@@ -79,7 +79,7 @@ class S3BlobStore:
             ) from None
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """One request, or parts where it is large; see BlobStore."""
+        """Send one request, or several parts for a large object; see BlobStore."""
         checked_key(key)
         attributes = {_CHECKSUM: content.sha256, "Content-Type": "application/octet-stream"}
         if self._is_same(key, content, self._held(key)):
@@ -126,7 +126,7 @@ class S3BlobStore:
             self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
 
     def _is_same(self, key: str, content: BlobContent, held: StoredObject | None) -> bool:
-        """Whether the object exists. Raises DifferentError if its content is different."""
+        """Return whether the object exists. Raises DifferentError if its content is different."""
         if held is None:
             return False
         if held.sha256 is not None:
@@ -154,7 +154,7 @@ class S3BlobStore:
         try:
             return self.head(key)
         except _ForbiddenError:
-            return None  # S3 says so of what is not there, to those who may not list
+            return None  # S3 responds so for a missing object if listing is not allowed
 
     def head(self, key: str) -> StoredObject | None:
         """See BlobStore."""
@@ -187,7 +187,7 @@ class S3BlobStore:
             pass
 
     def interrupt(self) -> None:
-        """See BlobStore; a request that is under way is not broken off."""
+        """See BlobStore; a request in progress is not cancelled."""
         self._is_interrupted = True
 
     def _until_interrupted(self, pieces: Iterator[Any]) -> Iterator[Any]:
@@ -201,7 +201,7 @@ class S3BlobStore:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong, in our words: the library's hold requests and their signatures."""
+        """Replace the library's errors, whose text contains requests and their signatures."""
         self._go_on()
         errors = self._errors
         try:
@@ -241,7 +241,7 @@ class S3BlobStore:
 
 
 class _ForbiddenError(MisconfiguredError):
-    """The server refuses without saying why, as it does of a HEAD."""
+    """The server refuses without a reason, as for a HEAD request."""
 
 
 def _code(error: BaseException) -> str:

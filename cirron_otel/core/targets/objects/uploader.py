@@ -1,7 +1,7 @@
-"""The thread that uploads the tensors of snapshots, and says in the rows where they are.
+"""The thread that uploads the tensors of snapshots and writes their URIs into the rows.
 
-A file comes when it comes: our SDK uploads it behind its batch, and one that never comes is waited
-for as long as its batch is in the spool. So a row names an object only once it is there.
+A file may arrive late, because the SDK uploads it after its batch. The thread waits for a missing
+file as long as its batch is in the spool. A row names an object only once the object exists.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _MARK_DIGITS = 8
 
 
 class SnapshotOwnership(Protocol):
-    """Whose snapshots are."""
+    """Determines the owners of snapshots."""
 
     def __call__(
         self, name: str, batch: Mapping[str, Any]
     ) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
-        """For a batch, by its file's name: what gives (workspace id, run id) of a snapshot record.
+        """Return a function that maps a snapshot record of a batch to (workspace id, run id).
 
-        Raises UnreachableError where that cannot be found out now.
+        `name` is the batch's file name. Raises UnreachableError if the owner cannot be determined
+        now.
         """
 
 
@@ -48,23 +49,26 @@ FileOf = Callable[[str, BlobKey], BlobKey]
 
 
 class SnapshotRowStore(Protocol):
-    """Where snapshots are rows. Raises UnreachableError, and RefusedError for good."""
+    """A store with a row for each snapshot.
+
+    Its methods raise UnreachableError, and RefusedError for permanent errors.
+    """
 
     def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
-        """Say where tensors are, by the number of the record; False where the batch is no row yet.
+        """Write the URIs of tensors, by record number; return False if the batch is not stored yet.
 
-        `data` is None where the batch is not in the spool any more.
+        `data` is None if the batch has left the spool.
         """
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
 
 
 class Uploader:
-    """Uploads what is pending to one store; `start`, `wake`, `finish`.
+    """Uploads the pending files to one store; `start`, `wake`, `finish`.
 
-    Nothing that it does raises out of its thread: what goes wrong is logged at WARNING, once a
-    cause, counted, and tried again.
+    Its thread never raises: an error is logged at WARNING, once for each cause, counted, and the
+    upload is tried again.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class Uploader:
         self._policy = RetryPolicy()
         self._rows_gate = RetryGate(self._policy, time.monotonic)
         self._tenant_gates: dict[str, RetryGate] = {}
-        """Those that are closed after a failed upload, so that a tenant delays no other."""
+        """The gates of tenants with a failed upload, so that one tenant delays no other."""
         self._stats = DeliveryStats(store.place.shown)
         self._objects = self._known = self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="cirron-otel-blobs", daemon=True)
@@ -96,13 +100,13 @@ class Uploader:
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something new; from any thread."""
+        """Look for new uploads; from any thread."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
 
     def finish(self, timeout: float) -> None:
-        """Upload what is there, for `timeout` seconds at most, and end the thread."""
+        """Upload what is left, for at most `timeout` seconds, and end the thread."""
         with self._changed:
             self._deadline = time.monotonic() + timeout
             self._changed.notify_all()
@@ -113,7 +117,7 @@ class Uploader:
             self._thread.join(_GRACE_S)
 
     def stats(self) -> dict[str, Any]:
-        """Where it stands: as a delivery's, and how many objects were sent, or were there."""
+        """Return statistics like those of a delivery, and the numbers of new and known objects."""
         counts = self._stats.counts()
         with contextlib.suppress(TargetError):  # it may be closed, or its disk be full
             self._waiting = len(self._pending)
@@ -164,7 +168,7 @@ class Uploader:
             self._attempt(self._rows.close)
 
     def _is_over(self, deadline: float) -> bool:
-        """Whether nothing more can be done before the end."""
+        """Return whether no upload can be tried before the deadline."""
         gates = (self._rows_gate, *self._tenant_gates.values())
         now = time.monotonic()
         return now > deadline or not any(now < gate.opens <= deadline for gate in gates)
@@ -180,12 +184,12 @@ class Uploader:
             return bool(what())
         except StoppedError:
             return False
-        except Exception as error:  # the thread must go on, and nobody else would hear of it
+        except Exception as error:  # the thread must go on, and no caller would see the error
             self._stats.failed(error)
             return False
 
     def _turn(self) -> bool:
-        """Do the next thing; False where there is nothing to be done now."""
+        """Do the next thing; return False if there is nothing to be done now."""
         rows_open = self._rows is not None and self._rows_gate.is_open
         upload = self._pending.next(files=True, rows=rows_open)
         if upload is None:
@@ -202,7 +206,7 @@ class Uploader:
             if upload.uris is not None:
                 self._rows_gate.failed(error)
                 raise
-            self._stats.failed(error)  # the next one has its turn at once
+            self._stats.failed(error)  # the next upload is tried at once
         except Exception:  # of this one alone
             self._pending.later(upload)
             raise
@@ -242,7 +246,7 @@ class Uploader:
 
     @contextlib.contextmanager
     def _gated(self, tenant: str) -> Iterator[None]:
-        """After a failure inside, delay the other uploads of the tenant, too."""
+        """Delay all uploads of the tenant if one fails inside the block."""
         try:
             yield
         except UnreachableError as error:
@@ -253,7 +257,7 @@ class Uploader:
     def _put_all(
         self, upload: Upload, data: bytes, tensors: TensorFile
     ) -> Iterator[tuple[int, str]]:
-        """Put the tensors that the batch's records name; (number of the record, where it is)."""
+        """Store the tensors that the batch's records name; yield (record number, URI)."""
         batch = exactjson.loads(data)
         of = self._whose(upload.batch, batch)
         for number, record in enumerate(batch["snapshots"]):
@@ -272,7 +276,7 @@ class Uploader:
     ) -> str:
         span_id, some_id = (_text(record.get(name)) for name in ("span_id", "id"))
         names = (*whose, span_id or "none", some_id or f"record-{number}")
-        for mark in ("", content.sha256[:_MARK_DIGITS]):  # ids may be there twice: of forks
+        for mark in ("", content.sha256[:_MARK_DIGITS]):  # forks may repeat ids
             key = tensor_key(*names, mark)
             try:
                 is_new = self._store.put(key, content)
