@@ -56,8 +56,8 @@ class FrameworkHooks(ABC):
     def owners_changed(self) -> None:  # noqa: B027 - optional
         """Read `HookContext.owns` again: a framework claimed or released a name."""
 
-    def ask_rank(self, found: RankCallback) -> None:  # noqa: B027 - optional
-        """Call `found` once when the framework has assigned a rank to this process, perhaps now."""
+    def ask_rank(self, callback: RankCallback) -> None:  # noqa: B027
+        """Call `callback` once the framework has assigned a rank to this process, perhaps now."""
 
     def after_fork(self) -> None:  # noqa: B027 - optional
         """In a forked child, forget the parent's open scopes. The hooks stay installed."""

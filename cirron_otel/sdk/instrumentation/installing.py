@@ -84,14 +84,14 @@ class Instrumentation:
         except Exception as error:
             record_error("hooks", error)
 
-    def ask_rank(self, found: RankCallback) -> None:
-        """Call `found` once with the rank and the world size, if a framework assigns a rank.
+    def ask_rank(self, callback: RankCallback) -> None:
+        """Call `callback` once with the rank and the world size, if a framework assigns a rank.
 
         That may be now, at the begin of a loop, or at a flush.
         """
-        self._rank_found = found
+        self._rank_found = callback
         for hooks in self.hooks.values():
-            hooks.ask_rank(found)
+            hooks.ask_rank(callback)
 
     def remove(self) -> None:
         """Remove every hook and close the scopes that hooks have open. Raises nothing."""

@@ -51,15 +51,15 @@ class CheckpointFiles:
         """Hook `module`, which is `torch.distributed.checkpoint`."""
         for name, kind in _DISTRIBUTED.items():
             if hasattr(module, name):
-                shown = f"torch.distributed.checkpoint.{name}"
-                self._replace((module,), name, kind, shown, _Size(0, "state_dict"))
+                function = f"torch.distributed.checkpoint.{name}"
+                self._replace((module,), name, kind, function, _Size(0, "state_dict"))
 
     def _replace(
-        self, owners: tuple[Any, ...], name: str, kind: int, shown: str, ended: Ended
+        self, owners: tuple[Any, ...], name: str, kind: int, function: str, ended: Ended
     ) -> None:
         original = getattr(owners[0], name)
-        made = self._wrapper.wrap(original, kind, lambda _a, _k: {"function": shown}, ended)
-        self._patches.replace_function(owners, name, made)
+        wrapped = self._wrapper.wrap(original, kind, lambda _a, _k: {"function": function}, ended)
+        self._patches.replace_function(owners, name, wrapped)
 
 
 class _Size:
@@ -99,11 +99,11 @@ def size_of(target: Any) -> int | None:
 
 def tensor_bytes(state: Any) -> Iterator[int]:
     """Yield the sizes of the tensors in nested dictionaries and sequences."""
-    found = [state]
+    pending = [state]
     for _ in range(_MOST_ENTRIES):
-        if not found:
+        if not pending:
             return
-        each = found.pop()
+        each = pending.pop()
         try:
             size = getattr(each, "nbytes", None)
         except RuntimeError:
@@ -111,6 +111,6 @@ def tensor_bytes(state: Any) -> Iterator[int]:
         if isinstance(size, int):
             yield size
         elif isinstance(each, dict):
-            found += each.values()
+            pending += each.values()
         elif isinstance(each, (list, tuple)):
-            found += each
+            pending += each

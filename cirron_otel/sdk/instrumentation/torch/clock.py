@@ -28,7 +28,7 @@ _POOL = 4_096
 _QUIET_S = 1.0
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """A source of events: CUDA, or a test."""
 
     def event(self) -> Any:
@@ -105,7 +105,7 @@ class Clock:
 
     def __init__(
         self,
-        source: Source,
+        source: EventSource,
         seconds: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:

@@ -37,12 +37,12 @@ class Collectives:
             original = getattr(distributed_c10d, name, None)
             if original is None:
                 continue
-            made = self._wrapper.wrap(original, COLLECTIVE, _of_operation(name, original))
+            wrapped = self._wrapper.wrap(original, COLLECTIVE, _of_operation(name, original))
             owners = [each for each in (distributed_c10d, distributed) if hasattr(each, name)]
-            self._patches.replace_function(owners, name, made)
+            self._patches.replace_function(owners, name, wrapped)
         work = distributed_c10d.Work
-        made = self._wrapper.wrap(work.wait, COLLECTIVE, constant(operation="wait"))
-        self._patches.replace(work, "wait", made)
+        wrapped = self._wrapper.wrap(work.wait, COLLECTIVE, constant(operation="wait"))
+        self._patches.replace(work, "wait", wrapped)
 
 
 def _of_operation(name: str, original: Any) -> Any:

@@ -111,13 +111,13 @@ class Memory:
         step without a loader is known late, and begins at the end of the previous one.
         """
         try:
-            found = self._cuda.memory_stats_as_nested_dict()
-            if found and "allocated_bytes" in found:
+            stats = self._cuda.memory_stats_as_nested_dict()
+            if stats and "allocated_bytes" in stats:
                 attrs = step._attrs
                 if attrs is None:
                     attrs = step._attrs = {}
                 for key, name in ((PEAK, "allocated_bytes"), (RESERVED_PEAK, "reserved_bytes")):
-                    attrs[key] = max(found[name]["all"]["peak"], attrs.get(key, 0))
+                    attrs[key] = max(stats[name]["all"]["peak"], attrs.get(key, 0))
                 self._cuda.reset_peak_memory_stats()
         except Exception as error:
             record_error("cuda memory", error)
@@ -148,8 +148,8 @@ def devices() -> frozenset[str]:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None or not accelerator.is_available():
         return frozenset()  # torch 2.6 would raise if asked which one it is
-    found = accelerator.current_accelerator()
-    return frozenset({found.type} - {"cpu", "cuda"})
+    current = accelerator.current_accelerator()
+    return frozenset({current.type} - {"cpu", "cuda"})
 
 
 def has_cuda() -> bool:

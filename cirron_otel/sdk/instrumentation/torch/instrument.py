@@ -52,9 +52,9 @@ class TorchHooks(FrameworkHooks):
         self.not_recorded: list[str] = []
         """The parts that this version of torch does not allow to be hooked."""
 
-    def ask_rank(self, found: RankCallback) -> None:
-        """Call `found` with rank and world size once torch.distributed has assigned them."""
-        poll = self.torch_state.poll_rank = Ranks(found).poll
+    def ask_rank(self, callback: RankCallback) -> None:
+        """Call `callback` with rank and world size once torch.distributed has assigned them."""
+        poll = self.torch_state.poll_rank = Ranks(callback).poll
         poll()
 
     def install(self, context: HookContext) -> None:
@@ -132,7 +132,7 @@ class TorchHooks(FrameworkHooks):
     def _later(self) -> dict[str, Callable[[Any], None]]:
         """Return the functions that hook modules which may be imported later, by module."""
         trackers, patches, workers = self.trackers, self.patches, self.workers
-        found: dict[str, Callable[[Any], None]] = {
+        installers: dict[str, Callable[[Any], None]] = {
             "torch._dynamo.eval_frame": lambda module: self._install(
                 [("compiled functions", lambda: self._compiled.install(patches, module))]
             ),
@@ -150,10 +150,10 @@ class TorchHooks(FrameworkHooks):
             ),
         }
         if workers is not None:
-            found[TORCHDATA] = lambda module: self._install(
+            installers[TORCHDATA] = lambda module: self._install(
                 [("torchdata's workers", lambda: workers.replace(patches, module))]
             )
-        return found
+        return installers
 
     def _install(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
         """Install the parts; those that fail for the same reason have one warning."""

@@ -13,13 +13,13 @@ from ...tracing.state import CONTEXT
 from .kinds import FORWARD, NAMES, OPTIMIZER
 from .one_pass import (
     FirstBatch,
-    Interleaving,
+    OtherFetches,
     Pass,
+    carry_over,
     data_of,
     is_at_start,
     reading_frame,
     reference_to,
-    with_foreign_values,
 )
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class InterleavedFetches:
 
     def goes_on(self, training: Pass) -> None:
         """Note a fetch of the iterator that drives the steps: others were read inside it."""
-        interleaving = training.interleaving
-        if interleaving is None:
+        other = training.other
+        if other is None:
             return
-        training.remember(interleaving.iterator)
+        training.remember(other.iterator)
         self.settle(training)
         iteration = self._tracker.iteration
         if iteration is not None and iteration.is_waiting:
@@ -83,55 +83,53 @@ class InterleavedFetches:
 
     def fetch(self, training: Pass, iterator: Any, context: Any, current: Any) -> None:
         """Decide about a fetch of another iterator while `training` is open."""
-        interleaving, iteration = training.interleaving, self._tracker.iteration
-        if interleaving is None or interleaving.iterator() is not iterator:
-            self._begin_interleaving(training, iterator, context, current)
+        other, iteration = training.other, self._tracker.iteration
+        if other is None or other.iterator() is not iterator:
+            self._begin_other(training, iterator, context, current)
         elif iteration is None:
             pass
-        elif self._has_stepped(training, interleaving):
-            self._take_over(training, iterator, interleaving, context, current)
+        elif self._has_stepped(training, other):
+            self._take_over(training, iterator, other, context, current)
 
-    def _begin_interleaving(
-        self, training: Pass, iterator: Any, context: Any, current: Any
-    ) -> None:
+    def _begin_other(self, training: Pass, iterator: Any, context: Any, current: Any) -> None:
         tracker = self._tracker
         iteration = tracker.iteration
         if training.restarted is not None and self._is_loop_again(training, iterator):
             return
         training.is_simple = False
         is_known = training.knows(iterator)
-        training.interleaving = interleaving = Interleaving(iterator, tracker.stepped)
+        training.other = other = OtherFetches(iterator, tracker.stepped)
         if (
             iteration is None
             and training.is_decided
             and not is_known
             and training.driver is training.iterator
         ):
-            self._open_between(training, interleaving, context, current)
+            self._open_between(training, other, context, current)
             iteration = tracker.iteration
         if iteration is None:
             return
-        interleaving.had_stepped = iteration.was_stepped or interleaving.is_between
+        other.had_stepped = iteration.was_stepped or other.is_between
         if is_known and not training.was_driven_by(iterator):
             return
         if iteration.micros or training.scope is None or iteration.step._folded is not None:
             return
-        interleaving.at = len(iteration.children)
+        other.at = len(iteration.children)
         iteration.wait()
         tracker.is_plain = False
 
     def _open_between(
-        self, training: Pass, interleaving: Interleaving, context: Any, current: Any
+        self, training: Pass, other: OtherFetches, context: Any, current: Any
     ) -> None:
         """Open a provisional step if there is none, for example after an evaluation."""
         self._steps.open(training, *self._steps.place_of_next(training, context, current))
-        interleaving.is_between = self._tracker.iteration is not None
+        other.is_between = self._tracker.iteration is not None
 
     def settle(self, training: Pass) -> None:
         """Drop the provisional step unless something was trained in it."""
-        interleaving, training.interleaving = training.interleaving, None
+        other, training.other = training.other, None
         iteration = self._tracker.iteration
-        if interleaving is None or not interleaving.is_between or iteration is None:
+        if other is None or not other.is_between or iteration is None:
             return
         if not (iteration.was_stepped or iteration.was_backward):
             self._give_up(training, iteration)
@@ -141,9 +139,9 @@ class InterleavedFetches:
         training.reached = max([training.reached, *[phase._until for phase in iteration.children]])
         iteration.dissolve(iteration.step._above)
         training.steps -= 1
-        CONTEXT.set(with_foreign_values(CONTEXT.get(), training.inner_context))
+        CONTEXT.set(carry_over(CONTEXT.get(), training.inner_context))
 
-    def _has_stepped(self, training: Pass, interleaving: Interleaving) -> bool:
+    def _has_stepped(self, training: Pass, other: OtherFetches) -> bool:
         """Whether the other iterator's batch was trained on."""
         iteration: Any = self._tracker.iteration
         if not iteration.was_stepped:
@@ -151,52 +149,40 @@ class InterleavedFetches:
                 return False
             iteration.stepped(None)
             return True
-        return not interleaving.had_stepped or self._tracker.stepped > interleaving.stepped
+        return not other.had_stepped or self._tracker.stepped > other.stepped
 
     def _take_over(
-        self, training: Pass, iterator: Any, interleaving: Interleaving, context: Any, current: Any
+        self, training: Pass, iterator: Any, other: OtherFetches, context: Any, current: Any
     ) -> None:
         """Let the other iterator drive the steps, from its first fetch on."""
         passes, tracker = self._passes, self._tracker
         iteration: Any = tracker.iteration
-        is_divisible = interleaving.at is not None and iteration.step._collected is None
+        is_divisible = other.at is not None and iteration.step._collected is None
         is_turned = training.first_batch is None and training.driver is not training.iterator
         if training.first_batch is not None:
             self.keep(training)
-        if (
-            is_divisible
-            and training.fetches == 1
-            and not is_turned
-            and not interleaving.had_stepped
-        ):
-            self._suspend_first(training, iteration, interleaving)
+        if is_divisible and training.fetches == 1 and not is_turned and not other.had_stepped:
+            self._suspend_first(training, iteration, other)
             if training.is_same_loader(iterator):
                 self.keep(training)
             self._steps.open(training, training.inner_context, training.scope)
         elif (
             is_divisible
-            and interleaving.had_stepped
+            and other.had_stepped
             and not is_turned
             and self._is_new(training, iterator)
         ):
-            self._begin_anew(training, iterator, interleaving)
+            self._begin_anew(training, iterator, other)
         else:
-            if is_divisible and interleaving.had_stepped:
-                self._split_step(training, iteration.cut(interleaving.at))
-            self._turn(training, interleaving)
+            if is_divisible and other.had_stepped:
+                self._split_step(training, iteration.cut(other.at))
+            self._turn(training, other)
             passes.boundary(training, context, current)
 
-    def _turn(self, training: Pass, interleaving: Interleaving) -> None:
-        training.driver, training.interleaving, training.is_simple = (
-            interleaving.iterator,
-            None,
-            False,
-        )
-        training.remember(interleaving.iterator)
-        training.drivers = [
-            *(each for each in training.drivers if each() is not None),
-            interleaving.iterator,
-        ]
+    def _turn(self, training: Pass, other: OtherFetches) -> None:
+        training.driver, training.other, training.is_simple = other.iterator, None, False
+        training.remember(other.iterator)
+        training.drivers = [*filter(_is_alive, training.drivers), other.iterator]
 
     def _split_step(self, training: Pass, children: list[Phase]) -> None:
         """Move these phases of the open step into the next step of the same epoch."""
@@ -215,17 +201,16 @@ class InterleavedFetches:
 
     # --- the first batch of a pass --------------------------------------------------------------
 
-    def _suspend_first(self, training: Pass, iteration: Any, interleaving: Interleaving) -> None:
+    def _suspend_first(self, training: Pass, iteration: Any, other: OtherFetches) -> None:
         """Close the first step while it is undecided whether the first batch is part of it."""
-        training.first_batch = FirstBatch(iteration, interleaving.at or 0)
-        self._turn(training, interleaving)
+        training.first_batch = FirstBatch(iteration, other.at or 0)
+        self._turn(training, other)
         training.reached = max(training.reached, iteration.until)
         if iteration.memory is not None:
             iteration.memory.end(iteration.step)
             iteration.memory = None
         self._tracker.closed()
-        if self._tracker.torch_state.has_step_end_hook:
-            self._tracker.torch_state.on_step_end()
+        self._tracker.torch_state.step_ended()
 
     def keep(self, training: Pass) -> None:
         """Give the pass to the other iterator: its first batch was only looked at."""
@@ -241,9 +226,9 @@ class InterleavedFetches:
         iteration.children = children
         iteration.step._start = scope._start = children[0]._start
         self._close(training, first_batch)
-        next_pass = training.driver()
-        if next_pass is not None:
-            training.adopt(next_pass, self._passes.iterator_gone())
+        driver = training.driver()
+        if driver is not None:
+            training.adopt(driver, self._passes.iterator_gone())
         else:
             training.iterator = training.driver
 
@@ -287,14 +272,14 @@ class InterleavedFetches:
 
     # --- another pass ---------------------------------------------------------------------------
 
-    def _begin_anew(self, training: Pass, iterator: Any, interleaving: Interleaving) -> None:
+    def _begin_anew(self, training: Pass, iterator: Any, other: OtherFetches) -> None:
         """Suspend this pass and begin one for the other iterator."""
         passes, tracker = self._passes, self._tracker
         iteration: Any = tracker.iteration
-        children = iteration.cut(interleaving.at)
+        children = iteration.cut(other.at)
         if not iteration.children:
             self._give_up(training, iteration)
-        training.interleaving = None
+        training.other = None
         self._suspended = [
             *self._suspended[-_MOST_SUSPENDED:],
             (training.iterator, reference_to(data_of(iterator))),
@@ -365,26 +350,18 @@ class InterleavedFetches:
 
         If so, turn its fetches into an evaluation.
         """
-        interleaving, tracker = training.interleaving, self._tracker
-        if (
-            interleaving is None
-            or interleaving.at is None
-            or interleaving.iterator() is not iterator
-        ):
+        other, tracker = training.other, self._tracker
+        if other is None or other.at is None or other.iterator() is not iterator:
             return False
-        if (
-            not interleaving.is_evaluated
-            or tracker.stepped != interleaving.stepped
-            or tracker.iteration is None
-        ):
+        if not other.is_evaluated or tracker.stepped != other.stepped or tracker.iteration is None:
             return False
-        self._evaluate(training, iterator, tracker.iteration, interleaving.at)
+        self._evaluate(training, iterator, tracker.iteration, other.at)
         return True
 
     def _evaluate(self, training: Pass, iterator: Any, iteration: Iteration, at: int) -> None:
         passes = self._passes
         children = iteration.cut(at)
-        training.interleaving = None
+        training.other = None
         if training.is_single:
             self.discard_single_batch(training)
         elif not iteration.children:
@@ -407,23 +384,25 @@ class InterleavedFetches:
             if training.first_batch is not None:
                 training.first_batch.over = at
         elif training.knows(iterator) or (
-            training.interleaving is not None and training.interleaving.iterator() is iterator
+            training.other is not None and training.other.iterator() is iterator
         ):
             training.restarted = reference_to(data_of(iterator))
 
     def called(self, training: Pass, *, is_trainable: bool) -> None:
         """Note the call of a model."""
-        if training.interleaving is not None:
-            training.interleaving.was_forward = True
-            training.interleaving.was_trainable = (
-                training.interleaving.was_trainable or is_trainable
-            )
+        if training.other is not None:
+            training.other.was_forward = True
+            training.other.was_trainable = training.other.was_trainable or is_trainable
         if training.first_batch is not None and training.first_batch.over:
             self.end_first_batch(training)
 
     def training_begins(self, training: Pass) -> None:
         """Note that a backward or an optimizer step begins."""
-        if training.interleaving is not None:
-            training.interleaving.was_backward = True
+        if training.other is not None:
+            training.other.was_backward = True
         if training.first_batch is not None and training.first_batch.over:
             self.end_first_batch(training)
+
+
+def _is_alive(reference: Any) -> bool:
+    return reference() is not None

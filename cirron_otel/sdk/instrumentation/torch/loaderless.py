@@ -286,8 +286,7 @@ class LoaderlessSteps:
         last, self.iteration = self.iteration, None
         if last is not None:
             last.close(self._steps.micro_of)
-            if self._tracker.torch_state.has_step_end_hook:
-                self._tracker.torch_state.on_step_end()
+            self._tracker.torch_state.step_ended()
 
     def open_phases(self) -> list[Any]:
         """Return the scopes that may be open, for a tracker that starts over."""

@@ -242,15 +242,15 @@ class Modules:
 
     def _discover(self, tracker: Tracker, module: Any) -> KnownModule | None:
         """Discover a module at its first call, which is outermost as far as was seen."""
-        around = None if tracker.inside & AHEAD else _enclosing_forward(module, self._base)
-        if around is not None:
+        model = None if tracker.inside & AHEAD else _enclosing_forward(module, self._base)
+        if model is not None:
             # Its `forward` was called directly, and is running.
-            self._adopt(type(around), "forward")
-            self._remember(around)
-            self._torch_state.trained.add(around)
-            tracker.passes.called(around)
-            name = type(around).__name__
-            tracker.partial, tracker.partial_until = around, 0
+            self._adopt(type(model), "forward")
+            self._remember(model)
+            self._torch_state.trained.add(model)
+            tracker.passes.called(model)
+            name = type(model).__name__
+            tracker.partial, tracker.partial_until = model, 0
             if tracker.enter(FORWARD | PARTIAL, {"module": name}) is None:
                 tracker.partial = None
             return None
@@ -261,15 +261,15 @@ class Modules:
         key, known = id(module), self._known
         reference = weakref.ref(module, lambda _: known.pop(key, None))
         kind = FORWARD if _is_model(module) else LOSS
-        shown = module
-        while type(shown).__name__ == "OptimizedModule" and hasattr(shown, "_orig_mod"):
-            shown = shown._orig_mod
-        attrs = SharedAttributes(module=type(shown).__name__)
-        known[key] = made = KnownModule(reference, kind, attrs)
+        unwrapped = module
+        while type(unwrapped).__name__ == "OptimizedModule" and hasattr(unwrapped, "_orig_mod"):
+            unwrapped = unwrapped._orig_mod
+        attrs = SharedAttributes(module=type(unwrapped).__name__)
+        known[key] = known_module = KnownModule(reference, kind, attrs)
         if kind == FORWARD:
-            made.parameter = _first_trained(module)
-            self._torch_state.parameter = self._torch_state.parameter or made.parameter
-        return made
+            known_module.parameter = _first_trained(module)
+            self._torch_state.parameter = self._torch_state.parameter or known_module.parameter
+        return known_module
 
 
 class _Models(dict[int, "KnownModule"]):
@@ -365,11 +365,11 @@ def _first_trained(module: Any) -> Any:
 def _enclosing_forward(module: Any, base: type) -> Any:
     """Return the outermost module whose `forward` runs around this call; None if there is none."""
     frame: Any = sys._getframe(3)
-    found = None
+    outermost_module = None
     while frame is not None:
         if frame.f_code.co_name == "forward":
             owner = frame.f_locals.get("self")
             if isinstance(owner, base) and owner is not module:
-                found = owner
+                outermost_module = owner
         frame = frame.f_back
-    return found
+    return outermost_module

@@ -42,7 +42,6 @@ class Pass:
         "held",
         "inner",
         "inner_context",
-        "interleaving",
         "is_crossing",
         "is_decided",
         "is_firm",
@@ -52,6 +51,7 @@ class Pass:
         "is_training",
         "iterator",
         "known_data",
+        "other",
         "outer_context",
         "over",
         "reached",
@@ -90,7 +90,7 @@ class Pass:
         """Its epoch or evaluation; None if the program or another framework opens the epoch."""
         self.driver: Any = self.iterator
         """The iterator whose fetches begin steps: its own, or one that is read inside."""
-        self.interleaving: Interleaving | None = None
+        self.other: OtherFetches | None = None
         """Fetches of another iterator since the last fetch of the driver."""
         self.first_batch: FirstBatch | None = None
         """Its first batch, while it is undecided whether that belongs to the epoch."""
@@ -132,16 +132,14 @@ class Pass:
 
     def is_same_loader(self, iterator: Any) -> bool:
         """Whether another iterator comes from the same loader, or from one of the same data."""
-        own = self.iterator()
-        return own is not None and data_of(own) is data_of(iterator)
+        own_iterator = self.iterator()
+        return own_iterator is not None and data_of(own_iterator) is data_of(iterator)
 
     def is_around(self, iterator: Any) -> bool:
         """Whether this pass is open and `iterator` is read alongside or inside it."""
         if self.iterator() is None or is_abandoned_iterator(self):
             return False
-        if self.knows(iterator) or (
-            self.interleaving is not None and self.interleaving.iterator() is iterator
-        ):
+        if self.knows(iterator) or (self.other is not None and self.other.iterator() is iterator):
             return True
         return not (self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward))
 
@@ -164,16 +162,16 @@ class Pass:
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
         self.is_simple = not self.restarts
         self.fetches = max(self.fetches, 2)
-        self.interleaving = None
+        self.other = None
 
     @property
     def is_single(self) -> bool:
         """Whether it has one batch, which was not trained on, and its iterator is alive."""
         return self.fetches == 1 and not self.is_decided and self.iterator() is not None
 
-    def is_within(self, own: Pass) -> bool:
+    def is_within(self, training: Pass) -> bool:
         """Whether this evaluation is a child of another pass's epoch."""
-        return self.scope is not None and self.scope._above is own.scope
+        return self.scope is not None and self.scope._above is training.scope
 
     def open(self, name: str, index: int, parent_scope: Any) -> None:
         """Open its scope and make that current."""
@@ -233,12 +231,12 @@ class Pass:
         context = _get()
         current: Any = context.get(SCOPE_KEY)
         if step is not None and (current is step or current is self.scope):
-            _set(with_foreign_values(context, self.outer_context))
+            _set(carry_over(context, self.outer_context))
         if isinstance(current, (LoaderPassSpan, Step)) and (current._until or not current._id):
-            _set(with_foreign_values(context, self.outer_context))
+            _set(carry_over(context, self.outer_context))
 
 
-class Interleaving:
+class OtherFetches:
     """Fetches of another iterator within a step. The next fetches show their purpose."""
 
     __slots__ = ("at", "had_stepped", "is_between", "iterator", "stepped", "was_backward",
@@ -310,9 +308,9 @@ def _nothing() -> None:
     pass
 
 
-def begins_again(some: Pass, iterator: Any) -> bool:
+def begins_again(loader_pass: Pass, iterator: Any) -> bool:
     """Whether a known iterator begins again, as those with persistent workers do."""
-    is_known = some.restarts and some.fetches > 0 and not some.is_crossing
+    is_known = loader_pass.restarts and loader_pass.fetches > 0 and not loader_pass.is_crossing
     return is_known and is_at_start(iterator)
 
 
@@ -321,9 +319,9 @@ def is_at_start(iterator: Any) -> bool:
     return bool(getattr(iterator, "_num_yielded", 1) == 0)
 
 
-def is_abandoned_iterator(some: Pass) -> bool:
+def is_abandoned_iterator(loader_pass: Pass) -> bool:
     """Whether only its loader keeps an iterator: the loop over it was left."""
-    iterator = some.iterator()
+    iterator = loader_pass.iterator()
     if not (
         getattr(iterator, "_persistent_workers", False)
         or type(iterator).__module__.startswith("torchdata.")
@@ -332,7 +330,7 @@ def is_abandoned_iterator(some: Pass) -> bool:
     return sys.getrefcount(iterator) <= _KEPT
 
 
-def with_foreign_values(context: Any, target: Any) -> Any:
+def carry_over(context: Any, target: Any) -> Any:
     """Return `target` with the values that other code put into `context`: baggage, say."""
     others = {key: value for key, value in context.items() if key not in _OURS}
     if others == {key: value for key, value in target.items() if key not in _OURS}:
@@ -347,7 +345,7 @@ def current_scope(context: Any) -> Any:
 
 def without_step(context: Any, step: Any, target: Any) -> Any:
     """Return `target` with another library's span that is current inside `step`."""
-    inside = with_foreign_values(context, target)
+    inside = carry_over(context, target)
     span = context.get(SPAN_KEY)
     if span is step or isinstance(span, Scope) or span is None:
         return inside

@@ -254,12 +254,12 @@ def check_fused_step(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
     """Check whether a fused optimizer skipped its step: GradScaler calls it in any case."""
     try:
         iteration = tracker.iteration or tracker.loaderless.iteration
-        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        if iteration is None or not found or not _is_fused(optimizer):
+        overflows = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if iteration is None or not overflows or not _is_fused(optimizer):
             return
         clock = tracker.torch_state.clock
         step = iteration.step
-        for value in found.values():
+        for value in overflows.values():
             if value.device.type == "cpu":
                 if value.item():
                     mark_skipped(step)

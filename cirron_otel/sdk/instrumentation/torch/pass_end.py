@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...tracing.phase import Phase, Step, make_current
 from ...tracing.state import CONTEXT
 from .iteration import Iteration
-from .one_pass import Pass, reading_frame, with_foreign_values
+from .one_pass import Pass, carry_over, reading_frame
 
 if TYPE_CHECKING:
     from .open_passes import OpenPasses
@@ -62,8 +62,7 @@ class PassEnds:
         training, iteration = unfinished.training, unfinished.iteration
         iteration.close(self._steps.micro_of)
         training.reached = max(training.reached, iteration.step._until)
-        if self._tracker.torch_state.has_step_end_hook:
-            self._tracker.torch_state.on_step_end()
+        self._tracker.torch_state.step_ended()
         training.close(unfinished.at, self._tracker.torch_state.epoch_ended)
 
     # --- across the end -------------------------------------------------------------------------
@@ -95,7 +94,7 @@ class PassEnds:
             0,
         )
         self._passes.training = training
-        inner_context = with_foreign_values(CONTEXT.get(), training.inner_context)
+        inner_context = carry_over(CONTEXT.get(), training.inner_context)
         self._tracker.opened(iteration, make_current(iteration.step, inner_context))
 
     def is_crossed(self, training: Pass, iteration: Iteration | None) -> bool:

@@ -19,14 +19,7 @@ from ...tracing.unwinding import Place, keep, loop_left
 from .interleaved_fetches import InterleavedFetches
 from .kinds import EPOCHS
 from .loaderless import LoaderlessSteps
-from .one_pass import (
-    Pass,
-    begins_again,
-    current_scope,
-    has_one_batch,
-    opened_manually,
-    with_foreign_values,
-)
+from .one_pass import Pass, begins_again, carry_over, current_scope, has_one_batch, opened_manually
 from .open_passes import Numbers, OpenPasses
 from .pass_end import PassEnds, UnfinishedPass
 from .pending import UnusedBatches
@@ -50,7 +43,7 @@ class Passes(OpenPasses):
         super().__init__(numbers)
         self._tracker = tracker
         self.steps = steps = Steps(tracker, self)
-        self.interleaved_fetches = InterleavedFetches(tracker, self, steps)
+        self.interleaved = InterleavedFetches(tracker, self, steps)
         self.prefetching = Prefetching(tracker, self, steps)
         self.pass_ends = PassEnds(tracker, self, steps)
         self.loaderless = LoaderlessSteps(tracker, self, steps)
@@ -97,9 +90,9 @@ class Passes(OpenPasses):
         elif (
             training is not None
             and training.first_batch is not None
-            and self.interleaved_fetches.is_left(training, iterator)
+            and self.interleaved.is_left(training, iterator)
         ):
-            self.interleaved_fetches.end_first_batch(training)
+            self.interleaved.end_first_batch(training)
             training = None
         elif training is not None and training.over and training.iterator() is not iterator:
             self.end_training()
@@ -122,24 +115,24 @@ class Passes(OpenPasses):
             training = self.training  # it was reclassified as a training pass
         if training is not None and training.iterator() is iterator:
             self._end_evaluation()
-            self.interleaved_fetches.goes_on(training)
-            self.interleaved_fetches.returns(training)
+            self.interleaved.goes_on(training)
+            self.interleaved.returns(training)
             training.driver, training.is_simple = training.iterator, not training.restarts
             training.fetches += 1
             self.boundary(training, context, current)
             return
         if training is not None and training.driver() is iterator:
-            self.interleaved_fetches.goes_on(training)
+            self.interleaved.goes_on(training)
             self.boundary(training, context, current)
             return
-        if training is not None and self.interleaved_fetches.evaluates(training, iterator):
+        if training is not None and self.interleaved.evaluates(training, iterator):
             return
         torch_state = self._tracker.torch_state
         if not torch_state.is_grad_enabled() or torch_state.is_evaluating():
             if evaluation is None or not evaluation.is_around(iterator):
                 self.begin_evaluation(iterator)
         elif training is not None and training.is_around(iterator):
-            self.interleaved_fetches.fetch(training, iterator, context, current)
+            self.interleaved.fetch(training, iterator, context, current)
         else:
             self.begin_training(iterator)
 
@@ -149,7 +142,7 @@ class Passes(OpenPasses):
         """Begin a training pass, and its first step."""
         self._end_evaluation()  # it may be within the epoch
         if self.training is not None and self.training.is_single:
-            self.interleaved_fetches.discard_single_batch(self.training)
+            self.interleaved.discard_single_batch(self.training)
         self.end_training()
         self.loaderless.close()
         context = _get()
@@ -158,7 +151,7 @@ class Passes(OpenPasses):
         )
         training.stepped = self._tracker.stepped
         training.is_only_batch = has_one_batch(iterator)
-        self.interleaved_fetches.began(training, iterator)
+        self.interleaved.began(training, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
         if self._tracker.torch_state.owns_epoch and not opened_manually(current, EPOCHS):
             training.open("epoch", self.numbers.epochs, current)
@@ -175,11 +168,11 @@ class Passes(OpenPasses):
         tracker = self._tracker
         training = self.training
         if training is not None and training.is_single:
-            self.interleaved_fetches.set_aside(training)
+            self.interleaved.set_aside(training)
         elif training is not None and training.iterator() is None and training.first_batch is None:
             self.end_training()
         elif training is not None:
-            self.interleaved_fetches.settle(training)
+            self.interleaved.settle(training)
             if not self.prefetching.defers_step(training):
                 self.steps.close(training)
         self.loaderless.close()
@@ -240,7 +233,7 @@ class Passes(OpenPasses):
         is_ours = current is training.scope or isinstance(current, Step)
         self.steps.close(training)
         if is_ours or (training.scope is None and context is training.outer_context):
-            inner_context = with_foreign_values(_get(), training.inner_context)
+            inner_context = carry_over(_get(), training.inner_context)
             self.steps.open(
                 training, inner_context, training.scope or current_scope(training.outer_context)
             )
@@ -253,24 +246,28 @@ class Passes(OpenPasses):
         """Note the call of a model. Its mode and arguments may show what the pass is."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
-        some = self.evaluation or self.training
+        loader_pass = self.evaluation or self.training
         if (
-            some is None
-            and self.interleaved_fetches.aside is not None
+            loader_pass is None
+            and self.interleaved.aside is not None
             and self._is_trainable(module)
         ):
-            self.interleaved_fetches.resume_batch_set_aside()
-            some = self.training
-        if some is None:
+            self.interleaved.resume_batch_set_aside()
+            loader_pass = self.training
+        if loader_pass is None:
             return
-        if some.is_training and (some.interleaving is not None or some.first_batch is not None):
-            self.interleaved_fetches.called(some, is_trainable=self._is_trainable(module))
-        if some.unused is not None:
+        if loader_pass.is_training and (
+            loader_pass.other is not None or loader_pass.first_batch is not None
+        ):
+            self.interleaved.called(loader_pass, is_trainable=self._is_trainable(module))
+        if loader_pass.unused is not None:
             is_trainable = self._is_trainable(module)
-            self.prefetching.use(some, some.unused, arguments, is_trainable=is_trainable)
-        if not (some.is_decided and some.is_training):
-            some.was_forward = True
-            some.was_trainable = some.was_trainable or self._is_trainable(module)
+            self.prefetching.use(
+                loader_pass, loader_pass.unused, arguments, is_trainable=is_trainable
+            )
+        if not (loader_pass.is_decided and loader_pass.is_training):
+            loader_pass.was_forward = True
+            loader_pass.was_trainable = loader_pass.was_trainable or self._is_trainable(module)
 
     def _is_trainable(self, module: Any) -> bool:
         torch_state = self._tracker.torch_state
@@ -285,14 +282,14 @@ class Passes(OpenPasses):
             if not evaluation.is_firm:
                 self._reclassifier.turn_into_training(evaluation)
             return
-        if self.training is not None and (self.training.interleaving or self.training.first_batch):
-            self.interleaved_fetches.training_begins(self.training)
+        if self.training is not None and (self.training.other or self.training.first_batch):
+            self.interleaved.training_begins(self.training)
         if self.training is not None and self.training.unused is not None:
             self.prefetching.training_begins(self.training, self.training.unused)
         if self.training is not None and not self.training.is_decided:
             self.training.version = self._tracker.torch_state.version()
             self.training.was_forward = self.training.is_decided = True
-            is_usual = self.training.interleaving is None and self.training.unused is None
+            is_usual = self.training.other is None and self.training.unused is None
             self._tracker.is_plain = is_usual and self._tracker.context is not None
 
     # --- ending ---------------------------------------------------------------------------------
@@ -315,7 +312,7 @@ class Passes(OpenPasses):
             elif not self.prefetching.exhausted(training, at := now()):
                 self.end_training(at)
         elif training is not None:
-            self.interleaved_fetches.exhausted(training, iterator, now())
+            self.interleaved.exhausted(training, iterator, now())
 
     def end_dead(self, dead: Any) -> None:
         """End the pass of a dead iterator: its loop was left by `break` or an exception."""
@@ -331,7 +328,7 @@ class Passes(OpenPasses):
             and training.driver() is not None
             and not training.first_batch.over
         ):
-            self.interleaved_fetches.keep(training)
+            self.interleaved.keep(training)
         elif (
             evaluation is None or not evaluation.is_within(training)
         ) and not self.prefetching.is_awaited(training):
@@ -367,9 +364,9 @@ class Passes(OpenPasses):
             return
         if training.first_batch is not None:
             at = training.first_batch.over or at
-            self.interleaved_fetches.keep(training)
-        if training.interleaving is not None:
-            self.interleaved_fetches.settle(training)
+            self.interleaved.keep(training)
+        if training.other is not None:
+            self.interleaved.settle(training)
         at = training.over or at
         iteration = tracker.iteration
         if (

@@ -30,8 +30,8 @@ class FetchedBatch:
 
     def holds(self, tensors: list[Any]) -> bool:
         """Whether one of the tensors is part of it, or shares memory with a part."""
-        own = [tensor for each in self.tensors if (tensor := each()) is not None]
-        return any(_is_same(one, other) for one in own for other in tensors)
+        tensors_of_batch = [tensor for each in self.tensors if (tensor := each()) is not None]
+        return any(_is_same(one, other) for one in tensors_of_batch for other in tensors)
 
 
 class UnusedBatches:
@@ -81,17 +81,17 @@ def _tensors_in(thing: Any) -> list[Any]:
     """Return the first tensors in nested lists, tuples, dictionaries and plain objects."""
     import torch  # noqa: PLC0415
 
-    found: list[Any] = []
+    tensors: list[Any] = []
     waiting = [(thing, 0)]
     for _ in range(_OBJECTS):
-        if not waiting or len(found) >= _TENSORS:
+        if not waiting or len(tensors) >= _TENSORS:
             break
         each, depth = waiting.pop(0)
         if issubclass(type(each), torch.Tensor):
-            found.append(each)
+            tensors.append(each)
         elif depth < _DEPTH:
             waiting += [(inner, depth + 1) for inner in _parts_of(each)]
-    return found
+    return tensors
 
 
 def _parts_of(thing: Any) -> list[Any]:

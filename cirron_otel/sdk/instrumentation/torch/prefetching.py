@@ -13,7 +13,7 @@ from ...tracing.phase import Phase, begin
 from ...tracing.state import CONTEXT
 from .iteration import Iteration, new_step
 from .kinds import LOAD, NAMES
-from .one_pass import Pass, current_scope, with_foreign_values
+from .one_pass import Pass, carry_over, current_scope
 from .pending import FetchedBatch, UnusedBatches
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Prefetching:
         )
         loader_pass.steps -= 1
         iteration.dissolve(iteration.step._above)
-        CONTEXT.set(with_foreign_values(_get(), loader_pass.inner_context))
+        CONTEXT.set(carry_over(_get(), loader_pass.inner_context))
 
     def defers_step(self, loader_pass: Pass) -> bool:
         """Whether an evaluation begins before the open step's batch was used.
@@ -128,26 +128,26 @@ class Prefetching:
         if not unused.is_ahead and (is_only or unused.is_flat):
             loader_pass.unused = None
         else:
-            found = unused.find(arguments)
+            index = unused.find(arguments)
             earlier = [index for index, batch in enumerate(batches[:-1]) if batch.is_alive]
             if not earlier and not unused.is_ahead and iteration is not None:
                 self._skip(loader_pass, iteration, batches)
                 loader_pass.unused = None
             elif batches:
                 unused.is_ahead = True
-                unused.take([*earlier, len(batches) - 1][0] if found is None else found)
+                unused.take([*earlier, len(batches) - 1][0] if index is None else index)
         if iteration is None:
             self._open(loader_pass)
 
     def _use_undecided(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
         """Decide at a use in a pass that may still turn out to be an evaluation."""
-        found = unused.find(arguments)
+        index = unused.find(arguments)
         alive = [index for index, batch in enumerate(unused.batches) if batch.is_alive]
         if unused.used or len(alive) <= 1:
             loader_pass.unused = None
             return
         unused.used = unused.was_used = unused.is_ahead = True
-        unused.take(alive[0] if found is None else found)
+        unused.take(alive[0] if index is None else index)
 
     def _use_next(
         self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, is_trainable: bool
@@ -156,8 +156,8 @@ class Prefetching:
         tracker = self._tracker
         iteration = tracker.iteration
         is_between = iteration is None or iteration.was_stepped
-        found = unused.find(arguments)
-        if found is None:
+        index = unused.find(arguments)
+        if index is None:
             if unused.is_current(arguments) and iteration is not None:
                 return
             if loader_pass.over and is_between and not (is_trainable and unused.batches):
@@ -166,8 +166,8 @@ class Prefetching:
             follows = iteration is None or (iteration.was_backward and not iteration.was_stepped)
             if not unused.batches or not follows or not is_trainable:
                 return
-            found = 0
-        unused.take(found)
+            index = 0
+        unused.take(index)
         if iteration is None or iteration.was_stepped:
             self._steps.close(loader_pass)
             self._open(loader_pass)
@@ -177,7 +177,7 @@ class Prefetching:
 
     def _open(self, loader_pass: Pass) -> None:
         """Open a step that begins with a use."""
-        inner_context = with_foreign_values(_get(), loader_pass.inner_context)
+        inner_context = carry_over(_get(), loader_pass.inner_context)
         self._steps.open(
             loader_pass,
             inner_context,
@@ -191,12 +191,14 @@ class Prefetching:
             if batch.load not in iteration.children:
                 continue
             remaining = iteration.cut(iteration.children.index(batch.load))
-            made = new_step()
-            begin(made, "step", step._index, None, step._above, _get(), now(), is_fixed=True)
-            skipped = Iteration(made, self._tracker.settle)
-            made._start = step._start
+            skipped_step = new_step()
+            begin(
+                skipped_step, "step", step._index, None, step._above, _get(), now(), is_fixed=True
+            )
+            skipped = Iteration(skipped_step, self._tracker.settle)
+            skipped_step._start = step._start
             for phase in iteration.children:
-                phase.move(made)
+                phase.move(skipped_step)
                 skipped.add(phase)
             skipped.close(self._steps.micro_of)
             iteration.children = remaining

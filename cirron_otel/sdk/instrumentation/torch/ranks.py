@@ -17,9 +17,9 @@ class Ranks:
     libraries call that function under names of their own.
     """
 
-    def __init__(self, found: Callable[[int, int], None]) -> None:
-        """`found` is called once, with the rank and the number of processes."""
-        self._found = found
+    def __init__(self, callback: Callable[[int, int], None]) -> None:
+        """`callback` is called once, with the rank and the number of processes."""
+        self._callback = callback
         self._is_known = False
 
     def poll(self) -> None:
@@ -32,6 +32,6 @@ class Ranks:
                 return
             if distributed.is_initialized():
                 self._is_known = True
-                self._found(int(distributed.get_rank()), int(distributed.get_world_size()))
+                self._callback(int(distributed.get_rank()), int(distributed.get_world_size()))
         except Exception as error:
             record_error("rank", error)

@@ -88,9 +88,13 @@ def _open(tracker: Tracker) -> Iterator[Phase]:
     for iteration in filter(None, iterations):
         inner += [*iteration.children, iteration.micro, iteration.step]
     inner += loaderless.open_phases()
-    for some in (passes.evaluation, passes.training, unfinished.training if unfinished else None):
-        if some is not None:
-            inner += [*some.held, some.scope]
+    for loader_pass in (
+        passes.evaluation,
+        passes.training,
+        unfinished.training if unfinished else None,
+    ):
+        if loader_pass is not None:
+            inner += [*loader_pass.held, loader_pass.scope]
     for each in inner:
         parent_scope = each
         while isinstance(parent_scope, Phase):
@@ -112,10 +116,10 @@ def _close(phase: Phase) -> None:
 def _leave() -> None:
     """Make the innermost scope that is not of the hooks current, if one of theirs is."""
     context = CONTEXT.get()
-    current = found = context.get(SCOPE_KEY)
+    current = innermost = context.get(SCOPE_KEY)
     while isinstance(current, Phase):
         current = current._above
-    if current is not found:
+    if current is not innermost:
         changed: dict[str, Any] = {**context, SCOPE_KEY: current}
         if isinstance(context.get(SPAN_KEY), Phase):
             changed[SPAN_KEY] = current

@@ -68,6 +68,11 @@ class TorchState:
         """Stop polling a device at the end of every step."""
         self.has_step_end_hook, self.on_step_end = False, _nothing
 
+    def step_ended(self) -> None:
+        """Call `on_step_end`, unless it does nothing."""
+        if self.has_step_end_hook:
+            self.on_step_end()
+
     def threads_changed(self) -> None:
         """Update the gate after a change of the set of trackers."""
         self.gate.is_shared = len(self.trackers) > 1
@@ -76,7 +81,7 @@ class TorchState:
     def register_optimizer(self, optimizer: Any) -> SharedAttributes:
         """Return the attributes of an optimizer that steps for the first time."""
         key, known = id(optimizer), self.optimizers
-        made = known[key] = SharedAttributes(optimizer=type(optimizer).__name__)
+        attrs = known[key] = SharedAttributes(optimizer=type(optimizer).__name__)
         references = self._references
 
         def forget(_: Any) -> None:
@@ -85,7 +90,7 @@ class TorchState:
 
         references[key] = weakref.ref(optimizer, forget)
         self.poll_rank()
-        return made
+        return attrs
 
     def optimizer_made(self, optimizer: Any) -> None:
         """Give a newly constructed optimizer the next number."""

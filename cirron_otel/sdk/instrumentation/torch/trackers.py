@@ -70,10 +70,10 @@ class TaskTrackers(Trackers):
         if context is last.context:
             return last
         tasks = self._tasks()
-        found = self.__dict__["last"] = _enclosing_tracker(
+        tracker = self.__dict__["last"] = _enclosing_tracker(
             context, [thread_tracker, *tasks.values()]
         ) or _of_task(thread_tracker, tasks)
-        return found
+        return tracker
 
     @t.setter
     def t(self, tracker: Tracker) -> None:
@@ -103,12 +103,12 @@ def _of_task(thread_tracker: Tracker, tasks: Any) -> Tracker:
     task = _current_task()
     if task is None:
         return thread_tracker
-    found: Tracker | None = tasks.get(task)
-    if found is None:
-        found = tasks[task] = Tracker(thread_tracker.torch_state, thread_tracker.passes.numbers)
-        thread_tracker.torch_state.trackers.add(found)
-        weakref.finalize(task, _task_over, found).atexit = False
-    return found
+    tracker: Tracker | None = tasks.get(task)
+    if tracker is None:
+        tracker = tasks[task] = Tracker(thread_tracker.torch_state, thread_tracker.passes.numbers)
+        thread_tracker.torch_state.trackers.add(tracker)
+        weakref.finalize(task, _task_over, tracker).atexit = False
+    return tracker
 
 
 def _task_over(tracker: Tracker) -> None:

@@ -224,9 +224,9 @@ class CopyRun(Phase):
         self._until = now()
         if error is not None:
             self._fail(error)
-        for some in (tracker.passes.evaluation, tracker.passes.training):
-            if some is not None and parent_scope is some.scope:
-                some.reached = max(some.reached, self._until)
+        for loader_pass in (tracker.passes.evaluation, tracker.passes.training):
+            if loader_pass is not None and parent_scope is loader_pass.scope:
+                loader_pass.reached = max(loader_pass.reached, self._until)
 
     def over(self) -> None:
         """Note that no copy follows. May be called on any thread once the scope is due."""

@@ -104,8 +104,8 @@ def _add(
 
 def constant(**attrs: Any) -> Attributes:
     """Return a function that gives every call the same attributes."""
-    made = SharedAttributes(**attrs)
-    return lambda _args, _kwargs: made
+    shared = SharedAttributes(**attrs)
+    return lambda _args, _kwargs: shared
 
 
 def named(key: str) -> Attributes:
@@ -114,12 +114,12 @@ def named(key: str) -> Attributes:
 
     def attributes(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> dict[str, Any]:
         kind = type(args[0])
-        found = known.get(kind)
-        if found is None:
+        attrs = known.get(kind)
+        if attrs is None:
             if len(known) > _MOST_CLASSES:
                 known.clear()  # a program that creates classes without end
-            found = known[kind] = SharedAttributes({key: kind.__name__})
-        return found
+            attrs = known[kind] = SharedAttributes({key: kind.__name__})
+        return attrs
 
     return attributes
 
@@ -139,8 +139,8 @@ class Upkeep:
         from torch.optim import Optimizer  # noqa: PLC0415
 
         for owner, key in ((Optimizer, "optimizer"), (Module, "module")):
-            made = self._wrapper.wrap(owner.zero_grad, ZERO_GRAD, named(key))
-            self._patches.replace(owner, "zero_grad", made)
+            wrapped = self._wrapper.wrap(owner.zero_grad, ZERO_GRAD, named(key))
+            self._patches.replace(owner, "zero_grad", wrapped)
 
     def clip_grad(self) -> None:
         """Replace the functions. Raises AttributeError if torch has changed."""
@@ -148,8 +148,8 @@ class Upkeep:
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             original = getattr(utils, name)
-            made = self._wrapper.wrap(original, CLIP_GRAD, constant(function=name))
-            self._patches.replace_function((utils.clip_grad, utils), name, made)
+            wrapped = self._wrapper.wrap(original, CLIP_GRAD, constant(function=name))
+            self._patches.replace_function((utils.clip_grad, utils), name, wrapped)
 
     def scheduler(self) -> None:
         """Replace `step` of each scheduler class that defines it."""
@@ -157,8 +157,8 @@ class Upkeep:
 
         for owner in _classes(lr_scheduler.LRScheduler):
             if "step" in vars(owner):
-                made = self._wrapper.wrap(owner.step, SCHEDULER, _scheduler)
-                self._patches.replace(owner, "step", made)
+                wrapped = self._wrapper.wrap(owner.step, SCHEDULER, _scheduler)
+                self._patches.replace(owner, "step", wrapped)
 
 
 def _classes(base: Any) -> Iterator[Any]:

@@ -42,8 +42,8 @@ class Workers:
         """Replace the loop with which `module` starts its processes. Raises as `install`."""
         original = getattr(module, NAME)
         at = list(inspect.signature(original).parameters).index("worker_id")
-        made = WorkerLoop(module.__name__, at, self._opening, self._leave, original)
-        patches.replace(module, NAME, made)
+        loop = WorkerLoop(module.__name__, at, self._opening, self._leave, original)
+        patches.replace(module, NAME, loop)
 
 
 class WorkerLoop:
@@ -111,12 +111,12 @@ class Fetches:
         """Return a method that fetches a batch in a scope."""
 
         def fetch(fetcher: Any, index: Any) -> Any:
-            given = fetcher.collate_fn
+            collate_fn = fetcher.collate_fn
             scope = Scope(FETCH, self._count, worker=self._worker)
             self._count += 1
             scope.__enter__()
             try:
-                fetcher.collate_fn = Scope(COLLATE)(given)
+                fetcher.collate_fn = Scope(COLLATE)(collate_fn)
                 batch = original(fetcher, index)
             except StopIteration:
                 self._count -= 1
@@ -127,7 +127,7 @@ class Fetches:
                 scope.__exit__(type(error), error, error.__traceback__)
                 raise
             finally:
-                fetcher.collate_fn = given
+                fetcher.collate_fn = collate_fn
             scope.__exit__(None, None, None)
             return batch
 
