@@ -1,7 +1,7 @@
-"""Where records stand: the session, the depth below it and the trace of every span of a batch.
+"""The placement of records: session, depth below it, and trace of every span of a batch.
 
-A batch alone does not say it: an open epoch's record comes later, in another batch. What lies
-outside the batch is handed in as a `Plan`; `sessions` makes one from whole spools.
+A batch alone is not sufficient: the record of an open epoch comes later, in another batch. A `Plan`
+contains the places of scopes outside the batch; `session_index` builds one from complete spools.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ UNIT_DEPTHS = (1, 2)
 """Depths at which a segment may open: children and grandchildren of the session."""
 
 _STATED_DEPTH = max(UNIT_DEPTHS)
-"""Of a scope outside a batch that says its traces: what is below it stands in its trace."""
+"""The depth of a scope outside a batch that contains its trace: its descendants are in that trace.
+"""
 
 
 class Place(NamedTuple):
-    """Where one record stands."""
+    """The place of one record."""
 
     session: str
     trace_id: bytes
@@ -37,9 +38,9 @@ class Segment(NamedTuple):
 
     start_ns: int
     unit_id: str
-    """The scope that opened it: segments are ordered by (start_ns, unit_id)."""
+    """The scope that opened the segment: segments are ordered by (start_ns, unit_id)."""
     parent_id: str | None
-    """That scope's parent."""
+    """The parent of that scope."""
     number: int
     """1 for the first trace after the session's own."""
     trace_id: bytes
@@ -47,15 +48,15 @@ class Segment(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A segment whose opening a batch says itself."""
+    """A segment whose opening is recorded in the batch itself."""
 
     segment: Segment
     parent_trace_id: bytes
-    """Where the opener's parent stands; the segment's own trace where nothing is known of it."""
+    """The trace of the opener's parent; the segment's own trace if the parent is unknown."""
 
 
 class Running(NamedTuple):
-    """A scope that is still open and that backends shall see before it ends."""
+    """A scope that is still open and that backends show before it ends."""
 
     id: str
     name: str
@@ -67,45 +68,46 @@ class Running(NamedTuple):
 
 
 class StatedSession(NamedTuple):
-    """What a batch says itself of its session (docs/otlp-mapping.md, "Batches that name …")."""
+    """A batch's own data about its session (docs/otlp-mapping.md, "Batches that name …")."""
 
     trace_id: bytes
-    """Where its records stand that say no other trace."""
+    """The trace of its records that contain no other trace."""
     opened: tuple[Opened, ...] = ()
     running: tuple[Running, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What lies outside a batch."""
+    """The places of scopes outside a batch."""
 
     default: str
-    """The session of records for which nothing better is known."""
+    """The session of records for which no better one is known."""
     external: Mapping[str, Place] = field(default_factory=dict)
-    """By id: scopes that the batch refers to and does not hold, and, under their own id, the
-    batch's scopes that have no parent."""
+    """Places by id: of scopes that the batch refers to and does not contain, and of the batch's own
+    scopes that have no parent.
+    """
     segments: Mapping[str, Sequence[Segment]] = field(default_factory=dict)
-    """By session: its later traces, in order; a session without any is one trace."""
+    """The later traces of a session, in order; a session without any is one trace."""
     traces: Mapping[str, bytes] = field(default_factory=dict)
-    """By session: the trace id of one that joined another trace."""
+    """The trace id of a session that joined another trace, by session."""
     stated: StatedSession | None = None
-    """What the batch says itself, if it names its session."""
+    """The batch's own data about its session, if it names one."""
 
     def session_trace(self, session: str) -> bytes:
-        """The trace id of a session's first (or only) trace."""
+        """Return the trace id of a session's first (or only) trace."""
         return self.traces.get(session) or trace_id_for(session)
 
     def segment_of(self, session: str, start_ns: int, unit_id: str) -> Segment | None:
-        """The segment in which a child or grandchild of the session stands; None for the first."""
+        """Return the segment of a child or grandchild of the session; None for the first one."""
         segments = self.segments.get(session)
         if not segments:
             return None
-        # behind every segment up to this one: no text stands between an id and the id with a NUL
+        # after every segment up to this one: no text sorts between an id and the id with a NUL
         number = bisect_right(segments, (start_ns, unit_id + "\0"))
         return segments[number - 1] if number else None
 
     def below(self, parent: Place, start_ns: int, own_id: str) -> Place:
-        """The place of a scope whose parent stands at `parent`."""
+        """Return the place of a scope whose parent is at `parent`."""
         depth = parent.depth + 1
         if depth in UNIT_DEPTHS:
             segment = self.segment_of(parent.session, start_ns, own_id)
@@ -144,7 +146,7 @@ class Plan:
         return self.below(self.outside(None), start_ns, own_id)
 
     def outside(self, some_id: object) -> Place:
-        """The place of something that the batch does not hold."""
+        """Return the place of a scope that the batch does not contain."""
         if isinstance(some_id, str):
             place = self.external.get(some_id)
             if place is not None:
@@ -155,22 +157,22 @@ class Plan:
 
 
 def stated_trace(value: object) -> bytes:
-    """The trace id that an `otel` object gives as 32 hex digits; empty where it is none."""
+    """Return the trace id that an `otel` object contains as 32 hex digits; empty if not valid."""
     return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
 
 
 def stated_place(session: str, trace_id: bytes) -> Place:
-    """The place of a scope outside a batch that says the scope's trace itself."""
+    """Return the place of a scope outside a batch that contains the scope's trace."""
     return Place(session, trace_id, _STATED_DEPTH)
 
 
 def is_session(span: Record) -> bool:
-    """Whether a span record is the root of a session."""
+    """Return whether a span record is the root of a session."""
     return span.get("name") == sc.SESSION and span.get("parent_id") is None
 
 
 def first_index(records: Sequence[Record]) -> dict[str, int]:
-    """By id: the first record that has it."""
+    """Map each id to the index of the first record that has it."""
     index: dict[str, int] = {}
     for number, record in enumerate(records):
         record_id = record.get("id")
@@ -180,7 +182,7 @@ def first_index(records: Sequence[Record]) -> dict[str, int]:
 
 
 def place_spans(spans: Sequence[Record], index: Mapping[str, int], plan: Plan) -> list[Place]:
-    """The place of every span of a batch."""
+    """Return the place of every span of a batch."""
     places: list[Place | None] = [None] * len(spans)
     for number in range(len(spans)):
         chain: list[int] = []

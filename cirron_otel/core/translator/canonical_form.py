@@ -1,7 +1,8 @@
-"""Equality of messages as a Collector may hand them on.
+"""Equality of messages that a Collector may have passed on.
 
-For the question "was this born in Cirron?" the order of attributes does not count, and an empty
-sub-message equals an absent one. Everything else does, unknown protobuf fields included.
+For the question whether a message was created from Cirron records, the order of attributes is not
+significant, and an empty sub-message equals an absent one. Everything else is significant, unknown
+protobuf fields included.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def _copy(message: Any) -> Any:
 
 
 def _identical(a: Any, b: Any) -> bool:
-    """Whether nothing has to be set aside for two messages to be the same: most often."""
+    """Return whether two messages are equal without any normalisation, as most are."""
     return bool(a.SerializeToString() == b.SerializeToString())
 
 
 def same_span(a: Span, b: Span) -> bool:
-    """Whether two spans say the same."""
+    """Return whether two spans are equal in canonical form."""
     return _identical(a, b) or _span_text(a) == _span_text(b)
 
 
@@ -55,12 +56,12 @@ def _span_text(span: Span) -> bytes:
 
 
 def same_scope(a: InstrumentationScope, b: InstrumentationScope) -> bool:
-    """Whether two scopes say the same."""
+    """Return whether two scopes are equal in canonical form."""
     return _identical(a, b) or _sorted_text(a) == _sorted_text(b)
 
 
 def same_resource(a: Resource, b: Resource) -> bool:
-    """Whether two resources say the same."""
+    """Return whether two resources are equal in canonical form."""
     return _identical(a, b) or _sorted_text(a) == _sorted_text(b)
 
 

@@ -1,7 +1,7 @@
-"""Marks and snapshots ↔ span events, and the foreign events beside them.
+"""Marks and snapshots ↔ span events, and the foreign events of the same span.
 
-Attributes tell events apart, never names: `cirron.snapshot.*` is a snapshot, `cirron.mark.id` or a
-rest is a mark, anything else is an event of OpenTelemetry's own.
+Attributes distinguish events, names do not: an event with `cirron.snapshot.*` is a snapshot, one
+with `cirron.mark.id` or a residual is a mark, and any other is OpenTelemetry's own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HISTOGRAM = ("bins", "counts")
 
 
 def kind_of(event: Span.Event) -> str:
-    """Which list of a batch an event belongs to."""
+    """Return the list of a batch that an event belongs to."""
     keys = [pair.key for pair in event.attributes]
     if any(key.startswith(sc.SNAPSHOT_PREFIX) for key in keys):
         return SNAPSHOT
@@ -52,7 +52,7 @@ def kind_of(event: Span.Event) -> str:
 
 
 def write_name_and_time(event: Span.Event, name: object, time_ns: object) -> None:
-    """Set an event's name and time as far as they can be said."""
+    """Set an event's name and time if OTLP can express them."""
     if isinstance(name, str):
         event.name = name if encodable(name) else readable(name)
     if is_int(time_ns, 0, UINT64_MAX):
@@ -60,7 +60,10 @@ def write_name_and_time(event: Span.Event, name: object, time_ns: object) -> Non
 
 
 def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | None) -> None:
-    """Say a mark as an event; `span_id` is what the span or carrier it rides on stands for."""
+    """Write a mark as an event;
+
+    `span_id` is the scope of the span or carrier that has the event.
+    """
     write_name_and_time(event, mark.get("name"), mark.get("ts_ns"))
     attributes = event.attributes
     for key, field in ((sc.MARK_ID, "id"), (sc.MARK_KIND, "kind")):
@@ -82,7 +85,7 @@ def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | 
 
 
 def read_mark(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
-    """The mark and its `seq`. Raises UnencodableError where the event is not one of ours."""
+    """Return the mark and its `seq`. Raises UnencodableError unless the event is one of ours."""
     return _read(event, span_id, sc.REST, _mark_of)
 
 
@@ -110,7 +113,7 @@ def _mark_of(
 def write_snapshot(
     event: Span.Event, snapshot: Record, span_id: str | None, seq: int | None
 ) -> None:
-    """Say a snapshot as an event, its fields under `cirron.snapshot.*`."""
+    """Write a snapshot as an event, with its fields under `cirron.snapshot.*`."""
     prefix, attributes = sc.SNAPSHOT_PREFIX, event.attributes
     write_name_and_time(event, "cirron.snapshot", snapshot.get("ts_ns"))
     for field in _SNAPSHOT_STRINGS:
@@ -149,7 +152,10 @@ def _write_stats(attributes: Any, stats: Record) -> None:
 
 
 def read_snapshot(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
-    """The snapshot and its `seq`. Raises UnencodableError where the event is not one of ours."""
+    """Return the snapshot and its `seq`.
+
+    Raises UnencodableError unless the event is one of ours.
+    """
     return _read(event, span_id, sc.SNAPSHOT_REST, _snapshot_of)
 
 
@@ -203,7 +209,7 @@ def _read(
 
 
 def write_foreign(event: Span.Event, record: Record) -> None:
-    """Say one of `otel.events` as the event it was, its attributes escaped."""
+    """Write one of `otel.events` as the event that it was, with its attributes escaped."""
     write_name_and_time(event, record.get("name"), record.get("time_ns"))
     attributes = record.get("attributes")
     _write_attrs(event.attributes, attributes)
@@ -213,7 +219,7 @@ def write_foreign(event: Span.Event, record: Record) -> None:
 
 
 def read_foreign(event: Span.Event) -> Record:
-    """An event of OpenTelemetry's own, for `otel.events`; what is default is left out."""
+    """Return an event of OpenTelemetry's own for `otel.events`, without default values."""
     ours, attributes = split_attributes(event.attributes)
     if ours:
         raise UnencodableError("reserved attribute in a foreign event")

@@ -1,4 +1,4 @@
-"""The header of a batch in an instrumentation scope, and the resource its spans stand under."""
+"""The header of a batch in an instrumentation scope, and the resource above its spans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COUNTS = (sc.BATCH_SPANS, sc.BATCH_MARKS, sc.BATCH_SNAPSHOTS, sc.BATCH_SYNTHETI
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many records and synthetic spans a batch has on the wire."""
+    """The numbers of records and synthetic spans of a batch on the wire."""
 
     spans: int
     marks: int
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a batch is, apart from its records: the scope's name, version and attributes."""
+    """A batch without its records: the scope's name, version and attributes."""
 
     sdk_version: object
     batch_id: object
@@ -52,19 +52,19 @@ class Header:
     schema_version: object
     counts: Counts
     file: str | None = None
-    """The file's name, where id and time do not give it."""
+    """The name of the file, if id and time do not give it."""
     session: str | None = None
-    """The session that the batch names."""
+    """The session in the batch's `otel.session`."""
     session_trace_id: bytes = b""
-    """The trace of that session where the batch says that it joined another."""
+    """The trace of that session, if it joined another trace."""
     trace_id: bytes = b""
-    """The trace id that the batch gives its records as a default."""
+    """The default trace id of the batch's records."""
     own_trace_ids: bool = False
-    """Whether records carried a trace id of their own."""
+    """Whether records have trace ids of their own."""
     added_service_name: str | None = None
     """The `service.name` that the encoder adds to the resource; None if the batch has its own."""
     residual: str = ""
-    """The header's rest, as far as the scope may carry it."""
+    """The header's residual, if the scope has room for it."""
 
     @property
     def key(self) -> str:
@@ -72,7 +72,7 @@ class Header:
         return digest(str(self.batch_id), str(self.created_ns), self.file or "").hex()
 
     def fields(self) -> Record:
-        """The batch's top-level values that the header says, without its lists."""
+        """Return the batch-level values in the header, without the lists."""
         return {
             "schema_version": self.schema_version,
             "sdk_version": self.sdk_version,
@@ -82,7 +82,7 @@ class Header:
 
 
 def said(batch: Record) -> Record:
-    """The top-level values of `batch` as far as a header can say them, None for the others."""
+    """Return the batch-level values that a header can hold; None for the others."""
     sdk_version, batch_id = batch.get("sdk_version"), batch.get("batch_id")
     return {
         "schema_version": _int(batch.get("schema_version")),
@@ -99,7 +99,7 @@ def _int(value: object) -> object:
 
 
 def write_scope(scope: InstrumentationScope, header: Header) -> None:
-    """Say a header as the scope's name, version and attributes."""
+    """Write a header as the scope's name, version and attributes."""
     scope.name = sc.SCOPE_NAME
     scope.version = str(header.sdk_version)
     attributes = scope.attributes
@@ -135,7 +135,7 @@ def write_scope(scope: InstrumentationScope, header: Header) -> None:
 
 
 def read_scope(scope: InstrumentationScope) -> Header | None:
-    """The header that a scope says, or None where it is not exactly one of ours."""
+    """Return the header in a scope; None unless the scope is exactly as this package writes it."""
     if scope.name != sc.SCOPE_NAME:
         return None
     try:
@@ -208,19 +208,19 @@ def _trace(ours: dict[str, AnyValue], key: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the resource says for all spans below it."""
+    """The attributes of the resource that apply to all spans below it."""
 
     session_id: str | None
     pid: int | None
     rank: int | None
     service_name: str | None
-    """The name that was added because the record has none; None where none was."""
+    """The name that the encoder added because the record has none; None if it added none."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Resource attributes of others: the batch's `otel.resource.attributes`."""
+    """Resource attributes that are not this mapping's: the batch's `otel.resource.attributes`."""
 
 
 def write_resource(resource: Resource, origin: Origin) -> None:
-    """Say an origin as resource attributes."""
+    """Write an origin as resource attributes."""
     attributes = resource.attributes
     if origin.service_name is not None:
         add(attributes, sc.SERVICE_NAME, origin.service_name)
@@ -234,10 +234,9 @@ def write_resource(resource: Resource, origin: Origin) -> None:
 
 
 def write_others(target: Any, others: Mapping[str, Any]) -> None:
-    """Append the resource attributes of others; only what is ours in a resource is escaped.
+    """Append resource attributes that are not this mapping's; escape only keys of this mapping.
 
-    So `cirron.run.id` and its like stand there under their own names. Keys that can't be said are
-    left out.
+    So `cirron.run.id` and the like keep their names. Keys that protobuf cannot hold are omitted.
     """
     for key, value in others.items():
         if encodable(key):
@@ -246,7 +245,7 @@ def write_others(target: Any, others: Mapping[str, Any]) -> None:
 
 
 def resource_attributes(otel: object) -> Record:
-    """The resource attributes in a batch's `otel` whose keys OTLP can express."""
+    """Return the resource attributes in a batch's `otel` whose keys OTLP can express."""
     resource = otel.get("resource") if isinstance(otel, dict) else None
     attributes = resource.get("attributes") if isinstance(resource, dict) else None
     if not isinstance(attributes, dict):
@@ -255,9 +254,9 @@ def resource_attributes(otel: object) -> Record:
 
 
 def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
-    """Part a resource's attributes into ours and those of others; the inverse of `write_others`.
+    """Split resource attributes into this mapping's and others; the inverse of `write_others`.
 
-    Raises UnencodableError where a key repeats or a value of others can't be said in JSON.
+    Raises UnencodableError if a key repeats or a value of others has no exact JSON form.
     """
     ours: dict[str, AnyValue] = {}
     others: dict[str, Any] = {}
@@ -274,7 +273,7 @@ def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict
 
 
 def read_resource(resource: Resource, header: Header) -> Origin | None:
-    """The origin that a resource says, or None where it is not exactly one of ours."""
+    """Return the origin in a resource; None unless it is exactly as this package writes it."""
     try:
         ours, users = split_resource(resource.attributes)
     except UnencodableError:

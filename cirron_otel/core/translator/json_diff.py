@@ -1,7 +1,7 @@
-"""A difference as JSON text, between what decoding gives and the truth, whatever the truth is.
+"""The difference between a decoded record and any original, as JSON text.
 
-`{"set": {…}, "missing": […]}` as in `residual`, for the formats that have a field for it; and
-`{"is": …}` where the truth is no object at all.
+`{"set": {…}, "missing": […]}` as in `residual`, for formats that have a field for it; and `{"is":
+…}` if the original is not an object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .residual import apply, difference
 
 
 def diff_of(truth: Any, decoded: dict[str, Any]) -> str:
-    """What makes `decoded` the truth, in ASCII; "" where nothing has to."""
+    """Return the difference that makes `decoded` the original, in ASCII; "" if they are equal."""
     if not isinstance(truth, dict):
         return exactjson.dumps_ascii({"is": truth})
     residual = difference(truth, decoded)
@@ -22,9 +22,9 @@ def diff_of(truth: Any, decoded: dict[str, Any]) -> str:
 
 
 def apply_diff(decoded: dict[str, Any], text: str) -> Any:
-    """The truth, of what `diff_of` gave; `decoded` is changed.
+    """Apply the result of `diff_of` to `decoded`, which is changed, and return the original.
 
-    Raises InputError where `text` is no such difference.
+    Raises InputError if `text` is not such a difference.
     """
     if not text:
         return decoded

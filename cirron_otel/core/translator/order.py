@@ -1,8 +1,8 @@
-"""The order of records in a batch: what it does not give, `seq` says.
+"""The order of records in a batch: `seq` gives what the canonical order does not.
 
-Canonical order is (end_ns, id) for spans and (ts_ns, id) for marks and snapshots. A record that
-stands elsewhere carries its place, and so does every record whose id is missing or not unique in
-its list, or whose time is no int.
+Canonical order is (end_ns, id) for spans and (ts_ns, id) for marks and snapshots. A record with
+another index in its list has a `seq`, and so does every record whose id is missing or not unique in
+its list, or whose time is not an int.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ TIME = {"spans": "end_ns", "marks": "ts_ns", "snapshots": "ts_ns"}
 
 
 def sequence_numbers(records: Sequence[Record], time_field: str) -> list[int | None]:
-    """For each record its `seq`, None where canonical order gives its place."""
+    """Return the `seq` of each record; None if the canonical order gives its index."""
     return sequence_of(
         [record.get(time_field) for record in records], [record.get("id") for record in records]
     )
 
 
 def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
-    """The same of the times and the ids of the records."""
+    """Return the `seq` of each record from the times and the ids of the records."""
     count = Counter(some_id for some_id in ids if isinstance(some_id, str))
     ordered = [
         number

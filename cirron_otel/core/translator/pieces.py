@@ -1,4 +1,4 @@
-"""Pieces of protobuf, made once and used again: what the fast encoder is built of."""
+"""Cached pieces of protobuf, from which the fast path builds messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = [bytes([n]) for n in range(128)]
 
 
 def varint(value: int) -> bytes:
-    """A base-128 varint of a value that is not negative."""
+    """Return the base-128 varint of a value that is not negative."""
     if value < 128:
         return SHORT[value]
     out = bytearray()
@@ -34,7 +34,7 @@ def varint(value: int) -> bytes:
 
 
 def sized(data: bytes) -> bytes:
-    """`data` behind its length."""
+    """Return `data` with its length ahead of it."""
     return varint(len(data)) + data
 
 
@@ -48,7 +48,7 @@ class IntAttribute:
         self._made: dict[int, bytes] = {}
 
     def __call__(self, value: int) -> bytes:
-        """The attribute with this value. Raises NotCanonicalError beyond 64 bits."""
+        """Return the attribute with this value. Raises NotCanonicalError beyond 64 bits."""
         made = self._made.get(value)
         if made is not None:
             return made
@@ -70,12 +70,12 @@ class TextAttribute:
         self._key = b"\x0a" + sized(key.encode()) + b"\x12"
 
     def __call__(self, value: str) -> bytes:
-        """The attribute with this value."""
+        """Return the attribute with this value."""
         body = b"\x0a" + sized(value.encode())
         return self._tag + sized(self._key + sized(body))
 
     def prefix(self, length: int) -> bytes:
-        """What stands before a text of `length` bytes."""
+        """Return the bytes ahead of a text of `length` bytes."""
         whole = self("x" * length)
         return whole[: len(whole) - length]
 
@@ -193,10 +193,10 @@ def _double_prefix() -> bytes:
 
 
 MARK_DOUBLE = _double_prefix()
-"""A mark's value as far as the eight bytes of its double."""
+"""The attribute of a mark's value, up to the eight bytes of its double."""
 MARK_ID_PREFIX = mark_id.prefix(32)
 ID_PREFIX, PARENT_PREFIX = text_id.prefix(32), text_parent.prefix(32)
-"""What stands before an id of 32 digits in the attributes that hold one."""
+"""The bytes ahead of an id of 32 digits in the attributes that contain one."""
 
 
 def _bool(value: bool) -> bytes:

@@ -1,9 +1,9 @@
-"""The rest: the difference between what decoding gives and the truth.
+"""The residual: the difference between a record and the result of decoding its message.
 
-Every mapper writes what OTLP can say, asks the decoder what it would make of that, and keeps the
-difference as JSON text `{"set": {…}, "missing": […]}`: keys whose value is another or that decoding
-would not give, and keys that decoding would give and the record does not have. Decoding applies
-it. So nothing has to be known beforehand about what a record may hold for it to come back.
+Every mapper writes what OTLP can express, decodes that, and keeps the difference as the JSON text
+`{"set": {…}, "missing": […]}`: keys whose value differs or that decoding does not give, and keys
+that decoding gives and the record does not have. The decoder applies the residual. So a record
+comes back complete whatever it contains.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .values import UnencodableError, add, read_typed
 Residual = dict[str, Any]
 
 _MAX_DEPTH = exactjson.MAX_DEPTH + 8
-"""The limit for a rest, which wraps values of a batch in at most three more objects."""
+"""The depth limit of a residual, which wraps values of a batch in at most three more objects."""
 
 NESTED = "otel"
 """The one object of a batch whose difference is kept key by key."""
 
 
 def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
-    """What has to be added to `decoded` for it to be `truth`; empty where nothing has."""
+    """Return the difference that makes `decoded` equal to `truth`; {} if they are equal."""
     changed = {
         key: truth[key]
         for key in sorted(truth)
@@ -44,7 +44,7 @@ def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
 
 
 def nested(residual: Residual, key: str, truth: object, decoded: object) -> None:
-    """Where two objects under `key` differ, keep their difference instead of the whole of one."""
+    """If two objects under `key` differ, keep their difference instead of one complete object."""
     changed = residual.get("set", {})
     if key in changed and isinstance(truth, dict) and isinstance(decoded, dict):
         del changed[key]
@@ -54,7 +54,7 @@ def nested(residual: Residual, key: str, truth: object, decoded: object) -> None
 
 
 def together(residual: Residual, truth: dict[str, Any], keys: Collection[str]) -> None:
-    """Put all of `keys` that the record has into the rest where one of them is in it."""
+    """If one of `keys` is in the residual, add all of them that the record has."""
     changed = residual.get("set", {})
     if any(key in changed for key in keys):
         merged = changed | {key: truth[key] for key in keys if key in truth}
@@ -62,7 +62,7 @@ def together(residual: Residual, truth: dict[str, Any], keys: Collection[str]) -
 
 
 def apply(decoded: dict[str, Any], residual: Residual) -> None:
-    """Make `decoded` the truth, in place."""
+    """Apply a residual to `decoded`, in place."""
     if NESTED in residual:
         inner = decoded.get(NESTED)
         inner = dict(inner) if isinstance(inner, dict) else {}
@@ -74,7 +74,7 @@ def apply(decoded: dict[str, Any], residual: Residual) -> None:
 
 
 def text_of(residual: Residual) -> str:
-    """The rest as ASCII JSON text, so that it can be cut anywhere and holds lone surrogates."""
+    """Return the residual as ASCII JSON: it can be cut anywhere and can hold lone surrogates."""
     return exactjson.dumps_ascii(residual) if residual else ""
 
 
@@ -86,7 +86,7 @@ def write(target: Any, key: str, text: str) -> None:
 
 
 def joined(ours: dict[str, AnyValue], key: str) -> str:
-    """The text that `write` cut, taking its pieces out of `ours`; "" where there is none."""
+    """Remove the pieces that `write` wrote from `ours`, and return the joined text; "" if none."""
     pieces = []
     name, number = key, 0
     while name in ours:
@@ -101,9 +101,9 @@ def joined(ours: dict[str, AnyValue], key: str) -> str:
 
 
 def parse(text: str, *, of_batch: bool = False) -> Residual:
-    """The rest of its text; that of a batch's top level may hold one of its `otel`.
+    """Parse the text of a residual; a batch's may contain a residual of its `otel`.
 
-    Raises UnencodableError where it is none.
+    Raises UnencodableError for any other text.
     """
     if not text:
         return {}

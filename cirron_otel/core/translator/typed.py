@@ -1,7 +1,7 @@
-"""Batches as typed records whose open parts stay JSON text: what the fast ways work on.
+"""Batches as typed records whose open-ended parts stay JSON text: the input of the fast paths.
 
-The proof that nothing is unknown costs one comparison: a batch whose typed form encodes to the very
-bytes it was decoded from holds no field and no value that the types do not have.
+One comparison proves that no field is unknown: a batch whose typed form encodes to exactly the
+bytes that it was decoded from has no field and no value that the types lack.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(data: bytes) -> TypedBatch:
-    """The typed form of a batch. Raises NotCanonicalError where it would not be all of it."""
+    """Return the typed form of a batch. Raises NotCanonicalError if it would not be complete."""
     try:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

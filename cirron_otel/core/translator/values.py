@@ -16,11 +16,11 @@ UINT64_MAX = 2**64 - 1
 
 
 class UnencodableError(Exception):
-    """A wire value that the JSON of a Cirron record has no exact word for."""
+    """A wire value without an exact JSON form in a Cirron record."""
 
 
 def encodable(text: str) -> bool:
-    """Whether protobuf can hold `text`: it has no lone surrogate."""
+    """Return whether protobuf can hold `text`: it must not contain lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -29,20 +29,20 @@ def encodable(text: str) -> bool:
 
 
 def is_int(value: object, low: int = INT64_MIN, high: int = INT64_MAX) -> bool:
-    """Whether `value` is an int (a bool is none) within [low, high]."""
+    """Return whether `value` is an int (a bool is not) in the closed range [low, high]."""
     return type(value) is int and low <= value <= high
 
 
 def readable(text: str) -> str:
-    """`text` with what UTF-8 can't hold replaced; for people, never for decoding."""
+    """Replace characters of `text` that UTF-8 cannot hold. For readers only, never for decoding."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
-    """Say a JSON value as an AnyValue; what it can't say exactly becomes a readable string.
+    """Write a JSON value as an AnyValue; a value without an exact form becomes a readable string.
 
-    Exactness is not promised here: the caller compares what `read_value` gives with the truth and
-    keeps the truth in the rest (see `rest`).
+    The result need not be exact: the caller compares the result of `read_value` with the original
+    and keeps the original in the residual (`residual`).
     """
     if value is None:
         return
@@ -57,7 +57,7 @@ def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
         else:
             target.string_value = str(value)
     elif kind is float:
-        # JSON has one NaN; its bits are not the record's to keep
+        # JSON has one NaN; a record does not keep the bits of this one
         target.double_value = value if value == value else math.nan
     elif depth > MAX_DEPTH or kind not in (list, dict):
         target.string_value = readable(exactjson.dumps(value).decode("utf-8"))
@@ -75,7 +75,7 @@ def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
 
 
 def read_value(source: AnyValue) -> Any:
-    """The JSON value of an AnyValue. Raises UnencodableError for bytes and repeated keys."""
+    """Return the JSON value of an AnyValue. Raises UnencodableError for bytes and repeated keys."""
     kind = source.WhichOneof("value")
     if kind is None:
         return None
@@ -89,7 +89,7 @@ def read_value(source: AnyValue) -> Any:
 
 
 def read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """The JSON object of an attribute list. Raises UnencodableError for repeated keys."""
+    """Return the JSON object of an attribute list. Raises UnencodableError for repeated keys."""
     result: dict[str, Any] = {}
     for pair in pairs:
         if pair.key in result:
@@ -106,7 +106,7 @@ def add(target: Any, key: str, value: Any) -> None:
 
 
 def escape(key: str) -> str:
-    """The wire key of a user's attribute: reserved names stand under `cirron.attr.`."""
+    """Return the wire key of a user's attribute: reserved names get the prefix `cirron.attr.`."""
     if key.startswith(RESERVED_PREFIX) or key in RESERVED:
         return ESCAPE + key
     return key
@@ -118,16 +118,16 @@ def is_reserved(key: str) -> bool:
 
 
 def add_escaped(target: Any, attributes: Mapping[str, Any]) -> None:
-    """Append a user's attributes under their wire keys; a key that can't be said is left out."""
+    """Append a user's attributes under their wire keys; omit keys that protobuf cannot hold."""
     for key, value in attributes.items():
         if encodable(key):
             add(target, escape(key), value)
 
 
 def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
-    """Part a wire attribute list into the mapping's own (as AnyValues) and the user's (as JSON).
+    """Split a wire attribute list into the mapping's own (AnyValues) and the user's (JSON).
 
-    Raises UnencodableError where a key repeats or a user's value can't be said in JSON.
+    Raises UnencodableError if a key repeats or a user's value has no exact JSON form.
     """
     ours: dict[str, AnyValue] = {}
     users: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], di
 
 
 def read_typed(ours: dict[str, AnyValue], key: str, kind: str) -> Any:
-    """Take the mapping's attribute `key` if it is there with the oneof field `kind`, else None."""
+    """Remove and return the mapping's attribute `key` if its oneof field is `kind`, else None."""
     value = ours.get(key)
     if value is None or value.WhichOneof("value") != kind:
         return None

@@ -1,6 +1,6 @@
 """Assemble the records of a batch from all of its parts.
 
-Only `Assembly` turns spans, carriers, the header and the rest of a batch into records. `decode`
+Only `Assembly` turns spans, carriers, the header and the residual of a batch into records. `decode`
 fills it with parts of messages, and the encoder checks its own output with it.
 """
 
@@ -54,7 +54,7 @@ class Decoded:
 
 
 Item = SpanSet | Carrier | Span
-"""A decoded span: a record, a carrier, or an unchanged seam or marker."""
+"""A decoded span: a record, a carrier, or an unchanged segment link or marker."""
 
 _Key = tuple[int, str | None, int | None]
 """A record's list, id and `seq`; or 3 and the identity of a synthetic span."""
@@ -193,7 +193,7 @@ class Assembly:
         return Decoded(batch, name, found, expected, self.duplicates, dropped=dropped)
 
     def top(self, lists: Record) -> Record:
-        """Return the batch-level fields with these lists, after applying the rest."""
+        """Return the batch-level fields with these lists, after applying the residual."""
         batch = decoded_fields(self.header, self.resource_attributes) | lists
         carried = [carrier.residual for carrier in self.carriers if carrier.residual]
         residual = carried[0] if carried else self.header.residual
@@ -224,8 +224,8 @@ class Assembly:
     def _settled(self, batch: Record) -> Counts:
         """Count the parts of an incomplete batch.
 
-        Seams and markers that the batch itself describes always count: they carry no record, and
-        are created again from the batch.
+        Segment links and markers that the batch itself describes always count: they carry no
+        record, and are created again from the batch.
         """
         plan, expected = plan_of(batch), self.header.counts
         if plan is None:
@@ -234,9 +234,9 @@ class Assembly:
         return replace(self.counts(), synthetic=min(synthetic, expected.synthetic))
 
     def _keep_resource(self, batch: Record) -> None:
-        """Keep attributes that a processor added to a resource whose original is in the rest.
+        """Keep attributes that a processor added to a resource whose original is in the residual.
 
-        Attributes that only the rest contains stay unchanged.
+        Attributes that only the residual contains stay unchanged.
         """
         otel = batch.get("otel")
         resource = otel.get("resource") if isinstance(otel, dict) else None

@@ -1,4 +1,4 @@
-"""Which of its marks and snapshots stand on a span, and in what order."""
+"""The marks and snapshots on a span: their order, their size limit, and the overhead mark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .spans import Placed, SpanSet, overhead_mark
 
 
 def in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
-    """The span's marks as its `mark_ids` order them where it names just these, else as they are."""
+    """Order a span's marks by `mark_ids` if that names exactly these marks; else keep the order."""
     if not isinstance(mark_ids, list) or len(mark_ids) != len(marks):
         return marks
     by_id = {m["id"]: (m, seq) for m, seq in marks if isinstance(m.get("id"), str)}
@@ -20,7 +20,7 @@ def in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
 
 
 def take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
-    """Say the SDK's own overhead mark, where it is the last one, as one attribute."""
+    """Take the SDK's own overhead mark, if it is the last one, as an attribute of the span."""
     record = unit.record
     if not marks or not isinstance(record.get("id"), str) or not is_int(record.get("end_ns"), 0):
         return marks
@@ -37,7 +37,10 @@ def take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
 def fitting(
     riders: list[Placed], most: int, space: int, at_least: int = 0
 ) -> tuple[tuple[list[Placed], int], list[Placed]]:
-    """Part riders into those that fit (with their size in bytes, about) and the others."""
+    """Split attached events into those that fit on the span, with their size, and the overflow.
+
+    The size is in bytes and approximate. At least `at_least` events are among the first.
+    """
     size = 0
     number = 0
     for record, _ in riders:

@@ -1,4 +1,4 @@
-"""The top level of a batch: what its header says of it, and what rests beside that."""
+"""The batch-level fields: the header's values, and the residual of all others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class BatchLevelFields:
     ) -> None:
         """Prepare the batch-level `fields`, without the `lists` that contain records.
 
-        The rest also contains the `corrected` lists, which decoding the spans would not restore.
+        The residual also contains the `corrected` lists, which decoding the spans would not
+        restore.
 
         `file` is the name of the file if id and time do not give it; `own_trace_ids` is whether
         records have their own trace ids. `service_name` is added to a resource without one.
@@ -67,7 +68,7 @@ class BatchLevelFields:
     def repeat(self, sessions: int) -> None:
         """Limit the data that each of several sessions repeats to the size of one span.
 
-        The rest, which is written once, contains the omitted data.
+        The residual, which is written once, contains the omitted data.
         """
         if sessions < 2:
             return
@@ -83,7 +84,9 @@ class BatchLevelFields:
             self._shorten()
 
     def omit(self, part: Part) -> None:
-        """Omit what the header of the complete batch omits, so that the part's is the same."""
+        """Omit the values that the header of the complete batch omits: the part has the same
+        header.
+        """
         kept = self.resource_attributes.items()
         self.resource_attributes = {key: value for key, value in kept if key not in part.omitted}
         if part.short_header:
@@ -94,11 +97,11 @@ class BatchLevelFields:
 
     @property
     def created_ns(self) -> object:
-        """When the batch was made, as far as a header can say it."""
+        """The creation time of the batch, if a header can hold it."""
         return self._said["created_ns"]
 
     def header(self, counts: Counts, residual: str = "") -> Header:
-        """The header, with the part of the rest that it may carry."""
+        """Return the header, with the part of the residual that it has room for."""
         session, joined = self.otel.get("session"), self.otel.get("session_trace_id")
         is_named = sc.SERVICE_NAME in self.resource_attributes
         return Header(
@@ -114,7 +117,7 @@ class BatchLevelFields:
         )
 
     def residual(self) -> str:
-        """The difference between the batch's top level and what the header says of it."""
+        """Return the difference between the batch-level fields and those in the header, as text."""
         if self._fields == self._said and not self._corrected and len(self._lists) == len(LISTS):
             return ""
         header = self.header(Counts(0, 0, 0, 0))
@@ -128,14 +131,14 @@ class BatchLevelFields:
 
 
 def as_decoded(attributes: Record) -> Record:
-    """What decoding makes of a resource's attributes: what can't be said came out readable."""
+    """Return the result of decoding resource attributes: values that OTLP cannot hold are readable."""
     resource = Resource()
     write_others(resource.attributes, attributes)
     return split_resource(resource.attributes)[1]
 
 
 def decoded_fields(header: Header, resource_attributes: Record) -> Record:
-    """The batch's top level that a header and its resource say, lists and rest aside."""
+    """Return the batch-level fields in a header and its resource, without lists and residual."""
     otel: Record = {}
     if header.session is not None:
         otel["session"] = header.session

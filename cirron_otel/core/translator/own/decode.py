@@ -1,7 +1,7 @@
 """OTLP → Cirron: rebuild Cirron batches from parts that arrive in any order.
 
-Names prove nothing: every span, scope and resource that looks like ours is encoded again, and is a
-Cirron record only if the result is identical. All others are left for `foreign`.
+A name is not evidence: every span, scope and resource that looks like ours is encoded again, and is
+a Cirron record only if the result is identical. All others are left for `foreign`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .synthetic import is_synthetic, read_synthetic
 __all__ = ["Decoded", "Known", "Regrouper", "assembly_key", "nothing_known"]
 
 Known = Callable[[bytes], frozenset[bytes]]
-"""By the key of a batch: the keys of its records that are kept elsewhere already."""
+"""Returns, for the key of a batch, the keys of its records that are already stored elsewhere."""
 
 
 _Read = tuple[Keyed, Span]
@@ -34,7 +34,7 @@ _MOST_NAMESAKES = 16
 
 
 def nothing_known(_: bytes) -> frozenset[bytes]:
-    """Return no records: nothing is known from earlier."""
+    """Return no records: none are stored elsewhere."""
     return frozenset()
 
 
@@ -112,7 +112,7 @@ class Regrouper:
         return decoded
 
     def _take(self, message: ResourceSpans, touched: dict[bytes, None]) -> ResourceSpans | None:
-        """Take the Cirron records; return the rest of the message, None if nothing is left."""
+        """Take the Cirron records; return the remaining message, None if nothing is left."""
         left: list[ScopeSpans] = []
         taken = False
         for scope_spans in message.scope_spans:
@@ -194,7 +194,7 @@ class Regrouper:
 
 
 def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
-    """Decode a span. Raises UnencodableError if it is not exactly one of ours."""
+    """Decode a span. Raises UnencodableError unless it is exactly as this package writes it."""
     if is_synthetic(span):
         return keyed(_read_synthetic(span, header))
     try:
@@ -206,7 +206,7 @@ def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
 
 
 def _read_synthetic(span: Span, header: Header) -> Item:
-    """Decode a carrier, or return the seam, without the additions of a processor."""
+    """Decode a carrier, or return the segment link, without the additions of a processor."""
     try:
         return read_synthetic(span, header) or span
     except UnencodableError:

@@ -37,7 +37,7 @@ def encode_batch(
     Nothing of the batch is lost: `decode` restores it, equal as a JSON value.
 
     If events are not on the span of their scope, and for a part of a batch, the messages are
-    decoded again. Lists that this does not restore are written into the header's rest. Raises
+    decoded again. Lists that this does not restore are written into the header's residual. Raises
     InputError if the batch cannot be restored.
     """
     whole, part = whole_of(batch)

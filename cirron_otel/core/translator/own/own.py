@@ -1,8 +1,8 @@
-"""Batches that name their session: what they say of it is all that their translation needs.
+"""Batches that name their session: their translation needs nothing outside the batch.
 
 This project's SDK writes them: live export needs no index of a spool, and a conversion of the same
-file, at any later time, gives the same bytes. What is not as docs/otlp-mapping.md has it counts as
-not said; it is kept like any other unknown key.
+file, at any later time, gives the same bytes. A value that does not conform to docs/otlp-mapping.md
+is treated as absent; it is kept like any other unknown key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..values import UINT64_MAX, encodable, is_int
 
 
 def plan_of(batch: Record) -> Plan | None:
-    """The plan of a batch that names its session in `otel.session`; None for any other."""
+    """Return the plan of a batch that names its session in `otel.session`; None for any other."""
     otel = batch.get("otel")
     session = otel.get("session") if isinstance(otel, dict) else None
     if not isinstance(otel, dict) or not isinstance(session, str) or not is_id(session):
@@ -46,7 +46,7 @@ def plan_of(batch: Record) -> Plan | None:
 
 
 def plan_of_typed(batch: TypedBatch) -> Plan | None:
-    """The same of a typed batch."""
+    """Return the plan of a typed batch, as `plan_of` does."""
     if not isinstance(batch.otel, Raw):
         return None
     return plan_of({"otel": exactjson.loads(bytes(batch.otel))})

@@ -46,7 +46,7 @@ class PartCarrier:
 
     @property
     def has_residual(self) -> bool:
-        """Whether it is the carrier of the header's rest, which carries no record."""
+        """Whether this carrier has the header's residual and no records."""
         return not self.marks and not self.snapshots
 
 
@@ -67,9 +67,9 @@ class Part:
     carriers: list[PartCarrier] = field(default_factory=list)
     segment_links: list[Span] = field(default_factory=list)
     short_header: bool = False
-    """Whether the header has neither `sdk_version` nor `batch_id`, which only the rest contains."""
+    """Whether only the residual contains `sdk_version` and `batch_id`, not the header."""
     omitted: frozenset[str] = frozenset()
-    """The keys of resource attributes that only the rest contains."""
+    """The keys of resource attributes that only the residual contains."""
 
     def counts(self, synthetic: int) -> Counts:
         """The counts of the complete batch, if this part has `synthetic` synthetic spans."""
@@ -125,7 +125,7 @@ def places_of(
     seqs = {key: each for key, each in seqs.items() if any(seq is not None for seq in each)}
     if seqs:
         places[_SEQ] = seqs
-    # If the rest contains mark_ids, the record already has the final list.
+    # If the residual contains mark_ids, the record already has the final list.
     waiting = [unit for unit in units if unit.more_marks and not unit.states_mark_ids]
     if waiting:
         pairs = [[index["spans"][id(unit.record)], unit.more_marks] for unit in waiting]
@@ -146,7 +146,7 @@ def places_of(
 
 
 def omissions_of(batch: Record, header: Header, attributes: Record) -> Record:
-    """Return the members of `otel.part` for fields of `batch` that only the rest contains.
+    """Return the members of `otel.part` for fields of `batch` that only the residual contains.
 
     `header` and the resource's `attributes` are those that arrived. A header that is repeated for
     many sessions omits long fields, and a part has fewer sessions than the complete batch.
@@ -168,7 +168,7 @@ def _hash(batch: Record) -> str:
 
 
 def whole_of(batch: Record) -> tuple[Record, Part | None]:
-    """The batch as its header had it and its `Part`; (batch, None) for one that is no part."""
+    """Return the batch as in its header, and its `Part`; (batch, None) for a complete batch."""
     otel = batch.get("otel")
     stated = otel.get(PART) if isinstance(otel, dict) else None
     if not isinstance(otel, dict) or not isinstance(stated, dict):
@@ -251,7 +251,7 @@ def _carrier(entry: object) -> PartCarrier | None:
 
 
 def _link_record(link_span: Span) -> Record:
-    """Encode a seam, or a marker of a running scope, as an object."""
+    """Encode a segment link, or a marker of an open scope, as an object."""
     ours, _ = split_attributes(link_span.attributes)
     record: Record = {
         "name": link_span.name,

@@ -1,9 +1,9 @@
 """Decode spans to which a processor of a collector has added attributes.
 
-If the rest of a record contains no copy of its `attrs`, this module is not needed: decoding adds
-new attributes to the record. If it contains a copy, the span differs from what the encoder wrote.
-Then the copy replaces the attributes, the span is checked, and the attributes that the processor
-added or changed are put into the record.
+If the residual of a record contains no copy of its `attrs`, this module is not needed: decoding
+adds new attributes to the record. If it contains a copy, the span differs from the encoder's
+output. Then the copy replaces the attributes, the span is checked, and the attributes that the
+processor added or changed are put into the record.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def without_additions(span: Span) -> Span:
 
 
 def _restore(owner: Any, rest_key: str) -> Record:
-    """Restore the attributes in the rest of a span or event; return those that were added."""
+    """Restore the attributes in the residual of a span or event; return those that were added."""
     ours, users = split_attributes(owner.attributes)
     residual = residuals.parse(residuals.joined(ours, rest_key))
     if not any("attrs" in residual.get(member, ()) for member in ("set", "missing")):

@@ -1,4 +1,4 @@
-"""One Cirron span record, with the marks and snapshots that ride on it ↔ one OTLP span."""
+"""One Cirron span record, with the marks and snapshots attached to it ↔ one OTLP span."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ..values import (
 )
 
 Placed = tuple[Record, int | None]
-"""A record and its `seq`: its place in the batch where order does not give it."""
+"""A record and its `seq`: its index in the batch if the canonical order does not give it."""
 
 
 @dataclass(slots=True)
 class SpanSet:
-    """A span record and what rides on it: the unit that the two mappers translate."""
+    """A span record and the events attached to it: the unit that the two mappers translate."""
 
     record: Record
     seq: int | None = None
@@ -47,7 +47,7 @@ class SpanSet:
     wire_id: object = None
     """The key of a decoded span's carriers (`carried_ids`)."""
     states_mark_ids: bool = False
-    """Whether the rest of a decoded span contains `mark_ids`, so that carriers add none."""
+    """Whether the residual of a decoded span contains `mark_ids`, so that carriers add none."""
     dropped: list[str] = field(default_factory=list)
     """The keys of added attributes that the record cannot keep: its `attrs` is not an object."""
 
@@ -62,8 +62,8 @@ _UNKNOWN = object()
 def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
     """Append the ids of marks on carriers to the `mark_ids` of a decoded span.
 
-    A list from the rest is final. Decoding and the encoder's comparison both call this function, so
-    that the encoder's rest is the exact difference from the decoded record.
+    A list from the residual is final. Decoding and the encoder's comparison both call this
+    function, so that the encoder's residual is the exact difference from the decoded record.
     """
     if unit.more_marks and not unit.states_mark_ids:
         ids = carried.get(unit.wire_id, ())
@@ -72,23 +72,23 @@ def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Where a span stands on the wire: what the encoder decides and the decoder is told."""
+    """The values of a span on the wire that the encoder chooses and the decoder is given."""
 
     trace_id: bytes
     parent: bytes
     header: Header
     origin: Origin
     own_trace_id: str | None = None
-    """The record's own trace id where the layout made it give way."""
+    """The record's own trace id, if the layout replaces it."""
 
 
 def natural_parent(parent_id: object) -> bytes:
-    """The wire parent of a record whose parent is `parent_id` and stands in the same trace."""
+    """Return the wire parent of a record whose parent is `parent_id`, in the same trace."""
     return span_id_for(parent_id) if isinstance(parent_id, str) and parent_id else b""
 
 
 def wire_parent(record: Record) -> bytes:
-    """The wire parent of a record: what its `otel` says, else the one of its `parent_id`.
+    """Return the wire parent of a record: the one in its `otel`, else that of its `parent_id`.
 
     `otel.parent_span_id` is 8 bytes, not all zero, or "" for a span that is a root on the wire.
     """
@@ -100,7 +100,7 @@ def wire_parent(record: Record) -> bytes:
 
 
 def wire_span_id(record: Record, seq: int | None, header: Header) -> bytes:
-    """The span id that a record has on the wire; one without an id gets one of its place."""
+    """Return the span id of a record on the wire; without an id, it is derived from its index."""
     record_id = record.get("id")
     if isinstance(record_id, str):
         return span_id_for(record_id)
@@ -108,12 +108,12 @@ def wire_span_id(record: Record, seq: int | None, header: Header) -> bytes:
 
 
 def overhead_id(span_id: str) -> str:
-    """The id of the overhead mark of a span with a regular id: its first half read backwards."""
+    """Return the id of the overhead mark of a span with a regular id: its first half reversed."""
     return span_id[15::-1] + span_id[16:]
 
 
 def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
-    """The SDK's own overhead mark: its id, time and kind follow from its span."""
+    """Return the SDK's own overhead mark: its id, time and kind follow from its span."""
     return {
         "id": overhead_id(span_id) if is_id(span_id) else digest(sc.OVERHEAD_NS, span_id)[:8].hex(),
         "span_id": span_id,
@@ -211,9 +211,9 @@ def _write_residual(span: Span, record: Record, wire: Wire, carried: CarriedIds)
 
 
 def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
-    """The record of a span that is exactly one of ours.
+    """Return the record of a span that is exactly as this package writes it.
 
-    Raises UnencodableError where encoding it again would not give the span.
+    Raises UnencodableError if encoding the record again would not give the span.
     """
     unit = _read(span, header, origin)
     record = unit.record
@@ -231,7 +231,7 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
         origin=origin,
         own_trace_id=read_typed(ours, sc.TRACE_ID, "string_value"),
     )
-    # The ids on carriers are unknown here. If the rest has the list, any difference is sufficient.
+    # The ids on carriers are unknown here. If the residual has the list, any difference suffices.
     carried = {unit.wire_id: [_UNKNOWN]} if unit.states_mark_ids else NO_CARRIED
     again = Span()
     write_span(again, unit, wire, carried)
@@ -241,7 +241,7 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
-    """The record as far as the span says it, its rest applied; nothing is checked."""
+    """Decode a span and apply its residual, without any check."""
     ours, attrs = split_attributes(span.attributes)
     residual = residuals.parse(residuals.joined(ours, sc.REST))
     unit = SpanSet(_fields(span, ours, attrs, origin))
@@ -253,7 +253,7 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
     unit.states_mark_ids = any(
         "mark_ids" in residual.get(member, ()) for member in ("set", "missing")
     )
-    # The id comes before the rest: an event's span is the one whose id decoding finds here.
+    # The id comes before the residual: the events belong to the id that decoding finds here.
     record_id = residual.get("set", {}).get("id", derived)
     if "id" in residual.get("missing", ()):
         record_id = None
@@ -284,10 +284,10 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def _wire_id(span: Span, derived: str, record: Record) -> object:
-    """Return the key of the carriers of `record`, which has the id `derived` without its rest.
+    """Return the key of the carriers of `record`, which has the id `derived` without its residual.
 
-    Carriers do not have an id that is only in the rest, and the derived one depends on the trace,
-    which changes when parts of a batch are encoded again. Their span id does not.
+    Carriers do not have an id that is only in the residual, and the derived one depends on the
+    trace, which changes when parts of a batch are encoded again. Their span id does not.
     """
     return derived if record.get("id") == derived else span.span_id
 

@@ -1,7 +1,7 @@
-"""Synthetic spans: carriers of what has no span in its batch, the seams between segments, and the
-markers of scopes that are still open.
+"""Synthetic spans: carriers, links between segments, and markers of open scopes.
 
-They carry `cirron.synthetic = true`; decoding keeps what they carry and drops them.
+Carriers hold the events and the residual that are on no span of their batch. All synthetic spans
+have `cirron.synthetic = true`; the decoder keeps their content and drops the spans.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..values import UnencodableError, add, encodable, read_typed, split_attribu
 from .spans import natural_parent
 
 _LAST = (2**63 - 1, 2**64 - 1)
-"""Times that have none after them: for backends with signed times, and on the wire."""
+"""The last times, for backends with signed times and on the wire: no time follows them."""
 
 
 @dataclass(slots=True)
 class Carrier:
-    """A span `cirron.marks` or `cirron.batch`: marks and snapshots, or the header's rest."""
+    """A span `cirron.marks` or `cirron.batch`: marks and snapshots, or the header's residual."""
 
     ordinal: int
-    """Its number among the carriers of its batch."""
+    """The number of this carrier in its batch."""
     trace_id: bytes
     parent: bytes = b""
     span_id: object = None
@@ -41,19 +41,19 @@ class Carrier:
     marks: list[tuple[Record, int | None]] = field(default_factory=list)
     snapshots: list[tuple[Record, int | None]] = field(default_factory=list)
     residual: str | None = None
-    """The header's rest; None on a carrier of events."""
+    """The header's residual; None on a carrier of events."""
     start_ns: int = 0
     end_ns: int = 0
     mark_ids: list[Any] = field(default_factory=list)
     """The ids of all marks of a decoded carrier."""
     dropped: list[str] = field(default_factory=list)
-    """The same as `SpanSet.dropped`."""
+    """See `SpanSet.dropped`: keys of added attributes that the record cannot keep."""
 
 
 def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
     """Collect the ids of marks on decoded carriers, in the order of the ordinals.
 
-    The keys are the Cirron id of the scope and, for a scope whose id is not sayable, its span id.
+    The keys are the Cirron id of the scope and, for a scope whose id is not encodable, its span id.
     """
     ids: dict[object, list[Any]] = {}
     for carrier in sorted(carriers, key=lambda carrier: carrier.ordinal):
@@ -63,16 +63,16 @@ def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
 
 
 def residual_carrier(ordinal: int, trace_id: bytes, residual: str, created_ns: object) -> Carrier:
-    """The carrier of a header's rest, at the time at which its batch was made.
+    """Return the carrier of a header's residual, at the creation time of the batch.
 
-    Without a time it would stand in 1970, and backends would draw its trace from there on.
+    Without a time it would be in 1970, and backends would draw its trace from then on.
     """
     when = created_ns if isinstance(created_ns, int) and 0 <= created_ns < 2**63 else 0
     return Carrier(ordinal, trace_id, residual=residual, start_ns=when, end_ns=when)
 
 
 def write_carrier(span: Span, carrier: Carrier, header: Header) -> None:
-    """Say a carrier as a span."""
+    """Write a carrier as a span."""
     _start(span, sc.MARKS_SPAN if carrier.residual is None else sc.BATCH_SPAN, carrier.trace_id)
     span.span_id = digest(header.key, "carrier", carrier.ordinal)[:8]
     span.parent_span_id = carrier.parent
@@ -101,9 +101,9 @@ def _start(span: Span, name: str, trace_id: bytes) -> None:
 
 
 def _write_times(span: Span, start_ns: int, end_ns: int) -> None:
-    """Say when a synthetic span is: it ends 1 ns after its start where it would have no length.
+    """Write the times of a synthetic span: one without a length ends 1 ns after its start.
 
-    Jaeger 2.13 takes a span without length for a broken one: it moves the end itself, and adds a
+    Jaeger 2.13 treats a span without a length as broken: it moves the end itself, and adds a
     warning to the span's attributes (internal/jptrace/sanitizer/negative_duration_santizer.go).
     """
     span.start_time_unix_nano = start_ns
@@ -117,14 +117,14 @@ def _derived(span: Span) -> str | None:
 
 
 def is_synthetic(span: Span) -> bool:
-    """Whether a span says of itself that it is synthetic."""
+    """Return whether a span is marked as synthetic."""
     return any(pair.key == sc.SYNTHETIC and pair.value.bool_value for pair in span.attributes)
 
 
 def read_synthetic(span: Span, header: Header) -> Carrier | None:
-    """What a synthetic span carries, None for a seam or a marker.
+    """Return the content of a synthetic span; None for a segment link or a marker.
 
-    Raises UnencodableError if it is not exactly one that our encoder writes.
+    Raises UnencodableError if the span is not exactly as this package writes it.
     """
     again = Span()
     ours, users = split_attributes(span.attributes)
@@ -172,11 +172,12 @@ def _read_carrier(span: Span, ours: dict[str, Any], ordinal: int) -> Carrier:
 def segment_links_of(
     session: str, session_trace: bytes, segment: Segment, parent_place_trace: bytes
 ) -> list[Span]:
-    """The synthetic spans that join a segment to its session.
+    """Return the synthetic spans that link a segment to its session.
 
-    In the segment: a root that stands for the session and, where the opener's parent is another
-    scope of an earlier trace, one below it that stands for that scope; each has the span id of
-    what it stands for. In the session's first trace: a marker that links to the segment.
+    The segment gets a root that represents the session. If the parent of the scope that opened the
+    segment is another scope of an earlier trace, a span below the root represents that scope. Each
+    has the span id of the original. The session's first trace gets a marker that links to the
+    segment.
     """
     root = span_id_for(session)
     when = segment.start_ns if 0 <= segment.start_ns < 2**64 else 0
@@ -225,7 +226,7 @@ def link_span_of(
     number: int,
     links: Iterable[Sequence[bytes]],
 ) -> Span:
-    """Build a seam; each link is a pair of trace id and span id."""
+    """Build a segment link; each link is a pair of trace id and span id."""
     span = _link_span(name, trace_id, span_id, parent, when, number)
     for link_trace, link_span in links:
         span.links.add(trace_id=link_trace, span_id=link_span)
@@ -233,10 +234,10 @@ def link_span_of(
 
 
 def stated_links(plan: Plan, *, one_trace: bool) -> list[Span]:
-    """The seams and the markers that a batch gives itself, none twice; [] for other batches.
+    """Return the segment links and markers that a batch contains itself; [] for other batches.
 
-    With `one_trace` (the layout `session`) there are no seams, and the markers stand with the
-    session.
+    None occurs twice. With `one_trace` (the layout `session`) there are no segment links, and the
+    markers are in the session's trace.
     """
     if plan.stated is None:
         return []
@@ -256,10 +257,10 @@ def once(spans: list[Span]) -> list[Span]:
 
 
 def _running(scope: Running, trace_id: bytes) -> Span:
-    """The marker that shows a scope before it ends.
+    """Return the marker that shows a scope before it ends.
 
-    One without a parent is below its own scope: as a second root it would stand for the trace in
-    lists of traces.
+    Without a parent, the marker is below its own scope: as a second root it would represent the
+    trace in lists of traces.
     """
     span = Span()
     _start(span, sc.RUNNING_SPAN, trace_id)
@@ -281,7 +282,7 @@ def marker_of(scope: Running, parent: bytes) -> Span:
 
 
 def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
-    """What a marker may say, taken from `span`: anything else makes the two differ."""
+    """Write the marker that `span` claims to be, from its content; any other content differs."""
     own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     name = read_typed(ours, sc.RUNNING_NAME, "string_value")
     if own is None or name is None:
@@ -292,7 +293,7 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
 
 
 def _copy_link_span(again: Span, span: Span, number: int | None) -> None:
-    """What a seam may say, taken from `span`: anything else makes the two differ."""
+    """Write the segment link that `span` claims to be, from its content; other content differs."""
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
         raise UnencodableError("no synthetic span of ours")
     when = span.start_time_unix_nano
