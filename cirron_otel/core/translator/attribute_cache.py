@@ -1,7 +1,7 @@
-"""Serialised attributes as members of a JSON object, as light_text tells the rest of a span.
+"""Serialised attributes as members of a JSON object, cached by their bytes.
 
-An attribute stands in thousands of spans: its text is made once. Nearly all are short, so that a
-few bytes tell their form; what is not goes through a message.
+An attribute occurs in thousands of spans, so its text is made once. Nearly all are short, so a few
+bytes identify their form; others are parsed as messages.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ _SIZES = {
     _DOUBLE: range(9, 10),
     _ARRAY: range(2, 128),
 }
-"""Of a value, with its tag and its length, bytes."""
+"""The valid sizes of a value with its tag and its length, in bytes."""
 _SHORTEST = 7
-"""Of what has a head: a key of a letter and a number of a byte."""
+"""The size of the shortest attribute with a head: a key of one letter and a number of one byte."""
 _FEW = 64
-"""So many values of a key are kept before they are too many."""
+"""The number of values of one key that are kept; a key with more values is not worth caching."""
 _LARGEST_KNOWN = 2048
-"""Bytes of an attribute and its text, as a query or where an exception was raised: 4 MiB in all."""
+"""The most bytes of a cached attribute with its text, such as a query or a stack trace: 4 MiB in
+all.
+"""
 _LASTING = 16
-"""So many times what is known is forgotten before keys of many values are, too."""
+"""The number of times that the cache is cleared before keys with many values are cleared, too."""
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 _BOOLS = {b"\0": "false", b"\1": "true"}
 _double = struct.Struct("<d").unpack_from
 
 
 class _Count(Struct, gc=False):
-    """How many values of a key are kept, or were."""
+    """The number of values of a key that are, or were, cached."""
 
     values: int = 0
 
@@ -49,8 +51,8 @@ class _Count(Struct, gc=False):
 class Pairs(Memo):
     """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
 
-    A key whose values are many is not worth keeping. Raises NotCanonicalError; DecodeError,
-    UnicodeDecodeError and IndexError for what is no KeyValue.
+    A key with many values is not cached. Raises NotCanonicalError; DecodeError, UnicodeDecodeError
+    and IndexError if the data is not a KeyValue.
     """
 
     def __init__(self) -> None:
@@ -60,7 +62,7 @@ class Pairs(Memo):
         self._cleared = 0
 
     def clear(self) -> None:
-        """Know nothing any more but, for a while, whose values are many."""
+        """Clear the cache, but remember for a while which keys have many values."""
         super().clear()
         self._cleared += 1
         self._heads.forget(at_all=not self._cleared % _LASTING)
@@ -93,9 +95,10 @@ class Pairs(Memo):
         return found
 
     def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
-        """A value that is no text and no integer, as JSON; it begins at `at`, behind its tag.
+        """Return a value that is neither text nor integer as JSON; it begins at `at`, after its
+        tag.
 
-        None where it is not in canonical form, or of a kind that is not read here.
+        Returns None if it is not in canonical form, or of a kind that this module does not read.
         """
         if kind == _ARRAY:
             return self._array(data, at + 1) if data[at] == inner else None
@@ -107,7 +110,7 @@ class Pairs(Memo):
         return None
 
     def _array(self, data: bytes, at: int) -> str | None:
-        """Items of at most 127 bytes each, for the array is no longer."""
+        """Read items of at most 127 bytes each: the array is not longer."""
         items, size = [], len(data)
         while at < size - 1:
             if data[at] != _ITEM:
@@ -133,15 +136,15 @@ class Pairs(Memo):
 
 
 _Head = tuple[str, str, int, int, int, _Count]
-"""What the first bytes of KeyValues say, up to their value's tag.
+"""The content of the first bytes of KeyValues, up to the tag of their value.
 
-The key; the same as JSON, and a colon; the bytes of the whole, its value with them; the tag; the
-bytes of the text or the array that the value is; how many values of the key are kept.
+The key; the key as JSON, and a colon; the size of the complete KeyValue in bytes; the tag; the size
+of the text or array that is the value; the count of cached values of the key.
 """
 
 
 class _Heads(Memo):
-    """By the first bytes of KeyValues: their _Head, None where they are no short ones."""
+    """Heads by the first bytes of KeyValues; None if these are not short ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,12 +155,12 @@ class _Heads(Memo):
         return head
 
     def forget(self, *, at_all: bool) -> None:
-        """Nothing is kept any more of keys with few values, or of any."""
+        """Remove cached attributes of keys with few values, or of all keys."""
         for count in self._counts.values():
             count.values = 0 if at_all or count.values < _FEW else count.values
 
     def count(self, key: str) -> _Count:
-        """Of what is kept of a key."""
+        """Return the count of cached values of a key."""
         if key not in self._counts:
             if len(self._counts) >= MOST_KNOWN:
                 self._counts.clear()
@@ -166,7 +169,10 @@ class _Heads(Memo):
         return self._counts[key]
 
     def _head(self, data: bytes) -> _Head | None:
-        """None where it is no short one of a text or a number: lengths and tags are a byte each."""
+        """Read the head of a short KeyValue with a text or a number; None for any other.
+
+        The lengths and tags of a short one are one byte each.
+        """
         at = len(data) - 3
         if data[0] != _KEY or data[1] > 127 or at != data[1] + 2 or data[at] != _VALUE:
             return None
@@ -179,7 +185,7 @@ class _Heads(Memo):
 
 
 class _Items(Memo):
-    """A serialised AnyValue as JSON. Raises as Pairs does."""
+    """A serialised AnyValue as JSON. Raises the same errors as Pairs."""
 
     def __missing__(self, data: bytes) -> str:
         if len(data) > 1 and data[0] == _STRING and data[1] == len(data) - 2:
@@ -192,7 +198,7 @@ class _Items(Memo):
 
 
 def _long(data: bytes) -> tuple[str, str] | None:
-    """The key and the member of a text of up to 2 MiB; None where it is none, or not canonical."""
+    """Return the key and member of a text of up to 2 MiB; None if it has another form."""
     at = data[1] + 2
     if data[0] != _KEY or data[1] > 0x7F or at + 5 > len(data) or data[at] != _VALUE:
         return None
@@ -207,7 +213,7 @@ def _long(data: bytes) -> tuple[str, str] | None:
 
 
 def _number(data: bytes, at: int) -> str | None:
-    """The number that the rest of `data` is, in the fewest bytes; None where it is none."""
+    """Return the number that `data` contains from `at`, in the fewest bytes; None if it is none."""
     last = data[-1]
     if last > 0x7F or (not last and len(data) > at + 1):
         return None  # it is cut off, or in more bytes than it needs
@@ -236,9 +242,9 @@ def _scalar(value: Any, kind: str | None) -> Any:
 
 
 def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, str], int]:
-    """The members of the attributes that begin at `at`, by key, and where they end.
+    """Return the members of the attributes that begin at `at`, by key, and the position after them.
 
-    Raises NotCanonicalError, IndexError, and as Pairs does.
+    Raises NotCanonicalError, IndexError, and the errors of Pairs.
     """
     members: dict[str, str] = {}
     count, size = 0, len(data)

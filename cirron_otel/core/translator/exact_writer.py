@@ -1,4 +1,4 @@
-"""Spans of a batch as protobuf objects, by the exact mappers: any batch, in any number of sessions.
+"""Spans of a batch as protobuf objects, by the exact mappers: any batch, any number of sessions.
 
 It defines the format: `PieceWriter` writes the same bytes faster for the batches that it accepts.
 """
@@ -42,7 +42,7 @@ class ExactWriter:
     ) -> None:
         """Prepare to write `batch`, the complete one if `part` is given.
 
-        `file` is the name of its file if id and time do not give it. The rest also contains the
+        `file` is the name of its file if id and time do not give it. The residual also contains the
         `corrected` lists.
         """
         self.part = part
@@ -63,7 +63,7 @@ class ExactWriter:
         self.places: list[Place] = []
 
     def _sequence(self, key: str) -> list[int | None]:
-        """The `seq` of each record of a list; a part keeps those of the complete batch."""
+        """Return the `seq` of each record of a list; a part keeps those of the complete batch."""
         records = self.lists[key]
         if self.part is None:
             return sequence_numbers(records, TIME[key])
@@ -228,7 +228,7 @@ def _note_process(group: Group, record: Record) -> None:
 
 
 def _records(value: object) -> list[Record]:
-    """Return a list of objects; for any other value an empty list, and the rest contains it."""
+    """Return a list of objects; for any other value an empty list: the residual contains it."""
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value
     return []

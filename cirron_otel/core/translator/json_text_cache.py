@@ -1,8 +1,8 @@
-"""The JSON text of what stands in thousands of spans: made once, of its bytes.
+"""The JSON text of messages that occur in thousands of spans, cached by their bytes.
 
-Text is UTF-8 here, a byte a character (as Latin-1 reads it): so a character that takes several
-bytes makes no row wider, and a row becomes bytes without being encoded. What JSON cannot say
-exactly, and what is not in the usual form, is for the slow way (NotCanonicalError).
+Text is UTF-8 with one character for each byte (Latin-1): a character of several bytes makes no row
+wider, and a row becomes bytes without being encoded. NotCanonicalError marks input that JSON cannot
+express exactly or that is not in the usual form: it takes the generic path.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from .typed import NotCanonicalError
 
 MOST_KNOWN = 2048
 LARGEST_KNOWN = 128
-"""Bytes of what is kept, but for attributes."""
+"""The most bytes of a cached item, except for attributes."""
 LARGEST = 65_536
-"""Bytes of a message that is read here: a text of it may take four times as many."""
+"""The most bytes of a message that is read here: its text may be four times as long."""
 _READ: dict[Any, set[str]] = {
     KeyValue: {"key", "value"},
     AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},
     Status: {"code", "message"},
 }
-"""The fields that are told here; OTLP has more (`key_strindex`, for profiles), and may get more."""
+"""The fields that this module reads;
+
+OTLP has more (`key_strindex`, for profiles), and may get more.
+"""
 _UNREAD = {
     kind: frozenset(field.name for field in kind.DESCRIPTOR.fields) - names
     for kind, names in _READ.items()
@@ -39,10 +42,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Memo(dict[Any, Any]):
-    """What was made of bytes, by them; a few at a time. What is missing is made (`__missing__`)."""
+    """A bounded cache of results by their bytes; `__missing__` computes a missing one."""
 
     def keep(self, key: Any, found: Any) -> Any:
-        """Know it from now on; returns it."""
+        """Cache a result; return it."""
         if len(self) >= MOST_KNOWN:
             self.clear()
         self[key] = found
@@ -66,18 +69,18 @@ def read(kind: Any, data: bytes) -> Any:
 
 
 def plain(data: bytes) -> str:
-    """UTF-8, a byte a character. Raises UnicodeDecodeError."""
+    """Return UTF-8 with one character for each byte. Raises UnicodeDecodeError."""
     text = data.decode()
     return text if text.isascii() else data.decode("latin-1")
 
 
 def quoted(data: bytes) -> str:
-    """A text as JSON, by its UTF-8. Raises UnicodeDecodeError."""
+    """Return a text as JSON, from its UTF-8. Raises UnicodeDecodeError."""
     return encode_basestring(plain(data))
 
 
 def encoded(value: Any) -> str:
-    """A value as JSON, by what JSON has for it."""
+    """Return a value as JSON."""
     return _encode(value).decode("latin-1")
 
 
@@ -100,7 +103,7 @@ def length(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Names(Memo):
-    """A text as JSON, by its bytes. Raises UnicodeDecodeError."""
+    """Texts as JSON, by their bytes. A lookup raises UnicodeDecodeError."""
 
     def __missing__(self, data: bytes) -> str:
         text = quoted(data)

@@ -1,8 +1,8 @@
-"""Requests read with few objects: to make those is what costs most in reading them.
+"""Parse requests with few objects: to create objects is most of the cost of parsing.
 
-The messages have OTLP's field numbers; only, spans, resources, scopes and texts stay bytes. What
-parses as one and, its unknown fields discarded, serialises to the very bytes that came, holds known
-fields alone, in canonical order, as far as it is looked into.
+The messages have OTLP's field numbers, but spans, resources, scopes and texts stay bytes. If data
+parses as such a message and serialises to the same bytes after its unknown fields are discarded,
+then it has only known fields, in canonical order, at the levels that were parsed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ = {
     "ResourceSpans": {"resource", "scope_spans", "schema_url"},
     "ScopeSpans": {"scope", "spans", "schema_url"},
 }
-"""The fields that are read: others, of a newer OTLP, are unknown, and so for the slow way."""
+"""The fields that are read: others, of a newer OTLP, are unknown and take the generic path."""
 _NESTED = (ResourceSpans.DESCRIPTOR, ScopeSpans.DESCRIPTOR)
 _PACKAGE = "cirron_otel.light"
 
@@ -61,15 +61,16 @@ _Light: Any = _light()
 
 
 def read_light(data: bytes) -> Any:
-    """A TracesData whose spans are bytes, which are not looked into; None where it cannot be.
+    """Parse a TracesData whose spans stay bytes, without checking them; None if it is not
+    canonical.
 
-    Raises DecodeError for what is no such message.
+    Raises DecodeError if the data is not such a message.
     """
     message = _Light.FromString(data)
     return message if is_canonical(message, data) else None
 
 
 def is_canonical(message: Message, data: bytes) -> bool:
-    """Whether there is nothing in `data` but what `message`, read from it, knows; it is changed."""
+    """Return whether `data` has only the content of `message`, parsed from it and changed here."""
     message.DiscardUnknownFields()
     return bool(message.SerializeToString() == data)

@@ -1,4 +1,4 @@
-"""The translator's two front doors: one batch to OTLP, a stream of OTLP to batches."""
+"""The two entry points of the translator: a batch to OTLP, and a stream of OTLP to batches."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def _is_readable(messages: list[ResourceSpans]) -> bool:
 
 
 def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT) -> bytes:
-    """A serialised TracesData of the bytes of a batch that names its session.
+    """Encode the bytes of a batch that names its session as a serialised TracesData.
 
-    It needs nothing but the batch, and gives the bytes that a conversion of its file gives. `name`
-    is the file's. Raises InputError for bytes that are no batch or that name no session.
+    It needs only the batch, and gives the same bytes as a conversion of its file. `name` is the
+    name of the file. Raises InputError if the bytes are not a batch or name no session.
     """
     try:
         typed = typed_batch(data)

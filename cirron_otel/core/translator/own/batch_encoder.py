@@ -1,4 +1,4 @@
-"""Encode one batch, or a part of one: its header, and the order, place and grouping of its records.
+"""Encode a batch, or a part of one: its header, and the order, place and grouping of its records.
 
 A `SpanWriter` encodes the spans: `ExactWriter` with protobuf objects and the exact mappers,
 `PieceWriter` from cached pieces of protobuf. The bytes are the same.
@@ -184,7 +184,7 @@ class BatchEncoder(Generic[M]):
         self.group(place.session).segment_links += links
 
     def _needs_carrier(self, segment_links: list[Span]) -> bool:
-        """Whether a carrier `cirron.batch` is needed even if the scope has room for the rest."""
+        """Return whether a carrier `cirron.batch` is needed although the scope has room."""
         if self.part is not None:
             return any(carrier.has_residual for carrier in self.part.carriers)
         return not (self.writer.lengths[0] or segment_links)

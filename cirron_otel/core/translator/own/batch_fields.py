@@ -84,9 +84,7 @@ class BatchLevelFields:
             self._shorten()
 
     def omit(self, part: Part) -> None:
-        """Omit the values that the header of the complete batch omits: the part has the same
-        header.
-        """
+        """Omit the values that the complete batch's header omits: both headers are then equal."""
         kept = self.resource_attributes.items()
         self.resource_attributes = {key: value for key, value in kept if key not in part.omitted}
         if part.short_header:
@@ -131,7 +129,7 @@ class BatchLevelFields:
 
 
 def as_decoded(attributes: Record) -> Record:
-    """Return the result of decoding resource attributes: values that OTLP cannot hold are readable."""
+    """Decode resource attributes as a reader does: values OTLP cannot hold become readable."""
     resource = Resource()
     write_others(resource.attributes, attributes)
     return split_resource(resource.attributes)[1]

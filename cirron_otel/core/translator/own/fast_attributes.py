@@ -1,7 +1,8 @@
 """Translate serialised KeyValues of our own spans and events to JSON text.
 
-Text is UTF-8 with one character for each byte (Latin-1), as in `light_text`. The order on the wire
-is not significant, since `normal` does not compare it. A repeated key raises NotCanonicalError.
+Text is UTF-8 with one character for each byte (Latin-1), as in `json_text_cache`. The order on the
+wire is not significant, since `canonical_form` does not compare it. A repeated key raises
+NotCanonicalError.
 """
 
 from __future__ import annotations

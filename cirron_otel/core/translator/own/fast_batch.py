@@ -104,11 +104,11 @@ class PieceWriter:
             raise NotCanonicalError
         self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
         self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
-        """Thread, process and rank of scopes without costs, as attributes."""
+        """The attributes thread, process and rank of scopes without costs."""
         self.names: dict[str, bytes] = {}
 
     def arrange(self) -> list[int | None] | None:
-        """Sort marks and snapshots by their scope; returns the `seq` of the spans."""
+        """Group marks and snapshots by their scope; return the `seq` of the spans."""
         batch = self.batch
         if not batch.spans or len(self.spans) != len(batch.spans):
             raise NotCanonicalError
@@ -125,7 +125,7 @@ class PieceWriter:
         return attached
 
     def parent(self, parent_id: str | None, trace_id: bytes) -> tuple[bytes, bytes]:
-        """The field and the attribute of a parent."""
+        """Return the field and the attribute of a parent."""
         if parent_id is None:
             return b"", b""
         if not is_id(parent_id) or parent_id.startswith("0" * 16):
@@ -137,25 +137,25 @@ class PieceWriter:
         return made
 
     def name(self, name: str) -> bytes:
-        """The field of a name, and that of the kind."""
+        """Return the fields of a name and of the kind."""
         made = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
         return made
 
     def raw_ids(self) -> bytes:
-        """The ids of all spans, 16 bytes each, checked at once: well-formed and none zero."""
+        """Return the ids of all spans, 16 bytes each, checked at once: well-formed, none zero."""
         spans = self.batch.spans
         text = "".join([span.id for span in spans])
         try:
             raw = bytes.fromhex(text)
         except ValueError:
             raise NotCanonicalError from None
-        # fromhex takes capitals and white space, too; the lengths of single ids add up otherwise
+        # fromhex accepts capitals and white space; the lengths of the single ids reveal these
         if raw.hex() != text or {len(span.id) for span in spans} != {32}:
             raise NotCanonicalError
         return raw
 
     def span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
-        """A span of any kind that the pieces can say, in a trace."""
+        """Encode a span of any kind, if there are pieces for all of it, in a trace."""
         try:
             times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
         except StructError:
@@ -187,7 +187,7 @@ class PieceWriter:
         return b"".join(parts)
 
     def make_common(self, span: TypedSpan) -> bytes:
-        """The attributes of a scope without costs, as far as others share them."""
+        """Encode the attributes of a scope without costs, and cache those that scopes share."""
         made = _costs(span, self.pid, self.rank)
         self.common[span.thread_id, span.pid, span.rank] = made
         return made
@@ -234,7 +234,10 @@ class PieceWriter:
 
 
 def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
-    """The attributes between `index` and `seq`; `pid` and `rank` are those of the resource."""
+    """Encode the attributes between `index` and `seq`.
+
+    `pid` and `rank` are those of the resource.
+    """
     parts = []
     for value, attribute in (
         (span.thread_id, int_thread),

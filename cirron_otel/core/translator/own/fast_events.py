@@ -1,4 +1,4 @@
-"""Marks and snapshots as fields of their span, the fast way: what `fast_encode` is made of."""
+"""Marks and snapshots as fields of their span, from cached pieces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .spans import overhead_id
 
 
 def record_of(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
-    """A typed record as the exact mappers take it."""
+    """Return a typed record in the form that the exact mappers take."""
     record = exactjson.loads(encode(typed))
     return record if isinstance(record, dict) else {}
 
@@ -49,7 +49,7 @@ NO_EVENTS: AttachedEvents = ([], [])
 
 
 def sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
-    """The `seq` of each record; None where canonical order gives all of them."""
+    """Return the `seq` of each record; None if the canonical order gives all of them."""
     keys = list(zip(times, ids, strict=True))
     if len(set(ids)) == len(ids) and keys == sorted(keys):
         return None
@@ -57,7 +57,7 @@ def sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
 
 
 def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
-    """Records in their order, each with its `seq`."""
+    """Return the records in their order, each with its `seq`."""
     if not records:
         return []
     seqs = sequence([r.ts_ns for r in records], [r.id for r in records])
@@ -65,7 +65,9 @@ def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
 
 
 SMALL = 8_000
-"""Bytes of events and attributes that surely fit: JSON takes six times as much, and 200 a mark."""
+"""The size in bytes of events and attributes that always fit: JSON takes up to six times as much,
+and 200 bytes a mark.
+"""
 _INT_DIGITS = 20
 _kinds: dict[str, bytes] = {}
 _names: dict[str, bytes] = {}
@@ -73,9 +75,9 @@ _CACHED, _LONGEST_CACHED = 1024, 256
 
 
 def event_fields(span: TypedSpan, attached: AttachedEvents, parts: list[bytes]) -> None:
-    """Append a span's last attributes, the user's among them, and its events.
+    """Append a span's last attributes, the user's included, and its events.
 
-    Raises NotCanonicalError where that is more than one span may carry.
+    Raises NotCanonicalError if that is more than one span may carry.
     """
     marks, snapshots = attached
     if len(marks) == 1 and not snapshots and span.mark_ids == (marks[0][0].id,):
@@ -154,14 +156,14 @@ def _in_order(
 
 
 def _overhead(span: TypedSpan, marks: list[tuple[TypedMark, int | None]]) -> int | None:
-    """The value of the SDK's own overhead mark where it is the last one and just that."""
+    """Return the value of the SDK's own overhead mark, if it is the last mark; else None."""
     if not marks or marks[-1][1] is not None:
         return None
     return overhead_of(span, marks[-1][0])
 
 
 def overhead_of(span: TypedSpan, mark: TypedMark) -> int | None:
-    """The value of a mark of this span if it is the SDK's own overhead mark, else None."""
+    """Return the value of a mark of this span if it is the SDK's own overhead mark, else None."""
     if mark.name != sc.OVERHEAD_NS or mark.ts_ns != span.end_ns or mark.kind != "summary":
         return None
     if mark.value_type != "int" or mark.attrs != EMPTY or mark.value_nonfinite is not UNSET:
@@ -176,7 +178,7 @@ def overhead_of(span: TypedSpan, mark: TypedMark) -> int | None:
 
 
 def fits(attached: AttachedEvents, *scope: TypedSpan) -> bool:
-    """Whether the exact encoder, too, puts all of it on one span; False where it is not sure."""
+    """Return whether the exact encoder also puts everything on one span; False if uncertain."""
     typed = (*scope, *(mark for mark, _ in attached[0]), *(snapshot for snapshot, _ in attached[1]))
     return 2 * sum(len(encode(record)) for record in typed) < sc.MAX_SPAN_BYTES * 3 // 4
 
@@ -211,7 +213,7 @@ def _value(mark: TypedMark) -> tuple[bytes, bytes]:
 
 
 def _nonfinite(name: str) -> bytes:
-    """Encode the rest of a mark whose value is NaN or an infinity."""
+    """Encode the residual of a mark whose value is NaN or an infinity."""
     text = residuals.text_of(
         {"set": {"value": None, "value_nonfinite": name, "value_type": "float"}}
     )

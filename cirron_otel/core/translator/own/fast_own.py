@@ -53,7 +53,7 @@ class OwnWriter(PieceWriter):
         """By parent: its field and its attribute, in the batch's own trace."""
 
     def _is_alien(self, span: TypedSpan) -> bool:
-        """Whether a span without a parent is the root of another session."""
+        """Return whether a span without a parent is the root of another session."""
         return span.name == SESSION and span.id != self.session
 
     def _read_traces(self) -> bool:
@@ -97,9 +97,9 @@ class OwnWriter(PieceWriter):
         return Wire(self._trace_id, b"", header, origin)
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
-        """Add a scope like most: one mark at most, the SDK's own overhead, and no attributes.
+        """Add a common scope: with at most one mark, the SDK's own overhead, and no attributes.
 
-        Returns False where it is not, or where nothing is known of its like yet.
+        Returns False for any other scope, and if nothing is cached yet for scopes like it.
         """
         above = self._above.get(span.parent_id) or self._learn(span.parent_id)
         name = self.names.get(span.name)
@@ -139,7 +139,7 @@ class OwnWriter(PieceWriter):
         return True
 
     def _learn(self, parent_id: str | None) -> tuple[bytes, bytes]:
-        """A parent's field and attribute, kept for the scopes that follow."""
+        """Cache a parent's field and attribute for the next scopes."""
         made = self._above[parent_id] = self.parent(parent_id, self._trace_id)
         return made
 

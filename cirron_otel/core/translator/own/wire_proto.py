@@ -1,13 +1,12 @@
 """The wire schema as JSON ↔ the same schema as protobuf (proto/cirron/v1/trace.proto).
 
-One table says which key stands in which field and how; both directions read it. What a field
-cannot say exactly stays unset, and the difference between what decoding gives and the truth is
-kept as JSON text in the message's `rest`, so every batch comes back equal as a JSON value:
+One table gives the field of each key and its encoding; both directions use it. A value that a field
+cannot express exactly stays unset, and the difference between the decoded record and the original
+is kept as JSON text in the message's `rest`, so every batch comes back equal as a JSON value:
+`from_proto(to_proto(batch)) == batch`.
 
-    from_proto(to_proto(batch)) == batch
-
-A message that `to_proto` made comes back equal as well; one from elsewhere may say the same in
-more than one way, and comes back in ours.
+A message from `to_proto` also comes back equal. A message of another encoder may have another form
+of the same content, and comes back in ours.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _DEEP = "batch nested too deep: more levels than can be handled"
 
 
 def to_proto(batch: Any) -> pb.Batch:
-    """A batch, as `exactjson.loads` gives it, as a message.
+    """Encode a batch, in the form that `exactjson.loads` returns, as a message.
 
-    Raises InputError where it is nested too deep to be compared.
+    Raises InputError if it is nested too deep to be compared.
     """
     message = pb.Batch()
     try:
@@ -46,9 +45,9 @@ def to_proto(batch: Any) -> pb.Batch:
 
 
 def from_proto(message: pb.Batch) -> Any:
-    """The batch that a message stands for, as `exactjson.loads` would give it.
+    """Return the batch in a message, in the form that `exactjson.loads` returns.
 
-    Raises InputError where a `rest` or a value's JSON text is none.
+    Raises InputError if a `rest` or a value's JSON text is not valid.
     """
     try:
         return _read_record(message, _BATCH)
@@ -57,7 +56,7 @@ def from_proto(message: pb.Batch) -> Any:
 
 
 def parse(data: bytes) -> pb.Batch:
-    """A serialised message. Raises InputError where the bytes are none."""
+    """Parse a serialised message. Raises InputError if the bytes are not valid."""
     try:
         return pb.Batch.FromString(data)
     except DecodeError:
@@ -67,16 +66,16 @@ def parse(data: bytes) -> pb.Batch:
 
 
 class _Field(NamedTuple):
-    """One key of a record: how it is written into its field, and read from it."""
+    """One key of a record, with the functions that write and read its field."""
 
     key: str
     write: Callable[[Any, str, Any], None]
-    """Leaves the field unset where it cannot say the value."""
+    """Leaves the field unset if it cannot hold the value."""
     read: Callable[[Any, str], Any]
     null: bool = False
-    """Unset means null; otherwise, unset is the default, or the key is missing."""
+    """Whether unset means null; otherwise unset is the default, or the key is missing."""
     optional: bool = False
-    """Unset means that the key is missing."""
+    """Whether unset means that the key is missing."""
 
 
 _Table = tuple[_Field, ...]
@@ -106,7 +105,7 @@ def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
 
 
 def _write_value(target: pb.Value, value: Any, depth: int) -> None:
-    """Say any JSON value: as a field where one holds it exactly, else as its JSON text."""
+    """Write any JSON value: in a field that holds it exactly, else as its JSON text."""
     if value is None:
         target.null = True
     elif type(value) is bool:
@@ -147,7 +146,7 @@ def _read_value(value: pb.Value) -> Any:
 
 
 def _read_object(value: pb.Object) -> dict[str, Any]:
-    """Of a key that a foreign encoder repeats, the last counts, as in JSON."""
+    """Read an object; of a key that a foreign encoder repeats, the last counts, as in JSON."""
     return {field.key: _read_value(field.value) for field in value.fields}
 
 
