@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .semconv import OVERHEAD_NS
-
 if TYPE_CHECKING:
     from .sdk.session.api import Profiler
 
@@ -160,6 +158,8 @@ def cirron_run(
 
 def _read(directory: Path) -> list[RecordedSpan]:
     """Read all spans of a spool, in order of start, with their marks and relations."""
+    from .semconv import OVERHEAD_NS  # noqa: PLC0415 - only a test that uses the fixture needs it
+
     batches = [json.loads(path.read_bytes()) for path in sorted(directory.glob("spool/*.json"))]
     spans = [_span(record) for batch in batches for record in batch["spans"]]
     spans.sort(key=lambda span: (span.start_ns, -span.end_ns, span.id))
