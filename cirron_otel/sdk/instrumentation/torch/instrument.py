@@ -10,11 +10,11 @@ from ...session.errors import record_error, report_problem
 from ...tracing.state import state
 from ..base import FrameworkHooks, HookContext, RankCallback
 from ..patches import Patches
+from . import cuda
 from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
-from .cuda import clock_of, devices, memory_of
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders, announce_loaders
@@ -67,10 +67,10 @@ class TorchHooks(FrameworkHooks):
             self.workers = Workers(context.worker_opener, context.remove_all)
         torch_state.epoch_ended = context.epoch_ended
         torch_state.detail_every = config.detail_every or 0
-        torch_state.memory = memory_of(config)
+        torch_state.memory = cuda.memory_of(config)
         self._owns = context.owns
         self.owners_changed()
-        self._install_torch(clock_of(config), devices())
+        self._install_torch(cuda.clock_of(config), cuda.devices())
         for module, install in self._later().items():
             context.on_import(module, install)
         if context.before_loading is not None:
