@@ -1,4 +1,4 @@
-"""What keys must be to each other, and what is allowed and yet unwise."""
+"""Check the rules between keys, and warn about options that are allowed but unwise."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .values import FILE
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _GROWTH = 4
-"""So many times the bytes of a request its batch may have: it is JSON, and was protobuf."""
+"""The factor by which a request may grow when protobuf becomes a batch in JSON."""
 
 Problem = tuple[str, str]
-"""(the path of a key, what is wrong there)"""
+"""(path of a key, description of the problem)"""
 
 
 def problems_of(options: CollectorOptions) -> list[Problem]:
-    """What does not go together, and files that cannot be read."""
+    """Return contradictions between keys, and files that cannot be read."""
     return [
         *_files(options),
         *_addresses(options),
@@ -69,7 +69,7 @@ def _limits(options: CollectorOptions) -> Iterator[Problem]:
             "limits.in_flight_bytes",
             f"is {limits.in_flight_bytes:,}: expected at least request_bytes, which is {largest:,}",
         )
-    # Two segments: the last one stays until the next one is begun.
+    # Two segments, because the last one is not removed before the next one begins.
     least = 2 * max(DEFAULT_SEGMENT_BYTES, largest + FRAME_BYTES)
     if limits.journal_bytes < least:
         yield (
@@ -111,7 +111,7 @@ def _exporters(options: CollectorOptions) -> Iterator[Problem]:
 def _key(exporter: OtlpExporter) -> str | None:
     try:
         return target_key(otlp_config(exporter))
-    except UsageError:  # of its file, which is told as a problem of that key
+    except UsageError:  # its file is invalid, which is reported as a problem of that key
         return None
 
 
@@ -149,7 +149,7 @@ def _unknown_headers(
 
 
 def _tried(read: Any, path: str, name: str, file: Path | None) -> Iterator[Problem]:
-    """What is wrong in a file that can be read."""
+    """Yield the problem of a file that can be read but is invalid."""
     if file is not None and _unreadable(file) is None:
         try:
             _: str | OtlpConfig = read()
@@ -158,7 +158,7 @@ def _tried(read: Any, path: str, name: str, file: Path | None) -> Iterator[Probl
 
 
 def warnings_of(options: CollectorOptions) -> Iterator[str]:
-    """What is allowed and yet unwise, a sentence each."""
+    """Yield a sentence for each option that is allowed but unwise."""
     auth = options.receivers.auth
     is_guarded = bool(auth.tokens) or auth.tokens_file is not None
     for name, receiver in (("grpc", options.receivers.grpc), ("http", options.receivers.http)):

@@ -1,4 +1,4 @@
-"""The options of a run: one YAML file, and the flags that go before it."""
+"""Load the collector's options from one YAML file and the flags that override it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FLAGS: Final[Mapping[str, str]] = {
     "--http": "receivers.http.address",
     "--log-level": "logs.level",
 }
-"""The key that each flag says."""
+"""The key that each flag sets."""
 
 
 class ConfigError(UsageError):
-    """The configuration is wrong; `problems` says where and how, a line each, without secrets."""
+    """An invalid configuration; `problems` has a line for each problem, without secrets."""
 
     def __init__(self, problems: list[str]) -> None:
         more = f"; {len(problems) - _MAX_SHOWN} more" if len(problems) > _MAX_SHOWN else ""
@@ -41,7 +41,7 @@ class ConfigError(UsageError):
 
 
 class Loaded(NamedTuple):
-    """Options, and what is allowed and yet unwise about them, a line each."""
+    """Valid options, and warnings about unwise ones, a line each."""
 
     options: CollectorOptions
     warnings: tuple[str, ...]
@@ -52,10 +52,10 @@ def load_options(
     flags: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """The options that `file` states, with `flags` (by their names in FLAGS) over it.
+    """Load the options of `file`, overridden by `flags`, whose names are in FLAGS.
 
-    `environ` is the process's own where it is None. Files that keys name are opened once. Raises
-    ConfigError with all that is wrong.
+    `environ` defaults to that of the process. Files that keys name are opened to check them. Raises
+    ConfigError with all problems.
     """
     given = flags or {}
     source = _ConfigFile("the configuration", {}, {}) if file is None else _read(Path(file))
@@ -79,14 +79,14 @@ def load_options(
 
 
 class _ConfigFile(NamedTuple):
-    """A file's values, and the line of each by its path."""
+    """The values of a file, and their line numbers by path."""
 
     name: str
     tree: Any
     lines: Mapping[str, int]
 
     def where(self, path: str) -> str:
-        """The words that name a place of the file."""
+        """Return the text that names a place of the file in messages."""
         if not path:
             return self.name
         known = path
@@ -97,7 +97,7 @@ class _ConfigFile(NamedTuple):
 
 
 def _with(tree: Any, path: list[str], value: str) -> Any:
-    """`tree` with `value` at `path`; as it is where something else than mappings is in the way."""
+    """Return `tree` with `value` at `path`; unchanged if the path leads through a non-mapping."""
     tree = structured({} if tree is None else tree)
     if not isinstance(tree, dict):
         return tree
@@ -106,7 +106,7 @@ def _with(tree: Any, path: list[str], value: str) -> Any:
 
 
 def _read(path: Path) -> _ConfigFile:
-    """The values of a file. Raises ConfigError where there are none to be had."""
+    """Read and parse a file. Raises ConfigError."""
     name = str(path)
     text = _text(path)
     try:
@@ -114,7 +114,7 @@ def _read(path: Path) -> _ConfigFile:
         lines, repeated = _places(text)
     except RecursionError:
         raise ConfigError([f"{name} is nested too deep"]) from None
-    # YAML's constructors raise what they like, for a date that is none for example.
+    # YAML's constructors may raise any error, for example for an invalid date.
     except Exception as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
@@ -126,7 +126,7 @@ def _read(path: Path) -> _ConfigFile:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with YAML, in words that quote nothing of it: it may be a secret."""
+    """Describe a YAML error without quoting the file, which may contain secrets."""
     if isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError) and error.problem:
         return error.problem
     return str(error) if type(error) is yaml.YAMLError else type(error).__name__
@@ -140,7 +140,7 @@ def _text(path: Path) -> str:
 
 
 class _OpenCollection:
-    """A mapping or a list that is open while a file's events pass."""
+    """A mapping or a list whose events are being read."""
 
     def __init__(self, path: str, *, is_mapping: bool) -> None:
         self.path, self.is_mapping = path, is_mapping
@@ -150,7 +150,7 @@ class _OpenCollection:
 
 
 def _places(text: str) -> tuple[dict[str, int], list[tuple[str, int]]]:
-    """The line of each key and item, by its path; and the keys that a mapping has twice."""
+    """Return the line of each key and item by its path, and the repeated keys of mappings."""
     lines: dict[str, int] = {}
     repeated: list[tuple[str, int]] = []
     levels: list[_OpenCollection] = []

@@ -1,4 +1,4 @@
-"""The sections of the table that say where things are sent."""
+"""The sections of exporters and of pushed metrics in the table of options."""
 
 from __future__ import annotations
 
@@ -19,34 +19,40 @@ HeadersFrom = Annotated[
     tuple[str, ...],
     Key(
         HEADER_NAMES,
-        "headers of the requests that came in which go out with what came in them; each must"
-        " be in `receivers.headers.pass`",
+        "headers of received requests to send with their data; each must be in"
+        " `receivers.headers.pass`",
         at_once=True,
     ),
 ]
 
 
 class ClientTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Certificates towards a server; the files are PEM."""
+    """The certificates for connecting to a server; the files are PEM."""
 
     ca: Annotated[
         Path | None,
-        Key(FILE, "the server's must come from one of these; null: the system's", at_once=True),
+        Key(
+            FILE,
+            "CAs, one of which must have issued the server's certificate; null: the system's",
+            at_once=True,
+        ),
     ] = None
-    cert: Annotated[Path | None, Key(FILE, "our own (mutual TLS)", at_once=True)] = None
+    cert: Annotated[Path | None, Key(FILE, "the client certificate (mutual TLS)", at_once=True)] = (
+        None
+    )
     key: Annotated[Path | None, Key(FILE, "its private key", at_once=True)] = None
 
 
 class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """To an OTLP endpoint."""
+    """An exporter to an OTLP endpoint."""
 
     type: Annotated[str, Key(one_of("otlp"), "`otlp`", at_once=True)] = "otlp"
     endpoint: Annotated[
         str,
         Key(
             ENDPOINT,
-            "`http://HOST:PORT`, or `https://` for TLS; over HTTP `/v1/traces` is added where it"
-            " does not end in that",
+            "`http://HOST:PORT`, or `https://` for TLS; over HTTP `/v1/traces` is appended unless"
+            " it ends with that",
             at_once=True,
         ),
     ]
@@ -64,7 +70,7 @@ class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = msgspec.field(default_factory=dict)
     headers_file: Annotated[
         Path | None,
-        Key(FILE, "more of them, a line `name: value` each", at_once=True),
+        Key(FILE, "a file of further headers, one line `name: value` each", at_once=True),
     ] = None
     headers_from: HeadersFrom = ()
     tenant: Annotated[str | None, Key(TEXT, "`X-Scope-OrgID` of each request", at_once=True)] = None
@@ -74,40 +80,43 @@ class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Key(one_of("none", "gzip", "deflate"), "`none`, `gzip`; over HTTP `deflate`", at_once=True),
     ] = "gzip"
     timeout_s: Annotated[
-        float, Key(SECONDS, "the most that one attempt may take", "s", at_once=True)
+        float, Key(SECONDS, "the longest time of one attempt", "s", at_once=True)
     ] = 10.0
 
 
 class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """To the Cirron platform, or what speaks its contract."""
+    """An exporter to the Cirron platform, or to a server with the same API."""
 
     type: Annotated[str, Key(one_of("cirron"), "`cirron`", at_once=True)] = "cirron"
-    endpoint: Annotated[str, Key(ENDPOINT, "where the platform answers", at_once=True)] = (
-        API_ENDPOINT
-    )
+    endpoint: Annotated[str, Key(ENDPOINT, "the URL of the platform", at_once=True)] = API_ENDPOINT
     ingest_path: Annotated[
-        str, Key(URL_PATH, "the path below it that takes batches", at_once=True)
+        str, Key(URL_PATH, "the path below it that receives batches", at_once=True)
     ] = INGEST_PATH
     api_key: Annotated[
         Secret | None,
-        Key(SECRET_TEXT, "the key of the workspace", at_once=True, is_secret=True),
+        Key(SECRET_TEXT, "the API key of the workspace", at_once=True, is_secret=True),
     ] = None
     api_key_file: Annotated[
-        Path | None, Key(FILE, "a file that holds it, in its place", at_once=True)
+        Path | None, Key(FILE, "a file with the API key, instead of `api_key`", at_once=True)
     ] = None
     headers_from: HeadersFrom = ()
     ca: Annotated[
         Path | None,
-        Key(FILE, "the server's certificate must come from one of these", at_once=True),
+        Key(FILE, "CAs, one of which must have issued the server's certificate", at_once=True),
     ] = None
     timeout_s: Annotated[
         float,
-        Key(SECONDS, "the most that connecting, sending or an answer takes", "s", at_once=True),
+        Key(
+            SECONDS,
+            "the longest time for connecting, for sending, and for the response",
+            "s",
+            at_once=True,
+        ),
     ] = 10.0
 
 
 EXPORTERS: Final[Mapping[str, type[Section]]] = {"otlp": OtlpExporter, "cirron": CirronExporter}
-"""By their `type`."""
+"""The classes of exporters by their `type`."""
 
 
 class MetricsPushOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,7 +126,7 @@ class MetricsPushOptions(Section, frozen=True, kw_only=True, forbid_unknown_fiel
         str,
         Key(
             ENDPOINT,
-            "as an exporter's; over HTTP `/v1/metrics` is added where it does not end in that",
+            "as for an exporter; over HTTP `/v1/metrics` is appended unless it ends with that",
             at_once=True,
         ),
     ]
@@ -129,6 +138,4 @@ class MetricsPushOptions(Section, frozen=True, kw_only=True, forbid_unknown_fiel
         Mapping[str, SecretHeader],
         Key(HEADERS, "sent with each push", at_once=True, is_secret=True),
     ] = msgspec.field(default_factory=dict)
-    interval_s: Annotated[float, Key(SECONDS, "from one push to the next", "s", at_once=True)] = (
-        60.0
-    )
+    interval_s: Annotated[float, Key(SECONDS, "the time between pushes", "s", at_once=True)] = 60.0

@@ -1,7 +1,7 @@
 """The table of the collector's options. docs/collector.md shows it; a test compares the two.
 
-Each section of the file is a struct, each key of it a field; what a value may look like, and what
-it means, stands beside it.
+Each section of the file is a struct, and each of its keys is a field, annotated with its parser and
+its meaning.
 """
 
 from __future__ import annotations
@@ -33,55 +33,55 @@ from .values import (
     between,
 )
 
-# What gRPC counts a message's bytes in.
+# gRPC counts the bytes of a message in a signed 32-bit integer.
 _MESSAGE = between(SIZE, 1024, 2**31 - 1)
 
 PASSED: Final = KEPT_HEADERS
 
 
 class SpoolOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where batches are kept."""
+    """The spool of batches."""
 
     directory: Annotated[
         Path, Key(FOLDER, "the directory that holds `spool/`, `state/` and `snapshots/`")
     ] = Path(".cirron")
     max_bytes: Annotated[
         int,
-        Key(SIZE, "the cap of the spool, above which its oldest batches go", "bytes"),
+        Key(SIZE, "the cap of the spool, above which its oldest batches are evicted", "bytes"),
     ] = 100_000_000_000
 
 
 class ServerTlsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The certificate of a server; the files are PEM."""
 
-    cert: Annotated[Path, Key(FILE, "the server's certificate, and those that it was issued by")]
+    cert: Annotated[Path, Key(FILE, "the server's certificate, followed by its chain")]
     key: Annotated[Path, Key(FILE, "its private key, without a passphrase")]
     client_ca: Annotated[
         Path | None,
-        Key(FILE, "clients must show a certificate issued by one of these (mutual TLS)"),
+        Key(FILE, "CAs, one of which must have issued a client's certificate (mutual TLS)"),
     ] = None
 
 
 class KeepaliveOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How gRPC keeps connections, and ends them."""
+    """The keepalive and the age limit of gRPC connections."""
 
     time_s: Annotated[
         float,
         Key(
             SECONDS,
-            "a connection that is silent this long is pinged, and ended without answer",
+            "a connection that is silent this long is pinged, and closed if it does not answer",
             "s",
         ),
     ] = 60.0
     min_time_s: Annotated[
-        float, Key(SECONDS, "a client that pings more often than this is cut off", "s")
+        float, Key(SECONDS, "a connection that pings more often than this is closed", "s")
     ] = 10.0
     max_connection_age_s: Annotated[
         float | None,
-        Key(SECONDS, "connections are ended after this time, so that load spreads anew", "s"),
+        Key(SECONDS, "connections are closed after this time, so that load spreads again", "s"),
     ] = None
     max_connection_age_grace_s: Annotated[
-        float, Key(SECONDS, "how long requests on such a connection may still take", "s")
+        float, Key(SECONDS, "the time that requests on such a connection may still take", "s")
     ] = 30.0
 
 
@@ -94,7 +94,7 @@ class GrpcOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = ListenAddress("localhost", 4317)
     tls: ServerTlsOptions | None = None
     max_concurrent_streams: Annotated[
-        int, Key(integer(1), "requests that a connection may have open", "requests")
+        int, Key(integer(1), "concurrent requests on one connection", "requests")
     ] = 256
     max_connections: Annotated[
         int, Key(integer(1), "connections at the same time", "connections")
@@ -109,8 +109,8 @@ class CorsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
         tuple[str, ...],
         Key(
             ORIGINS,
-            "origins of pages that may send, such as `https://app.example`; one `*` in each matches"
-            " any text",
+            "origins of pages that may send, such as `https://app.example`; each may contain one"
+            " `*`, which matches any text",
         ),
     ] = ()
     allowed_headers: Annotated[
@@ -145,36 +145,44 @@ class HttpOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class AuthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may send. With neither key anybody may."""
+    """The clients that may send: all of them if neither key is set."""
 
     tokens: Annotated[
         tuple[Secret, ...],
-        Key(SECRETS, "bearer tokens, each of which lets in", at_once=True, is_secret=True),
+        Key(SECRETS, "the accepted bearer tokens", at_once=True, is_secret=True),
     ] = ()
     tokens_file: Annotated[
         Path | None,
-        Key(FILE, "a file of tokens, one a line, read again when it changes", at_once=True),
+        Key(
+            FILE,
+            "a file of further tokens, one per line; it is read again when it changes",
+            at_once=True,
+        ),
     ] = None
 
 
 class HeaderOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Headers of requests that are kept with them."""
+    """The headers that are stored with a request."""
 
     pass_: Annotated[
         tuple[str, ...],
-        Key(HEADER_NAMES, "their names, in any case; credentials cannot be named", at_once=True),
+        Key(
+            HEADER_NAMES,
+            "the names of the headers to store, case-insensitive; credentials are not allowed",
+            at_once=True,
+        ),
     ] = msgspec.field(default=PASSED, name="pass")
 
 
 class SignalOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of signals beside traces."""
+    """The treatment of signals other than traces."""
 
     logs: Annotated[
         str,
         Key(
             one_of("marks", "accept", "refuse"),
-            "`marks`: records that are marks are kept, and how many others were dropped is told;"
-            " `accept`: acknowledged and dropped; `refuse`: refused",
+            "`marks`: records that are marks are stored, and the response has the number of the"
+            " others, which are dropped; `accept`: acknowledged and dropped; `refuse`: refused",
             at_once=True,
         ),
     ] = "marks"
@@ -189,7 +197,7 @@ class SignalOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ReceiverOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is received, where, and from whom."""
+    """The receivers, their clients, headers and signals."""
 
     grpc: GrpcOptions = msgspec.field(default_factory=GrpcOptions)
     http: HttpOptions = msgspec.field(default_factory=HttpOptions)
@@ -199,10 +207,10 @@ class ReceiverOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class LimitOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is taken at most."""
+    """The limits of requests, the journal and uploads."""
 
     request_bytes: Annotated[
-        int, Key(_MESSAGE, "the largest body of a request, decompressed", "bytes")
+        int, Key(_MESSAGE, "the largest body of a request after decompression", "bytes")
     ] = 64 * 1024**2
     request_elements: Annotated[
         int,
@@ -215,38 +223,42 @@ class LimitOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = 200_000
     in_flight_bytes: Annotated[
         int,
-        Key(SIZE, "bodies that are not acknowledged yet; more are told to wait", "bytes"),
+        Key(
+            SIZE, "bodies that are not acknowledged yet; above it clients must retry later", "bytes"
+        ),
     ] = 256 * 1024**2
     journal_bytes: Annotated[
         int,
-        Key(SIZE, "what may wait for its translation; more is told to wait", "bytes"),
+        Key(
+            SIZE,
+            "requests that wait for their translation; above it clients must retry later",
+            "bytes",
+        ),
     ] = 1024**3
     request_seconds: Annotated[
-        float, Key(SECONDS, "the most that a request may take to arrive", "s")
+        float, Key(SECONDS, "the longest time for a request to arrive", "s")
     ] = 30.0
     upload_bytes: Annotated[int, Key(SIZE, "the largest snapshot file", "bytes")] = 64 * 1024**3
 
 
 class DedupOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How duplicates are known."""
+    """The detection of duplicates."""
 
     hours: Annotated[
         float,
         Key(
             number_above(0, 744, "hours"),
-            "how long what came is remembered: the same again is acknowledged, not stored",
+            "how long requests are remembered: a duplicate is acknowledged, but not stored",
             "h",
         ),
     ] = 24.0
 
 
 class ContextOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What rows are stored under where neither the resource nor a header says it."""
+    """The owner of rows if neither the resource nor a header specifies it."""
 
     workspace: Annotated[str, Key(TEXT, "`workspaceId`", at_once=True)] = "default"
-    run: Annotated[
-        str | None, Key(TEXT, "`runId`; where it is not set, the session's id", at_once=True)
-    ] = None
+    run: Annotated[str | None, Key(TEXT, "`runId`; null: the session's id", at_once=True)] = None
     pipeline: Annotated[str | None, Key(TEXT, "`pipelineId`", at_once=True)] = None
     deployment: Annotated[str | None, Key(TEXT, "`deploymentId`", at_once=True)] = None
     model: Annotated[str | None, Key(TEXT, "`modelId`", at_once=True)] = None
@@ -259,7 +271,7 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
         SecretUrl | None,
         Key(
             DATABASE,
-            "the database: `sqlite:///FILE` or `postgresql://…`; null: none is written",
+            "the database: `sqlite:///FILE` or `postgresql://…`; null: no database",
             is_secret=True,
         ),
     ] = None
@@ -267,7 +279,7 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
         float | None,
         Key(
             number_above(0, 36_500, "days"),
-            "rows of batches that are older go; null: none goes",
+            "rows of older batches are removed; null: none are",
             "days",
             at_once=True,
         ),
@@ -292,16 +304,18 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class BlobOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where snapshot files go."""
+    """The store of snapshot files."""
 
     url: Annotated[
         str | None,
-        Key(BLOBS, "a directory or `s3://BUCKET/PREFIX`; null: they stay in the spool's directory"),
+        Key(
+            BLOBS, "a directory or `s3://BUCKET/PREFIX`; null: files stay in the spool's directory"
+        ),
     ] = None
 
 
 class HealthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether the collector lives, and takes requests, on the HTTP receiver."""
+    """The health endpoints on the HTTP receiver."""
 
     enabled: Annotated[bool, Key(BOOLEAN, "answer `/health` and `/ready`")] = True
 
@@ -314,24 +328,24 @@ class MetricsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class LogOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the collector writes on stderr."""
+    """The collector's logs on stderr."""
 
     level: Annotated[
         str,
         Key(
             one_of("debug", "info", "warning", "error"),
-            "the least that is written: `debug`, `info`, `warning` or `error`",
+            "the lowest level that is written: `debug`, `info`, `warning` or `error`",
             at_once=True,
         ),
     ] = "info"
     format: Annotated[
         str,
-        Key(one_of("json", "text"), "`json`, one object a line, or `text`", at_once=True),
+        Key(one_of("json", "text"), "`json`, one object per line, or `text`", at_once=True),
     ] = "json"
 
 
 class CollectorOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All options of one collector, each with a value that is right."""
+    """All options of one collector, each with a valid value."""
 
     spool: SpoolOptions = msgspec.field(default_factory=SpoolOptions)
     receivers: ReceiverOptions = msgspec.field(default_factory=ReceiverOptions)
@@ -347,8 +361,8 @@ class CollectorOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields
         float,
         Key(
             SECONDS,
-            "the most that the collector takes to end: requests that are in, what waits for its"
-            " translation, one last try of each exporter",
+            "the longest time for shutdown: open requests, waiting translations, and one last"
+            " attempt of each exporter",
             "s",
             at_once=True,
         ),

@@ -1,4 +1,4 @@
-"""Options as leaves and as a tree; what a reload may take; what must stand in no log."""
+"""Traverse the options: as leaves, as a tree, for secrets, and for the changes of a reload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = TypeVar("S", bound=Section)
 
 
 def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Key, Any]]:
-    """Every key that is there: its path as in the file, what is known of it, its value."""
+    """Yield each option: its path in the file, its key in the table, and its value."""
     for field in fields_of(type(section)):
         value = getattr(section, field.attribute)
         inside = below(path, field.name)
@@ -35,7 +35,7 @@ def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Key, Any]]:
 
 
 def secrets_of(options: CollectorOptions) -> frozenset[str]:
-    """The texts that must stand in no log; what files hold is not among them."""
+    """Return the texts to mask in logs, without the contents of files."""
     found: set[str] = set()
     for _, _, value in leaves(options):
         values = value.values() if isinstance(value, dict) else value
@@ -46,7 +46,7 @@ def secrets_of(options: CollectorOptions) -> frozenset[str]:
 
 
 def tree_of(section: Section) -> dict[str, Any]:
-    """The options as plain values, as the file has them; secrets are masked."""
+    """Return the options as plain values in the form of the file; secrets are masked."""
     tree: dict[str, Any] = {}
     for field in fields_of(type(section)):
         value = getattr(section, field.attribute)
@@ -72,20 +72,20 @@ def _plain(value: Any) -> Any:
 
 
 class Changes(NamedTuple):
-    """What became of a new configuration while the collector runs."""
+    """The difference between two configurations."""
 
     at_once: tuple[str, ...]
-    """The paths of changed keys that can be taken at once; of exporters, `exporters`."""
+    """The paths of changed keys that take effect immediately; `exporters` for all exporters."""
     restart: tuple[str, ...]
-    """Those that need a restart."""
+    """The paths of changed keys that need a restart."""
     options: CollectorOptions
-    """The old options with what can be taken at once."""
+    """The old options with the changes that take effect immediately."""
 
 
 def diff(old: CollectorOptions, new: CollectorOptions) -> Changes:
-    """What changed from `old` to `new`, and what a running collector can take of it.
+    """Compare two configurations, and determine which changes need a restart.
 
-    A change of `tls` stands as the section, wherever it was or was not before.
+    A change within `tls` is reported as a change of the section.
     """
     at_once: list[str] = []
     restart: list[str] = []
@@ -111,7 +111,7 @@ def _merge(old: S, new: S, path: str, at_once: list[str], restart: list[str]) ->
 
 
 def _is_live(section: type[Section] | None) -> bool:
-    """Whether all keys of a section can be taken at once; exporters (None) can."""
+    """Return whether all keys of a section take effect immediately; None stands for exporters."""
     return section is None or all(
         field.key is not None and field.key.at_once for field in fields_of(section)
     )

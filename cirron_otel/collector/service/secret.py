@@ -1,4 +1,4 @@
-"""Values that are shown to nobody: they mask themselves wherever they are printed."""
+"""Secret values, whose `str` and `repr` are masked."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself."""
+        """Return the text."""
         return self._text
 
     @property
     def shown(self) -> str:
-        """What people may see of it."""
+        """The masked text."""
         return MASK
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The texts that must stand in no log."""
+        """The texts to mask in logs."""
         return (self._text,)
 
     def __eq__(self, other: object) -> bool:
-        """In constant time."""
+        """Compare in constant time."""
         if not isinstance(other, Secret):
             return NotImplemented
         return hmac.compare_digest(self._text.encode(), other._text.encode())
@@ -47,24 +47,24 @@ class Secret:
 
 
 class SecretHeader(Secret):
-    """The value of a header; its part behind `Bearer` or the like is a secret by itself."""
+    """The value of a header; the part after `Bearer` or another scheme is also a secret."""
 
     __slots__ = ()
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """All of it, and its credentials."""
+        """The value, and its credentials."""
         scheme, _, credentials = self._text.partition(" ")
         return (self._text, credentials) if scheme and credentials else (self._text,)
 
 
 class SecretUrl(Secret):
-    """A URL of which only a part may be shown."""
+    """A URL that contains secrets."""
 
     __slots__ = ("_parts", "_shown")
 
     def __init__(self, text: str, shown: str, parts: Iterable[str]) -> None:
-        """`shown` is what people may see of it, `parts` are the secrets in it."""
+        """`shown` is the masked URL, `parts` are the secrets in it."""
         super().__init__(text)
         self._shown, self._parts = shown, tuple(parts)
 
@@ -75,5 +75,5 @@ class SecretUrl(Secret):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The URL where it has a secret, and its secrets."""
+        """The URL and its secrets; empty if it has none."""
         return (self._text, *self._parts) if self._parts else ()

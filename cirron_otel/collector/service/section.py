@@ -1,4 +1,4 @@
-"""What the table of options is made of: sections, and what is to be known about each key."""
+"""The base class of the sections in the table of options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SECONDS: Final = number_above(0, 86_400, "seconds")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping of the file."""
+    """A mapping in the configuration file."""
 
 
 def default_of(field: Any) -> Any:
-    """The default of a field that `msgspec.structs.fields` names, or msgspec.NODEFAULT."""
+    """Return the default of a field of `msgspec.structs.fields`, or msgspec.NODEFAULT."""
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     return field.default

@@ -1,12 +1,12 @@
 """`${env:NAME}` in a configuration file, by the rules of the OpenTelemetry Collector.
 
 Source: opentelemetry.io/docs/collector/configuration/#environment-variables, and the confmap
-package of the collector. `${env:NAME}` and `${NAME}` are the variable, `${NAME:-default}` the
-default where it is not set (set and empty is set), `$$` a dollar sign; defaults may hold further
-references. A `$` before anything else stands for itself.
+package of the collector. `${env:NAME}` and `${NAME}` are replaced by the variable,
+`${NAME:-default}` by the default if the variable is not set (an empty one is set), `$$` by a
+dollar sign. Defaults may contain further references. Any other `$` is unchanged.
 
-Two differences, both on the safe side: a variable that is not set and has no default is an error,
-not empty text; and what a variable holds is not expanded again.
+There are two differences, both for safety: a variable that is not set and has no default is an
+error instead of empty text, and the content of a variable is not expanded again.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SHOWN = 80
 
 
 class SubstitutionError(ValueError):
-    """A reference that cannot be resolved; the text is the end of a sentence about the value."""
+    """A reference that cannot be resolved; the message is the end of a sentence about the value."""
 
 
 class FromVariables(str):
-    """Text of which variables gave a part, perhaps a secret part: messages do not show it."""
+    """Text that contains the value of a variable, which may be secret: messages do not show it."""
 
     __slots__ = ()
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """`text` with its references resolved; a FromVariables where it had one.
+    """Return `text` with its references replaced; a FromVariables if it had any.
 
-    Raises SubstitutionError, whose text holds no variable's value.
+    Raises SubstitutionError, whose message contains no value of a variable.
     """
     if "$" not in text:
         return text
@@ -47,7 +47,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 class _Expansion:
-    """One text on its way through."""
+    """The expansion of one text."""
 
     def __init__(self, text: str, environ: Mapping[str, str]) -> None:
         self._source = text
@@ -58,7 +58,7 @@ class _Expansion:
         return self._text(0, 0, is_used=True)[0]
 
     def _text(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
-        """What stands from `at` on, to the end or to the brace that closes; and where that is."""
+        """Expand from `at` to the end or the closing brace; return the text, and that position."""
         source = self._source
         parts: list[str] = []
         while at < len(source):
@@ -80,7 +80,7 @@ class _Expansion:
         return "".join(parts), at
 
     def _reference(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
-        """The value of the reference whose brace opens before `at`, and where it ends."""
+        """Return the value of the reference whose content begins at `at`, and its end."""
         if depth > _MAX_DEPTH:
             raise SubstitutionError(f"has references in references, more than {_MAX_DEPTH} deep")
         match = _REFERENCE.match(self._source, at)
@@ -106,7 +106,7 @@ class _Expansion:
 
 
 def _checked(match: re.Match[str]) -> str:
-    """The variable that a reference names."""
+    """Return the name of the variable in a reference. Raises SubstitutionError."""
     scheme, name = match["scheme"], match["name"]
     if scheme is not None and scheme != "env":
         raise SubstitutionError(
@@ -121,19 +121,19 @@ def _checked(match: re.Match[str]) -> str:
 
 
 class Expander:
-    """Changes the texts of a tree of plain values; what is wrong is noted by its path."""
+    """Changes the texts in a tree of plain values, and collects problems by their path."""
 
     def __init__(self, change: Callable[[str], str]) -> None:
-        """`change` gives a new text for each; it may raise SubstitutionError."""
+        """`change` returns the new text; it may raise SubstitutionError."""
         self.problems: list[tuple[str, str]] = []
-        """(the path of the value, what is wrong with it)"""
+        """(path of the value, description of the problem)"""
         self._change = change
-        # By identity: YAML's aliases make a tree that is far larger to walk than to hold.
+        # By identity: with YAML's aliases, a small document may have very many paths.
         self._done: dict[int, Any] = {}
         self._open: set[int] = set()
 
     def tree(self, value: Any, path: str = "") -> Any:
-        """`value` with all its texts changed; keys stay as they are."""
+        """Return `value` with all texts changed, but not its keys."""
         if isinstance(value, str):
             try:
                 return self._change(value)
@@ -158,5 +158,5 @@ class Expander:
 
 
 def below(path: str, key: object) -> str:
-    """The path of `key` in the mapping at `path`."""
+    """Return the path of `key` in the mapping at `path`."""
     return f"{path}.{key}" if path else f"{key}"

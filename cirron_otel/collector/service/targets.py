@@ -1,4 +1,4 @@
-"""Exporters of the configuration as the exporter package wants them, secrets read from files."""
+"""Convert exporters of the configuration to settings of targets; read their secrets from files."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _WORDS = {
 
 
 def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig:
-    """Where and how `exporter` pushes; `path` is where the configuration says it.
+    """Return the OTLP settings of `exporter`; `path` is its path in the configuration.
 
-    Raises UsageError where its `headers_file` is wrong.
+    Raises UsageError if its `headers_file` is invalid.
     """
     protocol = OtlpProtocol(exporter.protocol)
     url = urlsplit(exporter.endpoint)
@@ -62,13 +62,13 @@ def otlp_config(exporter: OtlpExporter, path: str = "exporters[]") -> OtlpConfig
 
 
 def cirron_settings(path: str) -> CirronSettingNames:
-    """What the settings of the Cirron exporter at `path` are called."""
+    """Return the names of the settings of the Cirron exporter at `path`, for messages."""
     names = ("api_key", "endpoint", "ingest_path", "ca")
     return CirronSettingNames(*(f"{path}.{name}" for name in names))
 
 
 def api_key(exporter: CirronExporter) -> str:
-    """The key of a Cirron exporter. Raises UsageError where its file is wrong."""
+    """Return the API key of a Cirron exporter. Raises UsageError if its file is invalid."""
     if exporter.api_key is not None:
         return exporter.api_key.reveal()
     if exporter.api_key_file is None:
@@ -82,18 +82,18 @@ def api_key(exporter: CirronExporter) -> str:
 
 
 def name_of(exporter: OtlpExporter | CirronExporter) -> str:
-    """What metrics and logs call an exporter: its type, endpoint and tenant."""
+    """Return the name of an exporter in metrics and logs: its type, endpoint and tenant."""
     tenant = exporter.tenant if isinstance(exporter, OtlpExporter) else None
     return " ".join(filter(None, (exporter.type, exporter.endpoint, tenant)))
 
 
 def metrics_endpoint(push: MetricsPushOptions) -> str:
-    """Where metrics are pushed: the whole URL over HTTP."""
+    """Return the endpoint of pushed metrics: the complete URL over HTTP."""
     return push.endpoint if push.protocol == "grpc" else with_path(push.endpoint, "/v1/metrics")
 
 
 def with_path(endpoint: str, path: str) -> str:
-    """`endpoint` with `path` behind it, unless it ends in that already."""
+    """Return `endpoint` followed by `path`, unless it already ends with it."""
     return endpoint if endpoint.endswith(path) else endpoint.rstrip("/") + path
 
 
@@ -111,7 +111,7 @@ def _headers_of(path: Path) -> dict[str, str]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file of secrets, without empty ones and comments."""
+    """Return the lines of a file of secrets, without empty lines and comments."""
     try:
         lines = read_text_file(path, _MAX_FILE_BYTES).splitlines()
     except TextFileError as problem:

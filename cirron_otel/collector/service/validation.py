@@ -1,4 +1,4 @@
-"""A tree of plain values to options: each key by its parser, each problem with the key's path."""
+"""Validate a tree of plain values and convert it to options; problems have the path of the key."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ S = TypeVar("S", bound=Section)
 
 
 class Field(NamedTuple):
-    """A key of a section, as the table declares it."""
+    """A field of a section in the table."""
 
     name: str
-    """In the file."""
+    """The name in the file."""
     attribute: str
     key: Key | None
-    """None where its value is a section, or a list of them."""
+    """None if the value is a section, or a list of sections."""
     section: type[Section] | None
     is_optional: bool
-    """Of a section: whether it may be null."""
+    """Whether a section may be null."""
     default: Any
-    """msgspec.NODEFAULT where the key must be said."""
+    """msgspec.NODEFAULT if the key is required."""
 
 
 @cache
 def fields_of(kind: type[Section]) -> tuple[Field, ...]:
-    """The keys of a section, in the table's order."""
+    """Return the fields of a section, in the table's order."""
     return tuple(map(_field, msgspec.structs.fields(kind)))
 
 
@@ -59,9 +59,9 @@ def _field(info: Any) -> Field:
 def read_options(
     tree: object, where: Callable[[str], str], problems: list[str]
 ) -> CollectorOptions | None:
-    """The options that `tree` states; None where it is wrong, and `problems` says how.
+    """Return the options in `tree`; None if it is invalid, with the reasons added to `problems`.
 
-    `where` gives the words with which a problem at a path begins.
+    `where` returns the beginning of a message about a path.
     """
     reader = _TreeReader(where)
     found = reader.section(CollectorOptions, tree, "")
@@ -70,7 +70,7 @@ def read_options(
 
 
 class _TreeReader:
-    """Reads a tree; a wrong value leaves a problem, and None in its place."""
+    """Reads a tree; an invalid value adds a problem, and yields None."""
 
     def __init__(self, where: Callable[[str], str]) -> None:
         self.problems: list[str] = []
@@ -154,13 +154,13 @@ class _TreeReader:
 
 
 def kind_name(kind: type[Section]) -> str:
-    """The `type` of a kind of exporter."""
+    """Return the `type` of a class of exporters."""
     return next(name for name, each in EXPORTERS.items() if each is kind)
 
 
 @cache
 def table() -> tuple[tuple[str, Field], ...]:
-    """Every key with its path; those of an exporter stand below `exporters[its type]`."""
+    """Return all keys with their paths; those of an exporter are below `exporters[its type]`."""
     return tuple(_table(CollectorOptions, ""))
 
 
@@ -177,19 +177,19 @@ def _table(kind: type[Section], path: str) -> Iterable[tuple[str, Field]]:
 
 
 def _elsewhere(name: str) -> list[str]:
-    """The paths of keys of that name in other sections."""
+    """Return the paths of keys with that name in other sections."""
     return [path for path, _ in table() if path.rpartition(".")[2] == name]
 
 
 def structured(value: object) -> object:
-    """What a variable holds where a mapping or a list is expected: YAML, as in the file."""
+    """Parse text from a variable as YAML, for a key that expects a mapping or a list."""
     if not isinstance(value, FromVariables):
         return value
     from ...core.config.safe_yaml import loads  # noqa: PLC0415 - the table is read without yaml
 
     try:
         found = loads(str(value))
-    # YAML's constructors raise what they like; the text itself is the wrong value then.
+    # YAML's constructors may raise any error; then the text itself is reported as invalid.
     except Exception:
         return value
     return Expander(FromVariables).tree(found) if isinstance(found, dict | list) else value
@@ -205,11 +205,11 @@ def _described(value: object, is_hidden: bool) -> str:
 
 
 def shown(value: object) -> str:
-    """A wrong value as messages may show it."""
+    """Return the text that messages show for an invalid value."""
     if isinstance(value, FromVariables):
         return f"{_kind(value)} (not shown)"
     if isinstance(value, dict | list):
-        return _kind(value)  # what is in it may be a secret
+        return _kind(value)  # its content may be secret
     try:
         return masked_repr(value)
     except ValueError:  # an integer of more digits than Python prints

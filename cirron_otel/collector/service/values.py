@@ -1,6 +1,7 @@
-"""What values of the collector's options may look like, beside those of `config.parsing`.
+"""Parsers for the collector's options, in addition to those of `config.parsing`.
 
-A Parser takes what YAML, a variable or a flag says, and raises ValueError where it is none.
+A Parser converts a raw value from YAML, a variable or a flag. It raises ValueError if that is
+invalid.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ _MAX_ITEMS = 1000
 
 
 class ListenAddress(NamedTuple):
-    """Where a server listens."""
+    """The address on which a server listens."""
 
     host: str
     port: int
-    """0: a free one."""
+    """0 takes a free port."""
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only programs on this machine can connect."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -88,7 +89,7 @@ ADDRESS = Parser("HOST:PORT", 'HOST:PORT, as in localhost:4317 or "[::1]:4317", 
 
 def _path(value: object) -> Path:
     text = TEXT.parse(DIRECTORY.parse(value))
-    # A home directory that cannot be found out raises RuntimeError.
+    # An unknown home directory raises RuntimeError.
     try:
         return Path(text).expanduser() if text.startswith("~/") else Path(text)
     except RuntimeError:
@@ -100,7 +101,7 @@ FILE = Parser("path", "the name of a file", _path)
 
 
 def _items(value: object) -> list[object]:
-    """The items of a list, or of text with commas between them."""
+    """Return the items of a list or of comma-separated text."""
     found = value.split(",") if isinstance(value, str) else value
     if not isinstance(found, list) or len(found) > _MAX_ITEMS:
         raise ValueError
@@ -213,7 +214,7 @@ BLOBS = Parser("URL", "a directory, file:///DIR, or s3://BUCKET/PREFIX without c
 
 
 def between(parser: Parser, low: int, high: int) -> Parser:
-    """What `parser` reads, from `low` to `high`."""
+    """Return a parser that limits the values of `parser` to `low` to `high`."""
 
     def parse(value: object) -> int:
         found: int = parser.parse(value)

@@ -1,6 +1,4 @@
-"""Where batches and metrics are sent: the option `exporters`, and what `auto` makes of the
-environment.
-"""
+"""Determine where batches and metrics are sent, by the option `exporters` and the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _OTLP = frozenset({"otlp", "otlp_proto_grpc", "otlp_proto_http"})
 
 
 class Export(StrEnum):
-    """A way out of the spool."""
+    """A destination of the spool's batches."""
 
     OTLP = "otlp"
     CIRRON_HTTP = "cirron_http"
@@ -27,19 +25,19 @@ class Export(StrEnum):
 
 
 class Exports(NamedTuple):
-    """Where batches are sent."""
+    """The destinations of a process's batches."""
 
     targets: tuple[Export, ...]
     problems: tuple[str, ...] = ()
-    """What was asked for and cannot be had, a line each."""
+    """Requested destinations that are not available, a line each."""
 
 
 def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
-    """Where the batches of a process go, by its options and its environment.
+    """Return the destinations of a process's batches, by its options and its environment.
 
-    `auto`: by OTLP where `OTEL_TRACES_EXPORTER` says so or, where that is unset, an OTLP endpoint
-    is set; to Cirron where there is a key or a run. Cirron's own is the event stream inside of a
-    run, HTTP elsewhere. Nowhere is an answer too: the spool is there.
+    With `auto`, OTLP is a destination if `OTEL_TRACES_EXPORTER` names it or, if that is unset, if
+    an OTLP endpoint is set. Cirron is one if there is a key or a run: the event stream inside of a
+    run, otherwise HTTP. There may be none, because the spool has every batch.
     """
     cirron = _cirron(config)
     if config.exporters == ("auto",):
@@ -52,10 +50,10 @@ def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
 
 
 def are_metrics_sent(config: Config, environ: Mapping[str, str]) -> bool:
-    """Whether OTLP metrics go beside the spans, by the options and the environment of a process.
+    """Return whether a process sends OTLP metrics, by its options and its environment.
 
-    `OTEL_METRICS_EXPORTER` decides where it is set. Else they go where `exporters` names `otlp`
-    or, with `auto`, where an OTLP endpoint is set, theirs or the general one.
+    `OTEL_METRICS_EXPORTER` decides if it is set. Otherwise metrics are sent if `exporters` names
+    `otlp` or, with `auto`, if an OTLP endpoint is set, for metrics or for all signals.
     """
     if not config.metrics:
         return False
@@ -67,7 +65,7 @@ def are_metrics_sent(config: Config, environ: Mapping[str, str]) -> bool:
 
 
 def are_metrics_named(environ: Mapping[str, str]) -> bool:
-    """Whether the environment asks for metrics by name, and not for OTLP in general."""
+    """Return whether the environment requests metrics explicitly, not just OTLP in general."""
     variables = (_METRICS_EXPORTER, _METRICS_ENDPOINTS[0])
     return any(environ.get(variable, "").strip() for variable in variables)
 
@@ -92,5 +90,5 @@ def _is_otlp_asked_for(environ: Mapping[str, str]) -> bool:
 
 
 def names_otlp(text: str) -> bool:
-    """Whether OTLP is among the exporters of a list, by the names that OTel Python gives it."""
+    """Return whether a list of exporters has OTLP, under any of OTel Python's names for it."""
     return any(name.strip() in _OTLP for name in text.split(","))

@@ -35,7 +35,7 @@ RUN_DETAILS: Final = (
 )  # fmt: skip
 API_ENDPOINT: Final = "https://api.cirron.com"
 INGEST_PATH: Final = "/v1/traces"
-# Waits longer than this overflow what threads can wait on some platforms, and help nobody.
+# Longer waits overflow the longest wait of a thread on some platforms, and are of no use.
 _DAY = 86_400
 
 
@@ -77,7 +77,7 @@ def _option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The options of one process, each with a value that is right."""
+    """The options of one process, each with a valid value."""
 
     enabled: bool = _option(True, BOOLEAN, "off: nothing is traced, spooled or sent")
     output_dir: Path = _option(
@@ -89,8 +89,8 @@ class Config:
     output: tuple[str, ...] = _option(
         ("spool",),
         some_of("spool", "log", "stdout"),
-        "where batches go in this process: `spool`, `log`, `stdout`, `none`, or a list; what is"
-        " exported is spooled in any case",
+        "where this process writes batches: `spool`, `log`, `stdout`, `none`, or a list; exported"
+        " batches are always spooled",
     )
     exporters: tuple[str, ...] = _option(
         ("auto",),
@@ -100,24 +100,30 @@ class Config:
     flush_interval: float = _option(
         1.0,
         number_above(0, _DAY, "seconds"),
-        "time from one flush to the next; what a killed process loses at most",
+        "time between flushes; a killed process loses at most this",
         unit="s",
     )
     spool_max_bytes: int = _option(
-        1_000_000_000, SIZE, "the spool's cap, above which the oldest batches go", unit="bytes"
+        1_000_000_000,
+        SIZE,
+        "the cap of the spool, above which its oldest batches are evicted",
+        unit="bytes",
     )
     api_key: str | None = _option(
         None,
         SECRET,
-        "the key of a Cirron workspace; shown nowhere",
+        "the API key of a Cirron workspace; never shown",
         is_secret=True,
         in_project=False,
     )
     api_endpoint: str = _option(
-        API_ENDPOINT, ENDPOINT, "where the Cirron platform answers", in_project=False
+        API_ENDPOINT, ENDPOINT, "the URL of the Cirron platform", in_project=False
     )
     ingest_path: str = _option(
-        INGEST_PATH, URL_PATH, "the path below `api_endpoint` that takes batches", in_project=False
+        INGEST_PATH,
+        URL_PATH,
+        "the path below `api_endpoint` that receives batches",
+        in_project=False,
     )
     workspace_id: str | None = _option(None, TEXT, "`cirron.workspace.id` of the resource")
     run_id: str | None = _option(
@@ -130,8 +136,8 @@ class Config:
     run_name: str | None = _option(
         None,
         TEXT,
-        "`cirron.run.name` of the resource; without it the script's name and the beginning of the"
-        " run's id. `name=` of `profile()` is the same",
+        "`cirron.run.name` of the resource; the default is the script's name and the beginning of"
+        " the run's id. `name=` of `profile()` sets the same",
         in_project=False,
         in_user_file=False,
     )
@@ -143,20 +149,19 @@ class Config:
     quiet: bool | None = _option(
         None,
         optional(BOOLEAN),
-        "whether the line on stderr at the end of a run is left out; None: if stderr is no"
-        " terminal",
+        "omit the line on stderr at the end of a run; None: only if stderr is not a terminal",
     )
     pipeline_id: str | None = _option(None, TEXT, "`cirron.pipeline.id` of the resource")
     deployment_id: str | None = _option(None, TEXT, "`cirron.deployment.id` of the resource")
     model_id: str | None = _option(None, TEXT, "`cirron.model.id` of the resource")
     frameworks: tuple[str, ...] | None = _option(
-        None, names(), "the frameworks that are hooked; `auto`: all that are there; `none`: not one"
+        None, names(), "the frameworks to hook; `auto`: all that are installed; `none`: none"
     )
     workers: bool = _option(
-        False, BOOLEAN, "trace the workers of a DataLoader, too: fetch and collate, a tree each"
+        False, BOOLEAN, "also trace the workers of a DataLoader: fetch and collate, one tree each"
     )
     cuda_timing: bool = _option(
-        True, BOOLEAN, "measure `gpu_ns` of the phases of a step, by events on the device's stream"
+        True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
     )
     cuda_memory: bool = _option(
         False,
@@ -166,51 +171,56 @@ class Config:
     snapshots: str | None = _option(
         "stats",
         optional(one_of("stats", "sampled", "full")),
-        "what is kept of weights and gradients; None, `none` or `off`: nothing",
+        "what to record of weights and gradients; None, `none` or `off`: nothing",
         takes_none=True,
     )
     sample_rate: float = _option(
-        0.01, number(0, 1), "the share of epochs whose tensors `sampled` keeps"
+        0.01, number(0, 1), "the share of epochs whose tensors `sampled` stores"
     )
     otlp_snapshots: str = _option(
         "summary",
         one_of("summary", "full"),
-        "what this process sends of snapshots over OTLP: one for all weights of an epoch and one"
+        "the snapshots that this process sends over OTLP: one for all weights of an epoch and one"
         " for all gradients, or all of them",
     )
     metrics: bool = _option(
-        True, BOOLEAN, "send OTLP metrics beside the spans, where OTLP goes; off: none are made"
+        True,
+        BOOLEAN,
+        "send OTLP metrics along with the spans, if OTLP is sent; off: none are measured",
     )
     trace_layout: str = _option(
         "segmented",
         one_of("segmented", "session"),
-        "one OTLP trace a segment of the session, or one a session",
+        "one OTLP trace per segment of the session, or one per session",
     )
     segment_records: int = _option(
-        4000, integer(1), "records after which a segment is full", unit="records"
+        4000, integer(1), "the number of records after which a segment is full", unit="records"
     )
     segment_seconds: float = _option(
-        600.0, number_above(0, 1e9, "seconds"), "age at which a segment is full", unit="s"
+        600.0, number_above(0, 1e9, "seconds"), "the age at which a segment is full", unit="s"
     )
     join: str = _option(
         "parent",
         one_of("parent", "link", "none"),
-        "how the session joins the span that is current, or that the environment names",
+        "how the session joins the current span, or the one that the environment names",
     )
     detail_every: int | None = _option(
         None,
         DETAIL,
-        "keep the inside of every Nth step, and of slow and failed ones; None or 0: of all",
+        "keep the scopes inside every Nth step, and inside slow and failed ones; None or 0: of all"
+        " steps",
         unit="steps",
         takes_none=True,
     )
     detail_slow_factor: float = _option(
         2.0,
         number(1),
-        "a step is slow, and keeps its inside, above this times the median of recent steps",
+        "a step is slow, and keeps its scopes, above this factor of the median of recent steps",
     )
     overhead_marks: int = _option(
-        1, EVERY, "the SDK's own time as a mark: true in every scope, N in every Nth, false in none"
+        1,
+        EVERY,
+        "record the SDK's own time as a mark: true in every scope, N in every Nth, false in none",
     )
     cpu_time: bool = _option(False, BOOLEAN, "measure `cpu_ns`, the thread's CPU time, per scope")
     memory_peak: bool = _option(
@@ -219,13 +229,13 @@ class Config:
     mark_capacity: int = _option(
         65_536,
         integer(1),
-        "marks that wait for the flush; the oldest go first",
+        "marks that may wait for the flush; above it the oldest are dropped",
         unit="marks a thread",
     )
     scope_capacity: int = _option(
         262_144,
         integer(1),
-        "scopes that wait for the flush; above it they are counted as dropped",
+        "scopes that may wait for the flush; above it new ones are dropped and counted",
         unit="scopes a process",
     )
     trace_buffer_max_spans: int = _option(
@@ -234,25 +244,25 @@ class Config:
     shutdown_timeout: float = _option(
         30.0,
         number(0, _DAY, "seconds"),
-        "the most that `shutdown()` waits for exporters",
+        "the longest time that `shutdown()` waits for exporters",
         unit="s",
     )
     exit_timeout: float = _option(
         5.0,
         number(0, _DAY, "seconds"),
-        "the most that a signal or the interpreter's exit waits for the last flush",
+        "the longest time that a signal or the interpreter's exit waits for the last flush",
         unit="s",
     )
     handle_signals: bool = _option(
-        True, BOOLEAN, "flush at SIGTERM and SIGINT, then chain to the handlers that were there"
+        True, BOOLEAN, "flush at SIGTERM and SIGINT, then call the previous handlers"
     )
     log_correlation: bool = _option(
-        False, BOOLEAN, "give the application's log records the trace and span id"
+        False, BOOLEAN, "add the trace and span id to the application's log records"
     )
 
     @property
     def platform_context(self) -> dict[str, str]:
-        """The ids that the platform gave this run, by their option's name."""
+        """The ids that the platform assigned to this run, by the name of their option."""
         names = ("workspace_id", "run_id", "pipeline_id", "deployment_id", "model_id")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None}

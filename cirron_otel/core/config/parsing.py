@@ -1,7 +1,7 @@
-"""What a value of an option may look like, whether a call, a variable or a file says it.
+"""Parsers for the values of options, from calls, variables and files.
 
-A Parser takes what was found and gives the option's value; it raises ValueError where it is none.
-Variables hold text only, so each of them understands text.
+A Parser converts a raw value to the option's value, and raises ValueError if it is invalid.
+Variables contain text only, so every parser accepts text.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
 
 
 class Parser(NamedTuple):
-    """How one kind of value is read."""
+    """Reads one kind of value."""
 
     type: str
-    """As the documentation names it."""
+    """The type in the documentation."""
     expected: str
-    """As a message says it, behind "expected"."""
+    """The text after "expected" in messages."""
     parse: Callable[[object], Any]
-    """The value. Raises ValueError or TypeError where it is none."""
+    """Returns the value. Raises ValueError or TypeError if it is invalid."""
 
 
 def _text_of(value: object) -> str:
@@ -70,7 +70,7 @@ def _real(value: object) -> float:
 def _number_between(low: float, high: float, *, above: bool) -> Callable[[object], float]:
     def parse(value: object) -> float:
         found = _real(value)
-        # NaN is between no two numbers.
+        # NaN fails this comparison.
         if not low <= found <= high or (above and found == low):
             raise ValueError
         return found
@@ -79,7 +79,7 @@ def _number_between(low: float, high: float, *, above: bool) -> Callable[[object
 
 
 def number(low: float, high: float = math.inf, unit: str = "") -> Parser:
-    """A finite number from `low` to `high`."""
+    """Return a parser of finite numbers from `low` to `high`."""
     of = f" of {unit}" if unit else ""
     limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
     expected = f"a number{of} {limits}"
@@ -88,7 +88,7 @@ def number(low: float, high: float = math.inf, unit: str = "") -> Parser:
 
 
 def number_above(low: float, high: float, unit: str) -> Parser:
-    """A number greater than `low`, up to `high`."""
+    """Return a parser of numbers greater than `low`, up to `high`."""
     expected = f"a number of {unit} above {low:g}, up to {high:g}"
     return Parser("float", expected, _number_between(low, high, above=True))
 
@@ -117,7 +117,7 @@ def _integer_from(low: int) -> Callable[[object], int]:
 
 
 def integer(low: int) -> Parser:
-    """A whole number, `low` or greater."""
+    """Return a parser of whole numbers of at least `low`."""
     return Parser("int", f"a whole number of at least {low}", _integer_from(low))
 
 
@@ -151,12 +151,12 @@ def _one_of(words: Iterable[str]) -> Callable[[object], str]:
 
 
 def one_of(*words: str) -> Parser:
-    """One of some words, in upper or lower case."""
+    """Return a parser of one of these words, in any case."""
     return Parser("str", f"one of {', '.join(words)}", _one_of(words))
 
 
 def optional(parser: Parser) -> Parser:
-    """What `parser` reads, or None, which text says as `none` or `off`."""
+    """Return a parser that also accepts None, written as `none`, `null` or `off` in text."""
 
     def parse(value: object) -> Any:
         is_none = value is None or value is False
@@ -168,7 +168,7 @@ def optional(parser: Parser) -> Parser:
 
 
 def _words(value: object) -> tuple[str, ...]:
-    """The words of a list, or of text with commas between them, each once and in lower case."""
+    """Return the distinct words of a list or of comma-separated text, in lower case."""
     if isinstance(value, str):
         found: list[object] = [*value.split(",")]
     elif isinstance(value, list | tuple | set | frozenset):
@@ -179,7 +179,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def names() -> Parser:
-    """Any names; `none` alone for not one, `auto` alone for None: whatever there is."""
+    """Return a parser of names; `none` alone means no name, `auto` alone None, which means all."""
 
     def parse(value: object) -> tuple[str, ...] | None:
         words = _words(value)
@@ -194,7 +194,10 @@ _NOTHING = tuple((word,) for word in ("none", "off", "false", "no", "0"))
 
 
 def some_of(*words: str, auto: bool = False) -> Parser:
-    """Some of the words; `none` alone for not one, with `auto` `auto` alone for itself."""
+    """Return a parser of some of these words; `none` alone means none of them.
+
+    With `auto`, the word `auto` is also accepted if it is alone.
+    """
     alone = ("auto", "none") if auto else ("none",)
 
     def parse(value: object) -> tuple[str, ...]:
@@ -233,7 +236,7 @@ SECRET = Parser("str", "printable ASCII without spaces", _secret)
 def _endpoint(value: object) -> str:
     url = _line(value)
     parts = urlsplit(url)
-    # `port` raises ValueError where it is none.
+    # `port` raises ValueError if it is invalid.
     is_plain = parts.username is None and not parts.query and not parts.fragment
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError
@@ -268,7 +271,7 @@ DIRECTORY = Parser("path", "the name of a directory", _directory)
 
 
 def _every(value: object) -> int:
-    """0 for never, 1 for each, N for each Nth."""
+    """Return 0 for never, 1 for every scope, N for every Nth."""
     try:
         return int(_boolean(value))
     except ValueError:

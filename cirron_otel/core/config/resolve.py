@@ -1,4 +1,4 @@
-"""The Config that a process gets, from all the places that options stand in."""
+"""Resolve the Config of a process from all sources of options."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _OF_PROFILE = "= of profile()"
 
 
 class Resolved(NamedTuple):
-    """A Config, and how it came about."""
+    """A Config, its problems, and the origin of its values."""
 
     config: Config
     problems: tuple[str, ...]
-    """What was found where, what was expected, what is used instead: a line each, without keys."""
+    """A line per problem, without secrets: place and value, expectation, and replacement."""
     places: Mapping[str, str]
-    """Where the value of each option stood, for people."""
+    """The place of each option's value, for people."""
 
 
 def resolve(
@@ -45,13 +45,13 @@ def resolve(
     cwd: Path | None = None,
     home: Path | None = None,
 ) -> Resolved:
-    """The options of this process. Never raises: what is wrong is in `problems`.
+    """Resolve the options of this process. It never raises; `problems` lists what is wrong.
 
-    `given` are the keyword arguments of `profile()`, `config` its `config=`, `instance` those of
-    `Cirron()`; NOT_GIVEN and, but for options that know it, None stand for what was not given.
-    `path` names a project file, which is then not searched for. `environ`, `cwd` and `home` are
-    the process's own where they are None. A wrong value is passed over for the next place; where it
-    says where batches go, they go nowhere.
+    `given` are the keyword arguments of `profile()`, `config` is its `config=`, and `instance` are
+    the keyword arguments of `Cirron()`. NOT_GIVEN means that an argument was not given, and so does
+    None, except for options for which None is a value. `path` names a project file, which is then
+    not searched for. `environ`, `cwd` and `home` default to those of the process. An invalid value
+    is skipped for the next source; if it names a destination, nothing is sent there.
     """
     environ = os.environ if environ is None else environ
     # A deleted working directory has no name: what is relative stays so.
@@ -87,10 +87,10 @@ _DESTINATION = frozenset({"api_endpoint", "ingest_path"})
 
 
 def _keep_home(values: dict[str, Any], wrong: set[str], problems: list[str]) -> None:
-    """Send nothing where it was said wrongly where to: the default is not where it was meant for.
+    """Send nothing to a destination whose option is invalid: the default was not intended.
 
-    A private endpoint with a typing error would else have its key and its batches sent to the
-    public platform.
+    Otherwise a typing error in a private endpoint would send its key and batches to the public
+    platform.
     """
     if wrong & _DESTINATION and values["api_key"] is not None:
         values["api_key"] = None
@@ -101,12 +101,15 @@ def _keep_home(values: dict[str, Any], wrong: set[str], problems: list[str]) -> 
 
 
 def is_sdk_disabled(environ: Mapping[str, str]) -> bool:
-    """Whether `OTEL_SDK_DISABLED` is `true`, in any case; all else is false (specification)."""
+    """Return whether `OTEL_SDK_DISABLED` is `true` in any case; other values count as false.
+
+    Source: the OpenTelemetry specification.
+    """
     return environ.get(SDK_DISABLED, "").strip().lower() == "true"
 
 
 def _of_process(where: Callable[[], Path]) -> Path | None:
-    """A directory that the process may not have."""
+    """Return a directory of the process; None if it has none."""
     try:
         return where()
     except (OSError, RuntimeError):
@@ -133,7 +136,7 @@ def _user(home: Path | None) -> OptionSource | None:
     if home is None:
         return None
     path = home / USER_FILE
-    # Its directory may be closed to this process: as good as not there.
+    # A directory that this process may not enter counts as missing.
     return from_user_file(path) if os.access(path, os.F_OK) else None
 
 

@@ -1,4 +1,4 @@
-"""YAML that others wrote: plain values only, and no document that grows while it is read."""
+"""Load untrusted YAML: plain values only, without documents that expand while they are read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MAX_PAIRS = 10_000
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader in Python, which ends deep nesting with an error where libyaml's may crash.
+    """PyYAML's safe loader in Python: deep nesting raises an error, while libyaml's may crash.
 
-    Merge keys copy what they name, and what that has merged in turn: aliases are counted.
+    It limits aliases, because a merge key copies a mapping with all that it has merged itself.
     """
 
     aliases = 0
@@ -32,5 +32,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def loads(text: str) -> Any:
-    """The value of a document. Raises yaml.YAMLError, RecursionError, or what a bad date raises."""
+    """Return the value of a document.
+
+    Raises yaml.YAMLError, RecursionError, or any error of a constructor, as for an invalid date.
+    """
     return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)

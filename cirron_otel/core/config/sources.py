@@ -1,11 +1,11 @@
-"""The places that options stand in, first the one that goes first.
+"""The sources of options, in the order of precedence.
 
 1. keyword arguments of `profile()`
 2. its `config=`, shaped like the `profiling:` block of cirron.yaml
 3. keyword arguments of `Cirron()`
 4. variables, `CIRRON_*`
-5. the `profiling:` block of cirron.yaml, cirron.yml or cirron.json: the one that `path=` names,
-   else the nearest from the working directory upwards
+5. the `profiling:` block of cirron.yaml, cirron.yml or cirron.json: the file that `path=` names,
+   or else the nearest one from the working directory upwards
 6. the `[default]` table of `~/.cirron/config.toml`
 """
 
@@ -27,37 +27,37 @@ _LINE = re.compile(r"\(at line ([0-9]+),")
 
 
 class OptionSource(NamedTuple):
-    """One place, and what stands there by the name of the option."""
+    """One source, with its values by the name of the option."""
 
     values: Mapping[str, object]
     suffix: str
-    """Behind an option's name this says where its value stands."""
+    """The text after an option's name that describes the source in messages."""
     is_environment: bool = False
     is_project: bool = False
     is_user_file: bool = False
 
     def says(self, option: Option) -> object:
-        """The value that stands here for `option`, or NOT_GIVEN."""
+        """Return the value for `option`, or NOT_GIVEN."""
         value = self.values.get(option.name, NOT_GIVEN)
         return NOT_GIVEN if value is None and not option.key.takes_none else value
 
     def place(self, option: Option) -> str:
-        """Where the value of `option` stands, as messages name it."""
+        """Return the text that names the place of an option's value in messages."""
         return option.variable if self.is_environment else option.name + self.suffix
 
     def may_say(self, option: Option) -> bool:
-        """Whether the option is read from here."""
+        """Return whether this source may set the option."""
         return (option.key.in_project or not self.is_project) and (
             option.key.in_user_file or not self.is_user_file
         )
 
 
 class SourceError(Exception):
-    """A place that cannot be used; the text says why, as the end of a sentence about it."""
+    """A source that cannot be used; the message is the end of a sentence about it."""
 
 
 def from_mapping(found: object, what: str) -> OptionSource:
-    """What a call gave. Raises SourceError where `found` is no mapping."""
+    """Return the source of a call's arguments. Raises SourceError if `found` is not a mapping."""
     if found is None or found is NOT_GIVEN:
         return OptionSource({}, what)
     if not isinstance(found, Mapping):
@@ -66,7 +66,7 @@ def from_mapping(found: object, what: str) -> OptionSource:
 
 
 def from_environment(environ: Mapping[str, str]) -> OptionSource:
-    """The variables; an empty one counts as unset (OpenTelemetry's rule for its own)."""
+    """Return the variables; an empty one counts as unset, as for OpenTelemetry's variables."""
     values: dict[str, object] = {
         option.name: value
         for option in OPTIONS
@@ -76,7 +76,7 @@ def from_environment(environ: Mapping[str, str]) -> OptionSource:
 
 
 def find_project_file(cwd: Path) -> Path | None:
-    """The nearest project file, from `cwd` upwards."""
+    """Return the nearest project file, from `cwd` upwards; None if there is none."""
     for directory in (cwd, *cwd.parents):
         for name in PROJECT_FILES:
             if _is_file(directory / name):
@@ -85,14 +85,14 @@ def find_project_file(cwd: Path) -> Path | None:
 
 
 def from_project_file(path: Path) -> OptionSource:
-    """The `profiling:` block of `path`. Raises SourceError where there is none to be had."""
+    """Return the `profiling:` block of `path`. Raises SourceError if it cannot be read."""
     is_json = path.suffix.lower() == ".json"
     whole = _parsed(path, _load_json if is_json else _load_yaml)
     return OptionSource(_table(whole, _BLOCK), f" in {path}", is_project=True)
 
 
 def from_user_file(path: Path) -> OptionSource:
-    """The `[default]` table of `path`. Raises SourceError where there is none to be had."""
+    """Return the `[default]` table of `path`. Raises SourceError if it cannot be read."""
     return OptionSource(_table(_parsed(path, _load_toml), _TABLE), f" in {path}", is_user_file=True)
 
 
@@ -112,7 +112,7 @@ def _read(path: Path) -> str:
         raise SourceError(str(problem)) from None
 
 
-# Parsers are imported where there is something to parse: `import cirron_otel` stays cheap.
+# Import parsers only if there is a file to parse, so that `import cirron_otel` stays cheap.
 
 
 def _load_yaml(text: str) -> Any:
@@ -139,23 +139,23 @@ def _parsed(path: Path, load: Callable[[str], Any]) -> Any:
         return load(text)
     except RecursionError:
         raise SourceError("is nested too deep") from None
-    # YAML's constructors raise what they like, for a date that is none for example.
+    # YAML's constructors may raise any error, for example for an invalid date.
     except Exception as error:
         raise SourceError(f"is wrong ({_reason(error)})") from None
 
 
 def _reason(error: Exception) -> str:
-    """The kind of an error and the line it names; not its text, which may quote a key."""
+    """Return the kind of an error and its line; not its text, which may quote a key."""
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else getattr(error, "lineno", None)
-    # tomllib says it in its text alone, up to Python 3.13.
+    # Up to Python 3.13, tomllib reports the line only in its text.
     if line is None and (found := _LINE.search(str(error))):
         line = found[1]
     return type(error).__name__ + (f" in line {line}" if line is not None else "")
 
 
 def _table(whole: object, name: str) -> Mapping[str, object]:
-    """The table `name` of a file; a file without it says nothing."""
+    """Return the table `name` of a file; an empty one if the file does not have it."""
     if whole is None:
         return {}
     if not isinstance(whole, dict):
