@@ -193,7 +193,7 @@ def _to_float(token: str) -> int | float:
 class Columns:
     """The columns of a row type that store the fields of a record type.
 
-    Both functions are compiled: a loop over the columns takes half as long again per record.
+    The functions are compiled: a loop over the columns takes half as long again per record.
     """
 
     row: Callable[..., Any]
@@ -208,16 +208,15 @@ class Columns:
     def __init__(self, row: type[Struct], record: type[Struct]) -> None:
         """Derive them from both types."""
         shapes = shapes_of(record)
-        columns = {
-            field: (name, _converter(shape))
+        self._row = row
+        self._columns = columns = {
+            field: (name, shape)
             for name, shape in shapes_of(row).items()
             if (field := _FIELDS.get(name, name)) in shapes
         }
-        names: dict[str, Any] = {f"to_{name}": convert for name, convert in columns.values()}
-        values = [f"{name}=to_{name}(get({field!r}))" for field, (name, _) in columns.items()]
-        self.row = _compiled(
-            "get, **others", f"Row({', '.join(values)}, **others)", Row=row, **names
-        )
+        names: dict[str, Any] = {f"to_{n}": _converter(shape) for n, shape in columns.values()}
+        values = {name: f"to_{name}(get({field!r}))" for field, (name, _) in columns.items()}
+        self.row = self._filling("get", values, "True", names)
         required = [field for field, shape in shapes.items() if not shape.is_optional]
         given = [field for field in required if field not in columns or field == "attrs"]
         members = [
@@ -232,6 +231,36 @@ class Columns:
         parameters = ", ".join(["row", *(f"{field}=None" for field in given)])
         self.record = _compiled(parameters, f"{{{', '.join(members)}}}")
 
+    def copier(self, source: type[Struct]) -> Callable[..., Any]:
+        """Return a function that copies the strings and integers of a typed record into a row.
+
+        Keywords set the other columns. It returns None if an integer does not fit its column.
+        """
+        values, checks = {}, ["True"]
+        for field, shape in shapes_of(source).items():
+            name, column = self._columns.get(field, (field, shape))
+            if field not in self._columns or column.types[0] not in (str, int):
+                continue
+            values[name] = f"record.{field}"
+            if column.types == (int,):
+                limit = _limit(column)
+                check = f"-{limit} <= record.{field} < {limit}"
+                if shape.is_nullable:
+                    null = "is None or" if column.is_nullable else "is not None and"
+                    check = f"(record.{field} {null} {check})"
+                checks.append(check)
+        return self._filling("record", values, " and ".join(checks), {})
+
+    def _filling(
+        self, source: str, values: dict[str, str], check: str, names: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """Compile a function that makes a row; columns without a value are its keywords."""
+        others = [name for name in self._row.__struct_fields__ if name not in values]
+        values = values | {name: name for name in others}
+        fields = ", ".join(f"{name}={value}" for name, value in values.items())
+        parameters = ", ".join([source, *(f"{name}=None" for name in others)])
+        return _compiled(parameters, f"Row({fields}) if {check} else None", Row=self._row, **names)
+
 
 def _compiled(parameters: str, body: str, **names: Any) -> Callable[..., Any]:
     # The source consists of the names of fields only.
@@ -239,12 +268,16 @@ def _compiled(parameters: str, body: str, **names: Any) -> Callable[..., Any]:
     return function
 
 
+def _limit(shape: Shape) -> int:
+    return 1 << (31 if INT32 in shape.constraints else 63)
+
+
 def _converter(shape: Shape) -> Callable[[Any], Any]:
     (type_,) = shape.types
     if type_ is str:
         return nullable_text if shape.is_nullable else text
     if type_ is int:
-        limit = 1 << (31 if INT32 in shape.constraints else 63)
+        limit = _limit(shape)
         default = None if shape.is_nullable else 0
         return lambda value: value if type(value) is int and -limit <= value < limit else default
     return json_object

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from .... import exactjson
+from ...records import columns
 from ...records.columns import (
     MAX_STRING_BYTES,
     PlatformRecords,
@@ -38,15 +40,17 @@ from .keys import MAX_KEY_BYTES
 
 _LONGEST = MAX_KEY_BYTES // 4
 """Characters of a key: whatever they are, it is stored as it is."""
-_MAX_32, _MAX_64 = 1 << 31, 1 << 63
+_MAX_64 = 1 << 63
 _MOST_BRACKETS = 64
 _CACHED_BYTES = 200
 _BIG = re.compile(rb"(?<![.\d])\d{19}")
-_UNSET_OWNER: dict[str, Any] = {
-    "workspace_id": "", "pipeline_id": None, "run_id": "", "deployment_id": None, "model_id": None,
-}  # fmt: skip
 _EMPTY_OBJECT: dict[str, Any] = {}
 
+_Row = TypeVar("_Row")
+_copy_batch: Callable[..., TraceBatch | None] = columns.BATCH.copier(TypedBatch)
+_copy_span: Callable[..., TraceSpan | None] = columns.SPAN.copier(TypedSpan)
+_copy_mark: Callable[..., TraceMark | None] = columns.MARK.copier(TypedMark)
+_copy_snapshot: Callable[..., TraceSnapshot | None] = columns.SNAPSHOT.copier(TypedSnapshot)
 _any = msgspec.json.Decoder().decode
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -75,14 +79,8 @@ def fast_rows(data: bytes) -> tuple[PlatformRecords, dict[str, Any]]:
 
 
 def _header(batch: TypedBatch) -> TraceBatch:
-    _check(-_MAX_64 <= batch.created_ns < _MAX_64)
-    return TraceBatch(
-        schema_version=batch.schema_version,
-        sdk_version=batch.sdk_version,
-        batch_id=batch.batch_id,
-        created_ns=batch.created_ns,
-        extra=None if batch.otel is UNSET else _set([("otel", _text(batch.otel))]),
-    )
+    extra = None if batch.otel is UNSET else _set([("otel", _text(batch.otel))])
+    return _fitting(_copy_batch(batch, extra=extra))
 
 
 def _spans(spans: list[TypedSpan], marks: dict[str, list[str]]) -> list[TraceSpan]:
@@ -106,12 +104,7 @@ def _top(span: TypedSpan, parents: dict[str, str | None], tops: dict[str, str]) 
 
 
 def _span(span: TypedSpan, top: str, marks: dict[str, list[str]]) -> TraceSpan:
-    rank, index = span.rank, span.index
-    _check(rank is not None and -_MAX_32 <= rank < _MAX_32)
-    _check(index is None or -_MAX_32 <= index < _MAX_32)
     _check(len(span.id) <= _LONGEST and len(span.parent_id or "") <= _LONGEST)
-    _check_64(span.start_ns, span.end_ns, span.cpu_ns, span.gpu_ns)
-    _check_64(span.memory_peak_bytes, span.thread_id)
     rest = []
     if span.mark_ids or span.id in marks:
         mark_ids = list(span.mark_ids)
@@ -121,42 +114,27 @@ def _span(span: TypedSpan, top: str, marks: dict[str, list[str]]) -> TraceSpan:
         rest.append(("otel", _text(span.otel)))
     if span.pid is not None:
         rest.append(("pid", str(span.pid)))
-    return TraceSpan(
-        id=span.id,
-        trace_id=top,
-        parent_span_id=span.parent_id,
-        name=span.name,
-        index=index,
-        attrs=_object(span.attrs),
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
-        cpu_ns=span.cpu_ns,
-        gpu_ns=span.gpu_ns,
-        memory_peak_bytes=span.memory_peak_bytes,
-        thread_id=span.thread_id,
-        rank=rank,  # type: ignore[arg-type]
-        extra=_set(rest) if rest else None,
-        **_UNSET_OWNER,
+    extra = _set(rest) if rest else None
+    return _fitting(
+        _copy_span(
+            span, trace_id=top, attrs=_object(span.attrs), extra=extra, workspace_id="", run_id=""
+        )
     )
 
 
 def _mark(mark: TypedMark) -> TraceMark:
     _check(len(mark.id) <= _LONGEST and len(mark.span_id) <= _LONGEST)
     _check(mark.value_nonfinite is UNSET)
-    _check_64(mark.ts_ns)
     value, kind = _value(mark), mark.value_type
-    return TraceMark(
-        id=mark.id,
-        span_id=mark.span_id,
-        name=mark.name,
-        value_type=kind,
-        value_float=value if kind == "float" else None,
-        value_int=value if kind == "int" else None,
-        value_string=value if kind == "string" else None,
-        value_bool=value if kind == "bool" else None,
-        attrs=_object(mark.attrs),
-        ts_ns=mark.ts_ns,
-        kind=mark.kind,
+    return _fitting(
+        _copy_mark(
+            mark,
+            value_float=value if kind == "float" else None,
+            value_int=value if kind == "int" else None,
+            value_string=value if kind == "string" else None,
+            value_bool=value if kind == "bool" else None,
+            attrs=_object(mark.attrs),
+        )
     )
 
 
@@ -188,17 +166,16 @@ def _snapshot(snapshot: TypedSnapshot) -> TraceSnapshot:
     shape, stats = bytes(snapshot.shape), bytes(snapshot.stats)
     _check(shape[:1] == b"[" and _is_plain(shape))
     _check(stats == b"null" or (stats[:1] == b"{" and _is_plain(stats)))
-    return TraceSnapshot(
-        id=snapshot.id,
-        span_id=snapshot.span_id,
-        tensor_name=snapshot.tensor_name,
-        shape=snapshot.shape,
-        dtype=snapshot.dtype,
-        mode=snapshot.mode,
-        stats=None if stats == b"null" else snapshot.stats,
-        blob_uri=snapshot.blob_uri,
-        extra=_set(rest),
+    stats_column = None if stats == b"null" else snapshot.stats
+    return _fitting(
+        _copy_snapshot(snapshot, shape=snapshot.shape, stats=stats_column, extra=_set(rest))
     )
+
+
+def _fitting(row: _Row | None) -> _Row:
+    if row is None:
+        raise NotCanonicalError
+    return row
 
 
 def _object(raw: msgspec.Raw) -> Any:
@@ -239,9 +216,3 @@ def _text(raw: msgspec.Raw) -> str:
 def _check(is_so: bool) -> None:
     if not is_so:
         raise NotCanonicalError
-
-
-def _check_64(*values: int | None) -> None:
-    for value in values:
-        if value is not None and not -_MAX_64 <= value < _MAX_64:
-            raise NotCanonicalError
