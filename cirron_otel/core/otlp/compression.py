@@ -1,6 +1,6 @@
-"""gzip and zstd as streams of chunks, in bounded memory, truncation noticed.
+"""gzip and zstd as streams of chunks, in bounded memory, with detection of truncation.
 
-Concatenated gzip members and zstd frames read as one stream, as RFC 1952 and RFC 8878 say.
+Concatenated gzip members and zstd frames are read as one stream, as RFC 1952 and RFC 8878 specify.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from zlib import _Decompress
 
 CHUNK = 256 * 1024
-"""Bytes asked of a stream at once, and the most that one inflating step gives out for gzip."""
+"""Bytes requested from a stream at once, and the most that one inflating step returns for gzip."""
 
 _ZSTD_STEP = 1024
 """Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the
 library has no limit on its output: this one keeps a step under 32 MiB."""
 
 _ZSTD_MAX_WINDOW = 128 * 1024 * 1024
-"""The largest window (`zstd --long=27`) that a frame may ask for, bytes."""
+"""The largest window (`zstd --long=27`) that a frame may request, in bytes."""
 
 _CUT_OFF = "the {} data is cut off: the file is incomplete, get it again"
 
@@ -38,10 +38,11 @@ _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 
 
 def chunks(stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    """What `stream` holds, decompressed, in pieces that are never empty.
+    """Yield the decompressed content of `stream`, in pieces that are never empty.
 
-    InputError where the stream is not what `compression` says, is cut off or damaged, or cannot
-    be read. What can be decompressed of a stream that is cut off is yielded before that is told.
+    Raises InputError if the stream is not in the format of `compression`, is cut off or damaged, or
+    cannot be read. If the stream is cut off, everything that can be decompressed is yielded ahead
+    of the error.
     """
     pieces = _read(stream)
     if compression is Compression.NONE:
@@ -51,7 +52,10 @@ def chunks(stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
 
 
 def with_head(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """The first bytes of a stream, `size` or more unless it ends before; and all of it again."""
+    """Return the first bytes of a stream and the complete stream again.
+
+    There are `size` bytes or more, unless the stream is shorter.
+    """
     head = b""
     try:
         for piece in pieces:
@@ -69,7 +73,7 @@ def _fault(error: InputError) -> Iterator[bytes]:
 
 
 def compression_of_data(head: bytes) -> Compression:
-    """What the first bytes of a stream are compressed with, by their magic number."""
+    """Return the compression of a stream by the magic number in its first bytes."""
     if head.startswith(_GZIP_MAGIC):
         return Compression.GZIP
     if head.startswith(_ZSTD_MAGIC) or _ZSTD_SKIPPABLE.match(head):
@@ -78,7 +82,7 @@ def compression_of_data(head: bytes) -> Compression:
 
 
 def collector_hint(head: bytes) -> str:
-    """What to do where `head` shows a compressed file of the Collector's file exporter."""
+    """Return a hint if `head` is a compressed file of the Collector's file exporter."""
     if head[4:8] != _ZSTD_MAGIC:
         return ""
     return (
@@ -88,7 +92,7 @@ def collector_hint(head: bytes) -> str:
 
 
 def _read(stream: BinaryIO) -> Iterator[bytes]:
-    # A pipe gives what it has to read1, where read would wait for a whole chunk.
+    # read1 returns the bytes that a pipe has; read would wait for a complete chunk.
     read = getattr(stream, "read1", stream.read)
     while True:
         try:
@@ -163,7 +167,7 @@ def _unzstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Sink(Protocol):
-    """What compressed bytes are written through; closing it ends the compressed data."""
+    """The destination of compressed bytes; closing it ends the compressed data."""
 
     def write(self, data: bytes, /) -> int:
         """Take all of `data`."""
@@ -173,9 +177,9 @@ class Sink(Protocol):
 
 
 def compressor(stream: BinaryIO, compression: Compression) -> Sink:
-    """A sink that compresses into `stream` and leaves it open; `stream` itself for NONE.
+    """Return a sink that compresses into `stream` and leaves it open; `stream` itself for NONE.
 
-    The same input gives the same bytes: no file name and no time go into a gzip header.
+    The same input gives the same bytes: a gzip header contains neither file name nor time.
     """
     if compression is Compression.GZIP:
         return gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPAN, _EVENT_OR_LINK = 1200, 600, 4400, 550
-"""Bytes of an empty element, measured with CPython 3.11. A span takes most when it becomes JSON."""
+"""Bytes of an empty element, measured with CPython 3.11. A span needs most when it becomes JSON."""
 _PER_BYTE = 130
 """Bytes of elements that are allowed per byte of the message. Attributes add at most 70."""
 _ALWAYS = 32 << 20

@@ -1,7 +1,7 @@
 """OTLP files: streams of TracesData messages, read and written in bounded memory.
 
-JSON: one TracesData a line (OTLP File Exporter specification), or one document that is spread
-over the lines of the whole file. Protobuf: each message behind its length as a varint.
+JSON: one TracesData per line (OTLP File Exporter specification), or one document that is spread
+over the lines of the complete file. Protobuf: each message preceded by its length as a varint.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .sniffing import HEAD, check_json_head, check_proto_head, proto_hint
 from .wire import encode_varint
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""The longest line or message that is read, bytes."""
+"""The longest line or message that is read, in bytes."""
 
 OnError = Callable[[int, str], None]
-"""(position, what is wrong): told of a line or message that is skipped."""
+"""(position, problem): called for each line or message that is skipped."""
 
 _OTHER_SIGNALS = frozenset(
     ("resourceMetrics", "resource_metrics", "resourceLogs", "resource_logs", "resourceProfiles")
@@ -46,15 +46,15 @@ class Message:
     """One TracesData of a file."""
 
     data: bytes
-    """The message in protobuf; the very bytes of the file where that holds protobuf."""
+    """The message in protobuf; the exact bytes of the file if it contains protobuf."""
     position: int
     """The number of its line, or of the message in a protobuf file; from 1."""
     warnings: list[str] = field(default_factory=list)
-    """What was ignored in it, a line each."""
+    """Content of the message that was ignored, one line each."""
 
 
 class _OtherSignalError(InputError):
-    """A line that holds metrics or logs: right, but not for us."""
+    """A line with metrics or logs: valid, but not traces."""
 
 
 def read_messages(
@@ -65,15 +65,15 @@ def read_messages(
     on_error: OnError | None = None,
     validate: bool = True,
 ) -> Iterator[Message]:
-    """The messages of `stream`, in order, each as soon as it is read.
+    """Yield the messages of `stream`, in order, each as soon as it is read.
 
-    A bad line, or a bad protobuf message behind a good length, is raised as InputError with its
-    position; with `on_error` it is reported and skipped instead. So are lines of other signals
-    (metrics, logs), which a Collector's file may hold; without `on_error` these come as empty
-    messages with a warning. Where the stream itself is broken (cut off, damaged, of another
-    format) there is no going on: InputError, after everything before it was yielded.
+    A bad line, or a bad protobuf message after a valid length, raises InputError with its position;
+    with `on_error` it is reported and skipped instead. The same applies to lines of other signals
+    (metrics, logs), which a Collector's file may contain; without `on_error` these come as empty
+    messages with a warning. If the stream itself is broken (cut off, damaged, of another format),
+    reading cannot continue: InputError, after everything ahead of it was yielded.
 
-    `validate=False` leaves it to the caller to find out whether protobuf messages parse.
+    With `validate=False`, the caller must find out whether protobuf messages parse.
     """
     pieces = chunks(stream, form.compression)
     if form.encoding is Encoding.JSON:
@@ -113,7 +113,7 @@ def _read_json(
 
 
 def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_bytes: int) -> bytes:
-    """The one document that `first` begins and all lines behind it go on with."""
+    """Return the one document that `first` begins and all lines after it continue."""
     text = bytearray(first)
     for _, line in numbered:
         if line is None or len(text) + len(line) >= max_bytes:
@@ -135,7 +135,7 @@ def _json_message(text: bytes, number: int) -> Message:
 
 
 def _check_keys(document: dict[str, Any]) -> None:
-    """A proto3 reader ignores unknown keys; an object of nothing else is no TracesData at all."""
+    """Refuse an object with unknown keys only. A proto3 reader would ignore them all."""
     if "resourceSpans" in document or "resource_spans" in document:
         return
     if others := _OTHER_SIGNALS.intersection(document):
@@ -182,12 +182,12 @@ def _problem(data: bytes) -> str | None:
 class TracesWriter:
     """Writes TracesData messages into a binary file object, which stays open.
 
-    A context manager: leaving it normally ends the compressed data; leaving it by an exception
-    does not, so that what was cut short cannot be taken for whole.
+    A context manager: leaving it normally ends the compressed data; leaving it by an exception does
+    not, so that a truncated file cannot be mistaken for a complete one.
     """
 
     def __init__(self, stream: BinaryIO, form: Format) -> None:
-        """Write into `stream` as `form` says."""
+        """Write into `stream` in the format `form`."""
         self._stream = stream
         try:
             self._sink = compressor(stream, form.compression)
@@ -196,10 +196,10 @@ class TracesWriter:
         self._json = form.encoding is Encoding.JSON
 
     def write(self, data: bytes) -> list[str]:
-        """Write one serialized TracesData; what JSON cannot say of it, a line for each kind.
+        """Write one serialized TracesData; return a line for each kind of loss in JSON.
 
-        Raises TargetError where the file cannot be written; for JSON, InputError where `data`
-        does not parse.
+        Raises TargetError if the file cannot be written; for JSON, InputError if `data` does not
+        parse.
         """
         if not self._json:
             self._put(encode_varint(len(data)) + data)
@@ -211,7 +211,7 @@ class TracesWriter:
         return self.write_message(message)
 
     def write_message(self, message: TracesData) -> list[str]:
-        """`write` for a message that is at hand as an object."""
+        """Do the same as `write` for a message that exists as an object."""
         if not self._json:
             return self.write(message.SerializeToString())
         line = traces_to_json(message)
@@ -219,7 +219,7 @@ class TracesWriter:
         return json_losses(message, line)
 
     def write_encoded(self, data: bytes) -> None:
-        """Write what is encoded already: whole lines, or messages behind their lengths."""
+        """Write encoded data: complete lines, or messages preceded by their lengths."""
         self._put(data)
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ class TracesWriter:
         if kind is None:
             self.close()
         elif isinstance(self._sink, gzip.GzipFile):
-            # Else its finalizer would write the end of a member.
+            # Otherwise its finalizer would write the end of a member.
             self._sink.fileobj = None  # type: ignore[assignment]
 
 

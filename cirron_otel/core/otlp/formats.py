@@ -1,4 +1,4 @@
-"""The names that an OTLP file may have: what its suffixes say of encoding and compression."""
+"""The names of OTLP files: encoding and compression by suffix."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Encoding(StrEnum):
     JSON = "json"
     """OTLP/JSON, one TracesData a line (OTLP File Exporter specification)."""
     PROTO = "proto"
-    """Binary protobuf, each TracesData behind its length as a varint."""
+    """Binary protobuf, each TracesData preceded by its length as a varint."""
 
 
 class Compression(StrEnum):
-    """What the whole file is wrapped in."""
+    """The compression of a complete file."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -37,12 +37,12 @@ _COMPRESSIONS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
 
 
 def compression_of(path: str | os.PathLike[str]) -> Compression:
-    """What the last suffix of `path` says, in any case of letters: `.gz`, `.zst`, else none."""
+    """Return the compression by the last suffix of `path`: `.gz`, `.zst` (in any case), or none."""
     return _COMPRESSIONS.get(PurePath(path).suffix.lower(), Compression.NONE)
 
 
 def format_of(path: str | os.PathLike[str]) -> Format | None:
-    """The format that the suffixes of `path` name, in any case of letters.
+    """Return the format of the suffixes of `path`, in any case.
 
     `.json`, `.jsonl` and `.binpb`, each alone or followed by `.gz` or `.zst`; None for others.
     """

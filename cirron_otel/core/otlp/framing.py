@@ -1,4 +1,4 @@
-"""Chunks of a stream → lines, or messages behind their lengths; limits before memory."""
+"""Chunks of a stream to lines, or to messages with lengths; limits apply ahead of allocation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .wire import MAX_VARINT_BYTES
 
 
 class StreamError(InputError):
-    """The stream itself is broken: nothing behind this place can be read."""
+    """The stream itself is broken: nothing after this position can be read."""
 
 
 def lines(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Each line with its number (from 1) and without its newline.
+    """Yield each line with its number (from 1) and without its newline.
 
-    None stands for a line longer than `max_bytes`; it is told when that shows, and the rest of
-    the line is dropped as it comes. A fault of the stream is raised as StreamError with the
-    number of its line.
+    None replaces a line longer than `max_bytes`; it is yielded as soon as that is certain, and the
+    remaining bytes of the line are dropped as they arrive. An error of the stream is raised as
+    StreamError with the number of its line.
     """
     number, parts, size = 1, list[bytes](), 0
     try:
@@ -46,10 +46,10 @@ def lines(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, bytes 
 
 
 def messages(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-    """Each length-delimited message with its number (from 1) and where its length stood.
+    """Yield each length-delimited message with its number (from 1) and the offset of its length.
 
-    Raises StreamError, which names both, where the stream ends within a message, is at fault, or
-    announces more than `max_bytes`: no length behind that can be found any more.
+    Raises StreamError, with both, if the stream ends within a message, has an error, or announces
+    more than `max_bytes`: no later length can be found.
     """
     source = _Source(pieces)
     number = 0
@@ -72,17 +72,17 @@ def messages(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int
 
 
 class _Source:
-    """Bytes by number from a stream of chunks."""
+    """Reads a number of bytes from a stream of chunks."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._piece = b""
         self._at = 0
         self.offset = 0
-        """How many bytes have been taken."""
+        """The number of bytes that have been taken."""
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes; fewer at the end of the stream."""
+        """Return the next `count` bytes; fewer at the end of the stream."""
         end = self._at + count
         if end <= len(self._piece):
             data = self._piece[self._at : end]
@@ -100,7 +100,7 @@ class _Source:
         return b"".join(parts)
 
     def varint(self) -> int | None:
-        """The next varint; None where the stream ends before it."""
+        """Return the next varint; None if the stream ends ahead of it."""
         value = 0
         for index in range(MAX_VARINT_BYTES):
             byte = self.take(1)

@@ -1,4 +1,4 @@
-"""OTLP/JSON ↔ TracesData, exactly; and what JSON cannot say.
+"""OTLP/JSON ↔ TracesData, exactly, with a list of content that JSON cannot hold.
 
 Google's own json_format is not used: it is wrong for OTLP (base64 ids, enum names) and slow.
 """
@@ -29,7 +29,7 @@ _NAN = struct.pack("<d", float("nan"))
 
 
 def has_unknown_fields(message: Protobuf) -> bool:
-    """Whether `message`, or any message in it, holds a field that its type does not know.
+    """Return whether `message`, or any message in it, has a field that its type does not define.
 
     Exact; fast for TracesData.
     """
@@ -39,9 +39,10 @@ def has_unknown_fields(message: Protobuf) -> bool:
 
 
 def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
-    """What `traces_to_json(message)` leaves out, a line for each kind; empty if nothing.
+    """Return a line for each kind of content that `traces_to_json(message)` omits.
 
-    Who has that JSON at hand gives it as `line`: what is not in it need not be looked for.
+    A caller that has that JSON passes it as `line`: content of a kind that is absent there need not
+    be searched for.
     """
     losses = []
     nested = line is None or b'Value":{"values":[' in line
@@ -53,9 +54,9 @@ def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
 
 
 def _shrinks(message: TracesData) -> bool:
-    """Whether `message` gets shorter without its unknown fields, each of which takes two bytes.
+    """Return whether `message` is shorter without its unknown fields, each of at least two bytes.
 
-    DiscardUnknownFields is as quick as parsing, but does not look below the 64th level.
+    DiscardUnknownFields is as fast as parsing, but does not look below the 64th level.
     """
     known = TracesData()
     known.CopyFrom(message)
@@ -64,7 +65,7 @@ def _shrinks(message: TracesData) -> bool:
 
 
 def _holds_unknown_deep_down(message: TracesData) -> bool:
-    """Whether there are unknown fields in attribute values, which alone reach that deep."""
+    """Return whether there are unknown fields in attribute values, which alone reach that depth."""
     return any(
         _holds_unknown(value)
         for value in _values(message)
@@ -96,7 +97,7 @@ def _holds_odd_nan(value: AnyValue) -> bool:
 
 
 def _values(message: TracesData) -> Iterator[AnyValue]:
-    """The value of every attribute, wherever TracesData has attributes."""
+    """Yield the value of every attribute of a TracesData."""
     for attributes in _attribute_lists(message):
         for attribute in attributes:
             yield attribute.value

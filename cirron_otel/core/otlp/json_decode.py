@@ -1,9 +1,8 @@
 """OTLP/JSON → TracesData (opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding").
 
-Accepted is what proto3 JSON lets writers do: lowerCamelCase and snake_case keys, numbers or
-strings for integers, enum names, null for a field that is absent. Keys that no field has are
-ignored, and reported. Where one object gives a key twice, the last counts, as for every common
-JSON parser.
+Accepts everything that proto3 JSON allows writers: lowerCamelCase and snake_case keys, numbers or
+strings for integers, enum names, null for an absent field. Unknown keys are ignored and reported.
+If one object contains a key twice, the last counts, as for every common JSON parser.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .json_scalars import (
 )
 
 MAX_PROTOBUF_DEPTH = 100
-"""Messages inside one another below the outermost that protobuf parsers accept."""
+"""The nesting below the outermost message that protobuf parsers accept."""
 
 _MAX_UNKNOWN = 100
 
@@ -41,11 +40,11 @@ _Action = TypeVar("_Action")
 
 Convert = Callable[[Any], Any]
 Fill = Callable[[Any, Any, int, "Unknown"], None]
-"""(place, JSON value, depth of what is read, unknown keys): reads the value into its place."""
+"""(place, JSON value, depth, unknown keys): reads the value into its place."""
 
 
 class Unknown:
-    """The keys that no field has, counted by (message type, key)."""
+    """Unknown keys, counted by (message type, key)."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -60,7 +59,7 @@ class Unknown:
             self._others += 1
 
     def report(self) -> list[str]:
-        """One line for each kind of unknown key, at most 101 lines."""
+        """Return one line for each kind of unknown key, at most 101 lines."""
         lines = [
             f"unknown key {key!a} in {kind} ignored" + (f" ({count} times)" if count > 1 else "")
             for (kind, key), count in self._counts.items()
@@ -83,7 +82,7 @@ def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
 
 
 def traces_from_value(document: Any) -> tuple[TracesData, list[str]]:
-    """`traces_from_json` for a document that `json_parse.parse` has parsed."""
+    """Convert a document that `json_parse.parse` has parsed, as `traces_from_json` does."""
     message, unknown = TracesData(), Unknown()
     read_document(_TRACES_DATA, document, message, unknown)
     return message, unknown.report()
@@ -105,7 +104,7 @@ def _camel(name: str) -> str:
 
 
 class Kind:
-    """One message type: its name, and its fields under each key that JSON may give them."""
+    """One message type: its name, and its fields under each key that JSON allows."""
 
     def __init__(self, name: str, scalars: dict[str, Convert], others: dict[str, Fill]) -> None:
         self.name = name
@@ -151,7 +150,7 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
 
 
 def one(kind: Kind) -> Fill:
-    """A sub-message; it is present even where its object is empty."""
+    """Return a reader of a sub-message; it is present even if its object is empty."""
 
     def fill(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
         def create(**scalars: Any) -> Any:
@@ -166,7 +165,7 @@ def one(kind: Kind) -> Fill:
 
 
 def _each(fill_item: Fill) -> Fill:
-    """A list; `fill_item` reads one item of it into the container."""
+    """Return a reader of a list; `fill_item` reads one item of it into the container."""
 
     def fill(container: Any, value: Any, depth: int, unknown: Unknown) -> None:
         if type(value) is not list:
@@ -182,7 +181,7 @@ def _each(fill_item: Fill) -> Fill:
 
 
 def many(kind: Kind) -> Fill:
-    """A list of sub-messages."""
+    """Return a reader of a list of sub-messages."""
 
     def fill_item(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
         _read(kind, item, container.add, depth, unknown)
@@ -199,7 +198,7 @@ def _add_any_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
 
 
 def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
-    """One attribute, by a short way where it has just a key and a value: most of them do."""
+    """Read one attribute, with a shortcut for those with only a key and a value: most of them."""
     if type(item) is dict and len(item) == 2 and depth < MAX_PROTOBUF_DEPTH:
         key, value = item.get("key"), item.get("value")
         if type(key) is str and value is not None:
@@ -214,7 +213,7 @@ def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
 
 
 def any_value(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
-    """An AnyValue, which may have one member or none; an empty one is present all the same."""
+    """Read an AnyValue with one member or none; an empty one is also present."""
     _check_depth(depth)
     if type(value) is not dict:
         raise Bad(f"expected an object (AnyValue), found {shown(value)}")
@@ -244,7 +243,7 @@ def _check_depth(depth: int) -> None:
 
 
 def _member(name: str, convert: Convert) -> Fill:
-    """A scalar member of AnyValue."""
+    """Return a reader of a scalar member of AnyValue."""
 
     def fill(message: Any, item: Any, _depth: int, _unknown: Unknown) -> None:
         setattr(message, name, convert(item))
@@ -253,7 +252,7 @@ def _member(name: str, convert: Convert) -> Fill:
 
 
 def _list_member(name: str, kind: Kind) -> Fill:
-    """The array or the key-value list of an AnyValue."""
+    """Return a reader of the array or the key-value list of an AnyValue."""
     read = one(kind)
 
     def fill(message: Any, item: Any, depth: int, unknown: Unknown) -> None:

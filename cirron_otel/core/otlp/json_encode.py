@@ -1,8 +1,8 @@
 """TracesData → OTLP/JSON (opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding").
 
-Ids are hex, 64-bit integers decimal strings, enums integers, other bytes base64. A field that
-has its default value is left out, as proto3 JSON allows; a sub-message that is present but empty
-is written as `{}`, so that presence survives.
+Ids are hex, 64-bit integers decimal strings, enums integers, other bytes base64. A field with its
+default value is omitted, as proto3 JSON allows; a sub-message that is present but empty is written
+as `{}`, so that its presence is kept.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Json = dict[str, Any]
 
 
 def traces_to_json(message: TracesData) -> bytes:
-    """`message` as one line of OTLP/JSON, without a newline.
+    """Return `message` as one line of OTLP/JSON, without a newline.
 
-    What JSON has no word for is left out: `json_codec.json_losses` finds it. Raises InputError
-    where attribute values are nested deeper than any protobuf parser accepts (100 messages).
+    Content that JSON cannot hold is omitted: `json_codec.json_losses` finds it. Raises InputError
+    if attribute values are nested deeper than any protobuf parser accepts (100 messages).
     """
     out: Json = {}
     try:
@@ -206,7 +206,7 @@ def _any_value(message: AnyValue) -> Json:
 
 
 def _double(value: float) -> float | str:
-    """JSON has no token for what is not finite; proto3 JSON gives these three strings."""
+    """Return a number, or proto3 JSON's string for a value that is not finite."""
     if value - value == 0.0:
         return value
     if math.isnan(value):

@@ -1,9 +1,8 @@
-"""JSON text → Python values, fast where orjson is exact and slowly where it is not.
+"""JSON text → Python values, by orjson if that is exact and else by Python's own parser.
 
-orjson refuses the bare tokens `NaN` and `Infinity`, reads `-0` as the integer 0, and turns
-integers beyond 64 bits into doubles. Documents with the first two go through Python's own parser;
-the third is left to the converters (`json_scalars`), which take no double that large for an
-integer.
+orjson refuses the bare tokens `NaN` and `Infinity`, reads `-0` as the integer 0, and turns integers
+beyond 64 bits into doubles. Documents with the first two use Python's own parser; the third is left
+to the converters (`json_scalars`), which do not accept a double that large for an integer.
 
 JSON can escape half of a surrogate pair: JavaScript does so for a text that was cut within a
 character. This is not Unicode text, and protobuf refuses it. U+FFFD replaces it, as in Go's
@@ -86,7 +85,7 @@ def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:
 
 
 def _int(text: str) -> int | float:
-    """As orjson reads it, save that -0 keeps its sign."""
+    """Parse an int as orjson does, but keep the sign of -0."""
     if text == "-0" or len(text) > _LONGEST_INT:
         return _float(text)
     value = int(text)

@@ -1,7 +1,7 @@
 """JSON values → the scalars of protobuf, by proto3 JSON's rules with OTLP's exceptions.
 
-Each converter returns the value that the protobuf field takes, or raises `Bad` with what was
-found and what was expected; whoever descends into the document adds the path.
+Each converter returns the value for the protobuf field, or raises `Bad` with the found and the
+expected form; the caller that walks the document adds the path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 
 
 class Bad(Exception):  # noqa: N818 - never leaves the codec, which turns it into an InputError
-    """What is wrong with a value; `path` grows from the inside out while it is raised."""
+    """An invalid value; `path` grows from the inside out while it is raised."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class Bad(Exception):  # noqa: N818 - never leaves the codec, which turns it int
 
 
 def shown(value: Any) -> str:
-    """`value` as an error message names it: its JSON kind, and a short value itself."""
+    """Describe `value` for an error message: its JSON kind, and the value itself if short."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -45,26 +45,26 @@ def shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text`, cut to what a one-line message can hold."""
+    """Cut `text` to a length that fits a one-line message."""
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def string(value: Any) -> str:
-    """A JSON string."""
+    """Convert a JSON string."""
     if type(value) is not str:
         raise Bad(f"expected a string, found {shown(value)}")
     return value
 
 
 def boolean(value: Any) -> bool:
-    """`true` or `false`."""
+    """Convert `true` or `false`."""
     if type(value) is not bool:
         raise Bad(f"expected true or false, found {shown(value)}")
     return value
 
 
 def double(value: Any) -> float:
-    """A JSON number, or a string: "NaN", "Infinity", "-Infinity" or a number."""
+    """Convert a JSON number, or a string: "NaN", "Infinity", "-Infinity" or a number."""
     if type(value) is float:
         return value
     if type(value) is int:
@@ -81,7 +81,7 @@ def double(value: Any) -> float:
 
 
 def hex_id(value: Any) -> bytes:
-    """Hex digits in either case, two a byte, of any length."""
+    """Convert hex digits in either case, two per byte, of any length."""
     if type(value) is not str:
         raise Bad(f"expected a string of hex digits, found {shown(value)}")
     try:
@@ -93,7 +93,7 @@ def hex_id(value: Any) -> bytes:
 
 
 def base64_bytes(value: Any) -> bytes:
-    """Base64, standard or URL-safe, with padding or without."""
+    """Convert base64, standard or URL-safe, with or without padding."""
     if type(value) is not str:
         raise Bad(f"expected a base64 string, found {shown(value)}")
     text = value.rstrip("=").translate(_TO_STANDARD_BASE64)
@@ -106,10 +106,10 @@ def base64_bytes(value: Any) -> bytes:
 
 
 def integer(name: str, low: int, high: int) -> Callable[[Any], int]:
-    """The converter for integers of one protobuf type: `low` ≤ value ≤ `high`.
+    """Return the converter for integers of one protobuf type: `low` ≤ value ≤ `high`.
 
-    Numbers and decimal strings are taken. A number that only a double holds (`1e3`) is taken
-    while a double holds every integer of its size; beyond, its digits are already lost.
+    Numbers and decimal strings are accepted. A number that needs a double (`1e3`) is accepted as
+    long as a double holds every integer of its size; beyond that, digits are already lost.
     """
 
     def convert(value: Any) -> int:
@@ -157,7 +157,7 @@ uint64 = integer("uint64", 0, 2**64 - 1)
 
 
 def enum(values: Iterable[tuple[str, int]]) -> Callable[[Any], int]:
-    """The converter for an open enum: any int32, or the name of one of its known `values`."""
+    """Return the converter for an open enum: any int32, or the name of a known value."""
     names = dict(values)
 
     def convert(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ...errors import TargetError
 from ..atomic_files import publish, sync_directory, sync_file
 
 _LONGEST_NAME = 200
-"""Bytes of the target's name that the temporary one repeats: 255 is what file systems allow."""
+"""The bytes of the target's name that the temporary name repeats: file systems allow 255."""
 
 
 class _TargetFile(io.FileIO):
-    """A file whose failures to be written are TargetErrors that name the target."""
+    """A file whose write errors are TargetErrors with the name of the target."""
 
     def __init__(self, file: int | str, shown: str) -> None:
         super().__init__(file, "wb")
@@ -38,15 +38,14 @@ def _target_error(path: str, error: OSError) -> TargetError:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of `path` when the block ends, and only then.
+    """Open a binary file that replaces `path` when the block ends, and not earlier.
 
-    It is written under a `.tmp` name beside the target, private (0600; where a file is replaced,
-    its mode is kept), synced, and renamed; on any failure, Ctrl-C included, it is removed and
-    what stood at `path` stays. A symbolic link stays a link. What is no regular file (a pipe, a
-    device) cannot be replaced and is written as it comes.
+    It is written under a `.tmp` name next to the target, private (0600; if a file is replaced, its
+    mode is kept), synced, and renamed; on any failure, Ctrl-C included, it is removed and the
+    previous content of `path` stays. A symbolic link stays a link. A path that is not a regular
+    file (a pipe, a device) cannot be replaced and is written directly.
 
-    Raises TargetError where the target cannot be written: no such folder, no permission, a full
-    disk.
+    Raises TargetError if the target cannot be written: no such folder, no permission, a full disk.
     """
     shown = os.fspath(path)
     target = Path(os.path.realpath(path))
@@ -79,7 +78,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _mode_of(target: Path, shown: str) -> int | None:
-    """The mode of what stands at `target`; None where nothing does."""
+    """Return the mode of the file at `target`; None if there is none."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:

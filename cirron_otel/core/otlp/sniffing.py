@@ -1,4 +1,4 @@
-"""What the first bytes of a stream give away when it is not what it is read as."""
+"""The format of a stream by its first bytes, if it is not the expected one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .formats import Compression
 from .framing import StreamError
 
 HEAD = 64
-"""How many bytes the checks look at."""
+"""The number of bytes that the checks examine."""
 
 _BOM = b"\xef\xbb\xbf"
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -18,7 +18,7 @@ _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*[\[{]")
 
 
 def check_json_head(head: bytes) -> None:
-    """Raise StreamError where `head` cannot be the start of JSON lines."""
+    """Raise StreamError if `head` cannot be the start of JSON lines."""
     _check_compression(head)
     start = head[:HEAD].removeprefix(_BOM).lstrip(b" \t\r\n")
     if start and not start.startswith(b"{") and (_CONTROL.search(start) or not _is_utf8(start)):
@@ -29,7 +29,7 @@ def check_json_head(head: bytes) -> None:
 
 
 def check_proto_head(head: bytes) -> None:
-    """Raise StreamError where `head` is certainly no length-delimited protobuf."""
+    """Raise StreamError if `head` is certainly not length-delimited protobuf."""
     _check_compression(head)
     if _TRACES_JSON.match(head):
         raise StreamError(
@@ -38,7 +38,7 @@ def check_proto_head(head: bytes) -> None:
 
 
 def proto_hint(head: bytes) -> str:
-    """What a stream may be that turned out to be no length-delimited protobuf; or nothing."""
+    """Return a hint about the format of a stream that is not length-delimited protobuf; or ""."""
     if _JSON.match(head):
         return "; it looks like JSON"
     if head[:1] == b"\n":

@@ -1,8 +1,8 @@
-"""Requests cut into smaller ones between spans, on the bytes: nothing is parsed or lost.
+"""Split requests into smaller ones between spans, on the bytes: nothing is parsed or lost.
 
 A request is a serialized TracesData or ExportTraceServiceRequest, which are the same on the wire.
-Every part repeats what stands around its spans: resource, scope, schema urls, and fields that
-nobody knows. Unknown fields of the request itself go with the first part.
+Every part repeats the content around its spans: resource, scope, schema urls, and unknown fields.
+Unknown fields of the request itself go into the first part.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
 
 
 def split_request(data: bytes, max_bytes: int) -> list[bytes]:
-    """`data` as requests of at most `max_bytes` each; unchanged where it fits.
+    """Return `data` as requests of at most `max_bytes` each; unchanged if it fits.
 
-    The spans keep their order. A span that is longer than that with what stands around it goes
-    alone, in a request that is too long. Raises InputError where `data` is no such message.
+    The spans keep their order. If a span with the content around it is longer than the limit, it
+    goes into a request of its own, which is too long. Raises InputError if `data` is not such a
+    message.
     """
     if len(data) <= max_bytes:
         return [data]
@@ -37,7 +38,7 @@ def split_request(data: bytes, max_bytes: int) -> list[bytes]:
 
 
 def halve_request(data: bytes) -> tuple[bytes, bytes] | None:
-    """`data` as two requests of about the same size; None where it is a single span."""
+    """Return `data` as two requests of about the same size; None if it is a single span."""
     request = _Request(data)
     if len(request.units) < 2:
         return None
@@ -53,7 +54,7 @@ def halve_request(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def count_spans(data: bytes) -> int:
-    """How many spans the request `data` holds. Raises InputError where it is no such message."""
+    """Count the spans in the request `data`. Raises InputError if it is not such a message."""
     try:
         message = TracesData.FromString(data)
     except DecodeError:  # a strict parser refuses, say, text that is not UTF-8; a server may not
@@ -62,7 +63,7 @@ def count_spans(data: bytes) -> int:
 
 
 class _Around(NamedTuple):
-    """A message: where its field stands, its children's fields, and the fields around them."""
+    """A message: the position of its field, its children's fields, and the fields around them."""
 
     start: int
     stop: int
@@ -73,7 +74,7 @@ class _Around(NamedTuple):
 
     @property
     def overhead(self) -> int:
-        """Bytes that every part of this message repeats, tag and length included."""
+        """Return the bytes that every part of this message repeats, tag and length included."""
         return 1 + varint_size(self.stop - self.start) + len(self.before) + len(self.after)
 
 
@@ -90,24 +91,24 @@ def _around(data: bytes, place: tuple[int, int, int], child: int) -> _Around:
 
 
 class _Unit(NamedTuple):
-    """What is never cut: a span, or a ScopeSpans or ResourceSpans that has none."""
+    """A unit that is never split: a span, or a ScopeSpans or ResourceSpans without spans."""
 
     resource: int
-    """Which ResourceSpans of the request it belongs to."""
+    """The index of its ResourceSpans in the request."""
     scope: int
-    """Which ScopeSpans of the request; -1 for a ResourceSpans without any."""
+    """The index of its ScopeSpans in the request; -1 for a ResourceSpans without any."""
     start: int
-    """Where the span's field stands in the request."""
+    """The position of the span's field in the request."""
     stop: int
 
     @property
     def size(self) -> int:
-        """Bytes of the span's field; 0 where there is no span."""
+        """Return the size of the span's field in bytes; 0 if there is no span."""
         return self.stop - self.start
 
 
 class _Request:
-    """A request taken apart into units."""
+    """A request split into units."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -133,7 +134,7 @@ class _Request:
             self.units.append(_Unit(number, -1, 0, 0))
 
     def packed(self, max_bytes: int) -> list[list[_Unit]]:
-        """All units in order, as many together as stay within `max_bytes`."""
+        """Return all units in order, in groups that stay within `max_bytes`."""
         parts: list[list[_Unit]] = [[]]
         size = len(self._unknown)
         for unit in self.units:
@@ -147,7 +148,7 @@ class _Request:
         return parts
 
     def _overhead(self, unit: _Unit, last: _Unit | None) -> int:
-        """Bytes that `unit` brings behind `last` beside its span."""
+        """Return the bytes that `unit` adds after `last`, in addition to its span."""
         size = 0
         if last is None or last.resource != unit.resource:
             size += self._resources[unit.resource].overhead
@@ -156,7 +157,7 @@ class _Request:
         return size
 
     def assemble(self, units: list[_Unit], *, first: bool) -> bytes:
-        """The request that holds just `units`, in order."""
+        """Return the request that contains only `units`, in order."""
         parts = [
             self._resource_spans(number, list(group))
             for number, group in groupby(units, key=lambda unit: unit.resource)

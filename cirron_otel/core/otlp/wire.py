@@ -1,6 +1,6 @@
-"""The protobuf wire format, as far as OTLP bytes are framed and cut without being parsed.
+"""The protobuf wire format, as far as OTLP bytes are framed and split without parsing.
 
-Source: protobuf.dev/programming-guides/encoding. Nothing here knows a message type.
+Source: protobuf.dev/programming-guides/encoding. This module depends on no message type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_GROUP_DEPTH = 100
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` (not negative) as a base-128 varint."""
+    """Encode `value` (not negative) as a base-128 varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -27,12 +27,12 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes `encode_varint(value)` has."""
+    """Return the size of `encode_varint(value)` in bytes."""
     return (value.bit_length() + 6) // 7 or 1
 
 
 def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """The varint at `offset` and the offset behind it; InputError where there is none."""
+    """Return the varint at `offset` and the offset after it; raises InputError if there is none."""
     result = shift = 0
     for position in range(offset, min(offset + MAX_VARINT_BYTES, len(data))):
         byte = data[position]
@@ -46,11 +46,11 @@ def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
 def fields(
     data: bytes, offset: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each field of the message `data[offset:end]`: (number, wire type, start, value, stop).
+    """Yield each field of the message `data[offset:end]`: (number, wire type, start, value, stop).
 
-    `start` is where the tag begins and `stop` where the field ends, so that `data[start:stop]` is
-    all of it; `value` is where its value begins, for LEN behind the length. Raises InputError
-    where there is no protobuf message.
+    `start` is the position of the tag and `stop` the end of the field, so that `data[start:stop]`
+    is the complete field; `value` is the position of its value, for LEN after the length. Raises
+    InputError if the data is not a protobuf message.
     """
     if end is None:
         end = len(data)

@@ -28,7 +28,7 @@ _READ: dict[Any, set[str]] = {
     AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},
     Status: {"code", "message"},
 }
-"""The fields that this module reads;
+"""The fields that this module reads.
 
 OTLP has more (`key_strindex`, for profiles), and may get more.
 """

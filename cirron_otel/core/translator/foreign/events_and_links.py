@@ -1,7 +1,7 @@
-"""What most spans have not, as JSON: what was dropped of them, events, links.
+"""The less common fields of a span as JSON: dropped counts, events, links.
 
-It is read by hand: a message of its own takes longer than its text. What is not in the usual form
-is for the slow way.
+They are read without a parser: to create a message takes longer than to write its text. A span that
+is not in the usual form takes the generic path.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from ..typed import NotCanonicalError
 _EVENT, _LINK = 0x5A, 0x6A
 _DROPPED = {0x50: "attributes", 0x60: "events", 0x70: "links"}
 FIRST, LAST = min(_DROPPED), max(_DROPPED)
-"""The tags that may follow a span's attributes: of what is told here."""
+"""The tags that may follow a span's attributes, among the fields that this module reads."""
 _EVENT_TIME, _EVENT_NAME, _EVENT_ATTRIBUTE = 0x09, 0x12, 0x1A
 _LINK_TRACE_ID, _LINK_SPAN_ID = b"\x0a\x10", b"\x12\x08"
 _LINK_STATE, _LINK_ATTRIBUTE, _LINK_FLAGS = 0x1A, 0x22, 0x35
 
 
 def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
-    """What a serialised span has from `at` on, up to its status, and where that ends.
+    """Read a serialised span from `at` up to its status; return its members and the end position.
 
-    Each member has a comma before it. Raises NotCanonicalError, IndexError, and as Pairs does.
+    Each member has a comma ahead of it. Raises NotCanonicalError, IndexError, and the errors of
+    Pairs.
     """
     told, events, links = "", [], []
     size, last = len(data), 0
@@ -51,7 +52,7 @@ def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
 
 
 def _event(data: bytes, pairs: Pairs, names: Names) -> str:
-    """An event with a time, a name and perhaps attributes."""
+    """Read an event with a time, a name and perhaps attributes."""
     size = len(data)
     if data[0] != _EVENT_TIME or data[9] != _EVENT_NAME:
         raise NotCanonicalError
@@ -69,7 +70,7 @@ def _event(data: bytes, pairs: Pairs, names: Names) -> str:
 
 
 def _link(data: bytes, pairs: Pairs) -> str:
-    """A link with both ids, and perhaps trace_state, attributes and flags."""
+    """Read a link with both ids, and perhaps trace_state, attributes and flags."""
     size = len(data)
     if size < 28 or data[:2] != _LINK_TRACE_ID or data[18:20] != _LINK_SPAN_ID:
         raise NotCanonicalError

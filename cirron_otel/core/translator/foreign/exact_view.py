@@ -2,8 +2,8 @@
 
 Code that writes a view reads it back and compares the result with the message (`is_same`). If they
 differ, it adds the encoded message (`raw_of`, under the key `RAW`). Code that reads a view accepts
-only the form that this package writes and raises NotCanonicalError for any other. `foreign` and
-`log_marks` define the views of their messages. (`otelview` is the tolerant view of a single span.)
+only the form that this package writes and raises NotCanonicalError for any other. `messages` and
+`log_marks` define the views of their messages. (`otel_view` is the tolerant view of a single span.)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _M = TypeVar("_M", bound=Message)
 
 
 def of_type(value: object, kind: type) -> Any:
-    """`value`, which is of just this type. Raises NotCanonicalError."""
+    """Return `value` if it is of exactly this type. Raises NotCanonicalError."""
     if type(value) is not kind:
         raise NotCanonicalError
     return value
 
 
 def text_of(value: object) -> str:
-    """`value`, which is a text that UTF-8 can say. Raises NotCanonicalError."""
+    """Return `value` if it is a text that UTF-8 can encode. Raises NotCanonicalError."""
     text = of_type(value, str)
     try:
         text.encode("utf-8")
@@ -47,17 +47,17 @@ def text_of(value: object) -> str:
 
 
 def is_same(a: Message, b: Message) -> bool:
-    """Whether two messages are the same on the wire."""
+    """Return whether two messages are the same on the wire."""
     return a.SerializeToString() == b.SerializeToString()
 
 
 def raw_of(message: Message) -> str:
-    """The message itself, base64."""
+    """Return the encoded message, in base64."""
     return base64.b64encode(message.SerializeToString()).decode("ascii")
 
 
 def unraw(kind: type[_M], text: object) -> _M:
-    """The inverse of `raw_of`. Raises NotCanonicalError, DecodeError."""
+    """Decode the result of `raw_of`. Raises NotCanonicalError, DecodeError."""
     try:
         return kind.FromString(base64.b64decode(of_type(text, str), validate=True))
     except (binascii.Error, ValueError):
@@ -68,12 +68,12 @@ def unraw(kind: type[_M], text: object) -> _M:
 
 
 def view_attributes(pairs: Iterable[KeyValue]) -> Record:
-    """A readable JSON view of any attribute list; exact wherever JSON can be."""
+    """Return a readable JSON view of any attribute list; it is exact wherever JSON can be."""
     return {pair.key: value_view(pair.value) for pair in pairs}
 
 
 def value_view(value: AnyValue) -> Any:
-    """A readable JSON view of a value; exact wherever JSON can be."""
+    """Return a readable JSON view of a value; it is exact wherever JSON can be."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
@@ -90,7 +90,7 @@ def value_view(value: AnyValue) -> Any:
 
 
 def counted_attributes(owner: Resource | InstrumentationScope) -> Record:
-    """A view of a message's attributes, and how many of them were dropped."""
+    """Return a view of a message's attributes, and of the number of dropped ones."""
     record: Record = {}
     if owner.attributes:
         record["attributes"] = view_attributes(owner.attributes)
@@ -100,7 +100,7 @@ def counted_attributes(owner: Resource | InstrumentationScope) -> Record:
 
 
 def write_counted_attributes(owner: Any, record: Record) -> None:
-    """The inverse of `counted_attributes`, as far as it can be said. Raises NotCanonicalError."""
+    """Write such a view back, as far as it can be encoded. Raises NotCanonicalError."""
     write_plain(owner.attributes, of_type(record.get("attributes", {}), dict))
     count = record.get("dropped_attributes_count", 0)
     if not is_int(count, 0, UINT32_MAX):

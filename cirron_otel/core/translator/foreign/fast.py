@@ -1,8 +1,7 @@
-"""OTLP of any service to the text of a batch: the fast way of `foreign.decode_foreign`.
+"""OTLP of any service to the text of a batch: the fast path of `messages.decode_foreign`.
 
-Nothing is lost, for a request is read as light_spans says, and its spans as light_rows does. A span
-that has something else than is usual goes the slow way, and so does a request that is written
-otherwise.
+Nothing is lost: a request is parsed as `lazy_parse` describes, and its spans as `span_json` does. A
+span with unusual content takes the generic path, and so does a request in another encoding.
 """
 
 from __future__ import annotations
@@ -38,22 +37,25 @@ from .span_json import Texts, add_rows
 
 _MOST_KNOWN = 128
 _LARGEST_KNOWN = 4096
-"""Of resources and scopes, and bytes of each; as objects they may take twenty times as many."""
+"""The limit of cached resources and scopes, in number and in bytes of each.
+
+As objects they may take twenty times as many bytes.
+"""
 _RESOURCE, _SCOPE, _SPAN = b"\x0a\x0a", b"\x0a\x12\x0a", b"\x12\x12\x0a"
-"""The tags of a message in a TracesData, the innermost first."""
+"""The tags of nested messages in a TracesData, the innermost first."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Known(Texts):
-    """What is known of the last spans, for the next batch, of one thread.
+    """Cached content of the last spans, for the next batches of one thread.
 
-    It is bounded whatever comes: 10 MiB of resources and scopes at most, beside what Texts has.
+    It is bounded for any input: at most 10 MiB of resources and scopes, in addition to Texts.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.bare: dict[tuple[str, bytes, bytes | None], Any] = {}
-        """Records of resources and scopes, by their bytes: most requests bring the same."""
+        """Records of resources and scopes by their bytes: most requests contain the same."""
 
 
 class _OtherwiseError(Exception):
@@ -61,19 +63,19 @@ class _OtherwiseError(Exception):
 
 
 class ForeignText:
-    """A batch in the making, of one request after the other."""
+    """A batch under construction, from one request after the other."""
 
     def __init__(self, known: Known | None = None) -> None:
         self._rows: list[bytes] = []
-        """The rows of a request each, a comma between them."""
+        """The rows of each request, separated by commas."""
         self._resources: list[Record] = []
         self._known = known or Known()
         self.spans = 0
 
     def add(self, data: bytes) -> int:
-        """Add the spans of a serialised TracesData; returns their number.
+        """Add the spans of a serialised TracesData; return their number.
 
-        Raises InputError for what is none; then nothing was added.
+        Raises InputError if the data is not valid; then nothing is added.
         """
         rows: list[str] = []
         try:
@@ -93,7 +95,7 @@ class ForeignText:
         return len(rows)
 
     def text(self, batch_id: str, created_ns: int) -> bytes:
-        """The batch; it is over by that."""
+        """Return the text of the batch; nothing can be added after that."""
         otel: Record = {RESOURCE_SPANS: self._resources, RECEIVED: created_ns}
         head = b'{"schema_version":%d,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":['
         return b"".join(
@@ -107,7 +109,7 @@ class ForeignText:
         )
 
     def _add(self, light: Any, rows: list[str]) -> Record:
-        """The record of a ResourceSpans, and the rows of its spans."""
+        """Return the record of a ResourceSpans; append the rows of its spans."""
         resource = self._resource(light)
         scopes: list[Record] = []
         for each in light.scope_spans:
@@ -138,7 +140,7 @@ class ForeignText:
         kind: Any,
         make: Callable[[Any], Any],
     ) -> Any:
-        """What `make` gives of the `field` of `light` and its schema_url, in a message of a `kind`.
+        """Return the result of `make` for the `field` of `light` with its schema_url, in a `kind`.
 
         Raises _OtherwiseError, DecodeError.
         """
@@ -163,15 +165,15 @@ class ForeignText:
 
 
 class _Resource(NamedTuple):
-    """What is made of a resource."""
+    """Values derived from a resource."""
 
     record: Record
     process: Process
     fixed: str
-    """What the rows of its spans have between `thread_id` and `attrs`."""
+    """The text between `thread_id` and `attrs` in the rows of its spans."""
 
     def row(self, data: bytes) -> str:
-        """Of a serialised span, the slow way. Raises DecodeError."""
+        """Return the row of a serialised span on the generic path. Raises DecodeError."""
         span = _within(data, _SPAN).scope_spans[0].spans[0]
         return _row(span_record(span, self.process))
 
@@ -184,9 +186,9 @@ def _resource_of(bare: ResourceSpans) -> _Resource:
 
 
 def _within(data: bytes, tags: bytes) -> ResourceSpans:
-    """The ResourceSpans that has `data` in fields of these tags, the innermost first.
+    """Return the ResourceSpans that has `data` in fields of these tags, the innermost first.
 
-    By itself `data` might be deeper than protobuf lets a TracesData be. Raises DecodeError.
+    By itself `data` might be deeper than protobuf allows in a TracesData. Raises DecodeError.
     """
     for tag in tags:
         data = bytes((tag,)) + varint(len(data)) + data
@@ -204,7 +206,7 @@ def _text(value: Any) -> bytes:
         return exactjson.dumps(value)
 
 
-# --- the slow way -------------------------------------------------------------------------------
+# --- the generic path ---------------------------------------------------------------------------
 
 
 def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:

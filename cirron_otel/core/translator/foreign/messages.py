@@ -1,7 +1,7 @@
-"""OTLP that was not born in Cirron ↔ a Cirron batch that holds all of it.
+"""OTLP that was not created from Cirron ↔ a Cirron batch that contains all of it.
 
-A readable view goes where Cirron has fields, what it has none for goes into `otel`; where the view
-does not give a message back exactly, the message itself stands beside it (`raw`, base64).
+A readable view goes into Cirron's fields, and content without a field into `otel`. If the view does
+not restore a message exactly, the encoded message is kept next to it (`raw`, base64).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .otel_view import unhex, write_plain
 RESOURCE_SPANS = "resource_spans"
 COPY = "copy"
 RECEIVED = "received_ns"
-"""In the `otel` of a batch that was made where its messages arrived: when that was, Unix ns."""
+"""The receiving time in Unix ns, in the `otel` of a batch that a receiver made."""
 _M = TypeVar("_M", bound=Message)
 
 
 def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
-    """The batch that holds `messages`; `copy` numbers equal ones in one input, from 0.
+    """Return the batch that contains `messages`; `copy` numbers equal ones in one input, from 0.
 
-    Its `batch_id` is a hash over its content, `copy` included, its `created_ns` the latest end.
+    Its `batch_id` is a hash over its content, `copy` included; its `created_ns` is the latest end.
     """
     spans: list[Record] = []
     resources = [resource_spans_record(message, spans) for message in messages]
@@ -69,7 +69,7 @@ def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
 
 
 def content_id(batch: Record) -> str:
-    """The `batch_id` that decoding derives from a batch's messages, without the copy number."""
+    """Return the `batch_id` that decoding derives from the messages, without the copy number."""
     return _hash({"spans": batch["spans"], "otel": {RESOURCE_SPANS: batch["otel"][RESOURCE_SPANS]}})
 
 
@@ -80,7 +80,7 @@ def _hash(content: Record) -> str:
 def messages_of(batch: Record) -> list[ResourceSpans] | None:
     """Return the messages in a batch that looks as if it was created from OTLP, else None.
 
-    Names prove nothing: the caller decodes the messages, and compares.
+    A name is not evidence: the caller decodes the messages, and compares.
     """
     otel = batch.get("otel")
     resources = otel.get(RESOURCE_SPANS) if isinstance(otel, dict) else None
@@ -98,10 +98,10 @@ def messages_of(batch: Record) -> list[ResourceSpans] | None:
 
 
 def regular(messages: Iterable[ResourceSpans]) -> bool:
-    """Give spans and links whose ids no backend takes derived ones, in place.
+    """Give spans and links derived ids if backends refuse their own, in place.
 
-    An id of a wrong length, or zero, makes a backend refuse the whole request it stands in. Returns
-    whether there was any.
+    An id of a wrong length, or zero, makes a backend refuse the complete request that contains it.
+    Returns whether there was any.
     """
     changed = False
     for span in (s for m in messages for scope in m.scope_spans for s in scope.spans):
@@ -130,7 +130,7 @@ def _regular_ids(owner: Span | Span.Link) -> bool:
 
 
 def _bare(message: _M, field: str) -> _M:
-    """A copy of `message` without its repeated `field`."""
+    """Copy `message` without its repeated `field`."""
     copy = type(message)()
     copy.CopyFrom(message)
     copy.ClearField(field)
@@ -138,14 +138,14 @@ def _bare(message: _M, field: str) -> _M:
 
 
 def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record:
-    """What a batch says of ResourceSpans; the records of their spans are appended to `spans`."""
+    """Return the record of ResourceSpans; append the records of their spans to `spans`."""
     process = process_of(message.resource)
     scopes = [scope_spans_record(item, process, spans) for item in message.scope_spans]
     return with_key(resource_record(_bare(message, "scope_spans")), "scope_spans", scopes)
 
 
 def with_key(record: Record, key: str, value: Any) -> Record:
-    """The record with one key more, `raw` staying behind it."""
+    """Return the record with one key more, ahead of `raw`."""
     raw = record.pop(RAW, None)
     record[key] = value
     if raw is not None:
@@ -154,7 +154,7 @@ def with_key(record: Record, key: str, value: Any) -> Record:
 
 
 def resource_record(bare: ResourceSpans) -> Record:
-    """What a batch says of ResourceSpans, their spans left out."""
+    """Return the record of ResourceSpans without their spans."""
     record: Record = {}
     if bare.HasField("resource"):
         record["resource"] = counted_attributes(bare.resource)
@@ -166,7 +166,7 @@ def resource_record(bare: ResourceSpans) -> Record:
 
 
 def write_resource(record: Record) -> ResourceSpans:
-    """The inverse of `resource_record`. Raises NotCanonicalError, DecodeError."""
+    """Write the result of `resource_record` back. Raises NotCanonicalError, DecodeError."""
     message = ResourceSpans()
     if RAW in record:
         return unraw(ResourceSpans, record[RAW])
@@ -183,13 +183,13 @@ def _write_schema_url(message: Any, record: Record) -> None:
 
 
 def scope_spans_record(message: ScopeSpans, process: Process, spans: list[Record]) -> Record:
-    """The record of a ScopeSpans; its spans are added to `spans`."""
+    """Return the record of a ScopeSpans; append its spans to `spans`."""
     spans.extend(span_record(span, process) for span in message.spans)
     return with_key(scope_record(_bare(message, "spans")), "spans", len(message.spans))
 
 
 def scope_record(bare: ScopeSpans) -> Record:
-    """What a batch says of ScopeSpans, their spans left out."""
+    """Return the record of ScopeSpans without their spans."""
     record: Record = {}
     if bare.HasField("scope"):
         scope = bare.scope
@@ -203,7 +203,7 @@ def scope_record(bare: ScopeSpans) -> Record:
 
 
 def write_scope(record: Record) -> ScopeSpans:
-    """The inverse of `scope_record`. Raises NotCanonicalError, DecodeError."""
+    """Write the result of `scope_record` back. Raises NotCanonicalError, DecodeError."""
     message = ScopeSpans()
     if RAW in record:
         return unraw(ScopeSpans, record[RAW])
@@ -232,20 +232,20 @@ def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
 
 
 class Process(NamedTuple):
-    """What a resource says of the process that its spans are of."""
+    """The process of spans, as their resource describes it."""
 
     pid: int | None
     rank: int
 
 
 def process_of(resource: Resource) -> Process:
-    """Read once, and not for each span: a resource may have thousands of attributes."""
+    """Read the process of a resource: once, since a resource may have thousands of attributes."""
     rank = int_attribute(resource.attributes, sc.RANK)
     return Process(int_attribute(resource.attributes, sc.PROCESS_PID), rank or 0)
 
 
 def span_record(span: Span, process: Process) -> Record:
-    """The record of a span, exact whatever is in it."""
+    """Return the record of a span; it is exact for any content."""
     record = _view(span, process)
     try:
         exact = is_same(_write_span(record), span)
@@ -290,14 +290,14 @@ def _view(span: Span, process: Process) -> Record:
 
 
 def _regular(span_id: bytes, trace_id: bytes) -> str | None:
-    """The id by the rule, None for ids of a wrong length or zero."""
+    """Derive the id by the rule; None for ids that are zero or of a wrong length."""
     if len(span_id) != 8 or len(trace_id) != 16 or not any(span_id) or not any(trace_id):
         return None
     return derive_id(span_id, trace_id)
 
 
 def int_attribute(pairs: Iterable[KeyValue], key: str) -> int | None:
-    """The value of an attribute that is an integer, else None."""
+    """Return the value of an attribute that is an integer, else None."""
     for pair in pairs:
         if pair.key == key and pair.value.WhichOneof("value") == "int_value":
             return pair.value.int_value

@@ -1,7 +1,7 @@
-"""What OpenTelemetry knows of a span and Cirron has no field for, as the readable `otel` object.
+"""The fields of an OpenTelemetry span without a Cirron field, as the readable `otel` object.
 
-It holds only what differs from the default. `write` is tolerant, since the object may come from
-anybody: what it cannot say is caught by the comparison that every caller makes.
+It contains only values that differ from the default. `write` is tolerant, since the object may come
+from any source: the comparison that every caller makes detects what it cannot write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 def unhex(value: object) -> bytes | None:
-    """The bytes of lower-case hex text, None where it is none."""
+    """Return the bytes of lower-case hex text; None if it is not."""
     if not isinstance(value, str) or _HEX.fullmatch(value) is None:
         return None
     return bytes.fromhex(value)
@@ -78,7 +78,7 @@ def _write_link(link: Span.Link, record: Record) -> None:
 
 
 def write_plain(target: Any, attributes: Record) -> None:
-    """Append attributes under their own keys; a key that can't be said is left out."""
+    """Append attributes under their own keys; omit keys that protobuf cannot hold."""
     for key, value in attributes.items():
         if encodable(key):
             add(target, key, value)
@@ -88,9 +88,9 @@ AttributeReader = Callable[[Iterable[KeyValue]], Record]
 
 
 def read(span: Span, default_kind: int, attributes: AttributeReader = read_attributes) -> Record:
-    """The `otel` object of a span, without its ids, events and resource.
+    """Return the `otel` object of a span, without its ids, events and resource.
 
-    Raises what `attributes` raises where JSON has no word for an attribute of a link.
+    Raises the errors of `attributes` if an attribute of a link has no exact JSON form.
     """
     otel: Record = {}
     if span.kind != default_kind:

@@ -1,8 +1,8 @@
-"""Serialised spans to the text of their rows, read by hand.
+"""Serialised spans to the text of their rows, without a parser.
 
-A span is read in the order of its fields, from its first byte to its last: nothing is passed over,
-so that nothing is lost unseen. A message of it would cost as much where spans are alike, and half
-as much again where they vary (docs/adr/0012). What is in another order or form is for the slow way.
+A span is read in the order of its fields, from the first byte to the last: no byte is skipped, so
+no content is lost unnoticed. To parse a message costs the same if spans are alike, and half as much
+again if they vary (docs/adr/0012). A span in another order or form takes the generic path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..typed import NotCanonicalError
 from .events_and_links import FIRST, LAST, more
 
 _TRACE_ID, _SPAN_ID = 0x100A, 0x0812
-"""The tags, and the lengths of what follows, as numbers."""
+"""The tags and the lengths of their values, as numbers."""
 _STATE, _PARENT, _NAME, _KIND, _START, _END, _ATTRIBUTE = 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
 _ZERO = bytes(8)
 _NO_COSTS = "".join(f',"{name}":null' for _, name in sc.COSTS)
@@ -27,7 +27,7 @@ _times = struct.Struct("<BQBQ").unpack_from
 
 
 class Texts:
-    """What is known of the last spans, for the next ones: at most 15 MiB, whatever comes."""
+    """Cached text of the last spans, for the next ones: at most 15 MiB for any input."""
 
     def __init__(self) -> None:
         self.pairs, self.names, self.ends = Pairs(), Names(), Ends()
@@ -40,10 +40,10 @@ def add_rows(
     slow: Callable[[bytes], str],
     rows: list[str],
 ) -> None:
-    """Append the row of each span, its UTF-8 a byte a character.
+    """Append the row of each span, as UTF-8 with one character for each byte.
 
-    `fixed` is what all have between `thread_id` and `attrs`, and `slow` makes the row of a span
-    that is not read here. Raises UnicodeDecodeError, DecodeError.
+    `fixed` is the text between `thread_id` and `attrs` of all spans, and `slow` makes the row of a
+    span that is not read here. Raises UnicodeDecodeError, DecodeError.
     """
     pairs, names, ends = texts.pairs, texts.names, texts.ends
     last: bytes | None = None
@@ -101,7 +101,7 @@ def add_rows(
 
 
 def _state(data: bytes) -> tuple[str, int]:
-    """The member of a span's trace_state, behind its ids, and where it ends."""
+    """Read a span's trace_state after its ids; return its member and the position after it."""
     size, begins = length(data, 29)
     ends = begins + size
     if not size:
@@ -110,6 +110,6 @@ def _state(data: bytes) -> tuple[str, int]:
 
 
 def _thread(member: str) -> str:
-    """The number that an attribute is, as text."""
+    """Return the number in an attribute, as text."""
     told = member.removeprefix(f'"{sc.THREAD_ID}":')
     return told if told.removeprefix("-").isdigit() else "null"

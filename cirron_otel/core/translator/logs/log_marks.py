@@ -1,8 +1,8 @@
 """OTLP logs that are marks ↔ the marks of a Cirron batch (docs/otlp-mapping.md, "Logs").
 
-A log record with an event name, made inside a span, is what Cirron calls a mark: a named value
-attached to a scope. A readable view goes where a mark has fields, the rest into its `otel.log`;
-where the view does not give the record back exactly, the record itself stands beside it (`raw`).
+A log record with an event name, made inside a span, is a mark in Cirron: a named value attached to
+a scope. A readable view goes into the mark's fields, and other content into its `otel.log`. If the
+view does not restore the record exactly, the encoded record is kept next to it (`raw`).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from ..typed import NotCanonicalError
 from ..values import INT64_MAX, is_int
 
 LOG = "log"
-"""In a mark's `otel`: what the log record said beyond the mark."""
+"""The content of the log record beyond the mark, in a mark's `otel`."""
 LOGS = "logs"
-"""In a batch's `otel`: the resource and the scopes of the records that its marks were."""
+"""The resource and the scopes of the records that became the marks, in a batch's `otel`."""
 
 _EVENT_NAME = "event.name"
 _VALUE = "value"
 _KINDS = ("point", "summary")
 _MOST_VALUE_BYTES = 256
-"""Of a mark's text (docs/spool-format.md, "Marks")."""
+"""The limit of a mark's text in bytes (docs/spool-format.md, "Marks")."""
 
 
 def is_mark(record: LogRecord) -> bool:
-    """Whether a log record is a mark: it has an event name, and stands in a span."""
+    """Return whether a log record is a mark: it has an event name, and is in a span."""
     return (
         len(record.trace_id) == 16
         and len(record.span_id) == 8
@@ -55,7 +55,7 @@ def is_mark(record: LogRecord) -> bool:
 
 
 def keep_marks(message: LogsData) -> tuple[int, int]:
-    """Leave in `message` what is a mark, and what holds it; how many there are, how many others."""
+    """Keep only marks in `message`, with their parents; return the numbers kept and removed."""
     kept = others = 0
     for resource in message.resource_logs:
         for scope in resource.scope_logs:
@@ -81,15 +81,15 @@ def _replace(target: Any, messages: list[Any]) -> None:
 
 
 class LogMarks:
-    """Batches in the making, one for each resource that marks came from."""
+    """Batches under construction, one for each resource of the marks."""
 
     def __init__(self) -> None:
         self._batches: dict[bytes, _Batch] = {}
 
     def add(self, data: bytes) -> int:
-        """Add the marks of a serialised LogsData; returns how many.
+        """Add the marks of a serialised LogsData; return their number.
 
-        Raises InputError for what is none; then nothing was added.
+        Raises InputError if the data is not valid; then nothing is added.
         """
         try:
             message = LogsData.FromString(data)
@@ -112,7 +112,7 @@ class LogMarks:
         return count
 
     def batches(self, seed: str, created_ns: int) -> Iterator[Record]:
-        """The batches; what tells them from others is `seed`, and their number."""
+        """Yield the batches; `seed` and their number distinguish them from others."""
         for number, batch in enumerate(self._batches.values()):
             yield batch.record(uuid4_shaped(digest("logs", seed, number)), created_ns)
 

@@ -86,7 +86,7 @@ class _Records(NamedTuple):
     texts: list[bytes]
     """The JSON of the spans, marks and snapshots, without brackets."""
     residual: str | None
-    """The header's rest from a separate span."""
+    """The header's residual from a separate span."""
 
 
 def _read(reader: SpanReader, at: int, end: int) -> _Records:
@@ -101,7 +101,7 @@ def _read(reader: SpanReader, at: int, end: int) -> _Records:
 
 
 def _otel(header: Header, origin: Origin, text: str) -> bytes:
-    """The `otel` of the batch as a member of its JSON; b"" if it has none."""
+    """Return the `otel` of the batch as a member of its JSON; b"" if it has none."""
     top = decoded_fields(header, origin.attributes)
     residual = residuals.parse(text, of_batch=True)
     inner = residual.get(residuals.NESTED, {})

@@ -37,7 +37,7 @@ _BINS, _COUNTS = _PREFIX + "histogram.bins", _PREFIX + "histogram.counts"
 
 
 def _nonfinite() -> dict[str, str]:
-    """Map the JSON text of a mark's rest to the name of NaN or of an infinity."""
+    """Map the JSON text of a mark's residual to the name of NaN or of an infinity."""
     made = {}
     for name in ("nan", "inf", "-inf"):
         mark = {"id": "0", "span_id": "0", "name": "", "attrs": {}, "ts_ns": 1, "kind": "point"}

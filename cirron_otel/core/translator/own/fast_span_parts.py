@@ -93,7 +93,7 @@ def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
 
 
 def residual_of(ours: dict[str, str]) -> str:
-    """Remove the pieces of a span's rest from `ours` and return the joined text."""
+    """Remove the pieces of a span's residual from `ours` and return the joined text."""
     pieces = []
     name = sc.REST
     while name in ours:
@@ -108,7 +108,7 @@ def residual_of(ours: dict[str, str]) -> str:
 
 
 def other_ids(text: str, mark_ids: str) -> str:
-    """Return the JSON of `mark_ids` from a rest that contains nothing else."""
+    """Return the JSON of `mark_ids` from a residual that contains nothing else."""
     residual = residuals.parse(text)
     changed = residual.get("set", {})
     listed = changed.get("mark_ids")

@@ -82,7 +82,7 @@ class SpanReader:
         self.synthetic: set[object] = set()
         """Identifies each synthetic span."""
         self.residual: str | None = None
-        """The header's rest from a separate span."""
+        """The header's residual from a separate span."""
         self._careful = careful
         self._ordinal = -1
         """The ordinal of the last carrier."""
@@ -175,7 +175,7 @@ class SpanReader:
             raise SuspectError
 
     def _known(self, each: _Span, above: bytes | None, start: int, at: int, end: int) -> None:
-        """Read the rest of a span from `at`; `each` contains the fields up to there.
+        """Read the remaining fields of a span from `at`; `each` contains the fields up to there.
 
         `above` is the field of the parent if the explicit ids have not been read, else None.
         """
@@ -286,8 +286,8 @@ class SpanReader:
     ) -> tuple[str, int | None, int | None, str, int]:
         """Read the attributes at `at` of a span whose ids and index have been read.
 
-        Returns the text from `cpu_ns` to `attrs`, the overhead, the `seq`, the text of the rest,
-        and the position after the attributes.
+        Returns the text from `cpu_ns` to `attrs`, the overhead, the `seq`, the text of the
+        residual, and the position after the attributes.
         """
         data = self.data
         common = self._commons.get(name)

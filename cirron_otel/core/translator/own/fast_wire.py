@@ -31,7 +31,7 @@ UNREADABLE = (
 
 
 def length_at(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at` and where it ends."""
+    """Return the varint at `at` and the position after it."""
     value = data[at]
     if value < 128:
         return value, at + 1
@@ -54,7 +54,7 @@ def length_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def field_at(data: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the length-delimited field with this tag begins and ends."""
+    """Return the start and end of the length-delimited field with this tag."""
     if at >= len(data) or data[at] != tag:
         raise NotCanonicalError
     size, start = length_at(data, at + 1)

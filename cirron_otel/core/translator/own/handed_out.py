@@ -11,7 +11,7 @@ from ....errors import InputError
 from ..events import Record
 
 Recall = Callable[[str], bytes | None]
-"""By the name under which a batch was handed out: its JSON, or None if it is not available."""
+"""Returns the JSON of a batch by the name under which it was handed out; None if not available."""
 
 
 class _Entry(NamedTuple):
@@ -24,7 +24,7 @@ class HandedOut:
     """The batches that were handed out, by key. With `recall`, it keeps a few bytes for each."""
 
     def __init__(self, recall: Recall | None = None) -> None:
-        """Without `recall` the batches themselves stay in memory."""
+        """Create an empty set. Without `recall` the batches themselves stay in memory."""
         self._recall = recall
         self._entries: dict[bytes, list[_Entry]] = {}
         self._wires: set[bytes] = set()
@@ -34,7 +34,7 @@ class HandedOut:
         self._compared: dict[bytes, int] = {}
         """The number of batches of a key whose digests are in `_contents`."""
         self._unwritten: dict[tuple[bytes, str], Record | bytes] = {}
-        """By key and name: the batches that `recall` cannot return yet."""
+        """The batches that `recall` cannot return yet, by key and name."""
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._entries
@@ -53,11 +53,14 @@ class HandedOut:
         self._unwritten.clear()
 
     def has_wire(self, key: bytes, wire: bytes) -> bool:
-        """Whether a batch came from this very message."""
+        """Return whether a batch came from this exact message."""
         return _digest(key, wire) in self._wires
 
     def has_content(self, key: bytes, batch: Record) -> bool:
-        """Whether an equal batch of this key was handed out. Each batch is read again once."""
+        """Return whether an equal batch of this key was handed out.
+
+        Each batch is read again once.
+        """
         entries = self._entries.get(key)
         if entries is None:
             return False
@@ -69,14 +72,14 @@ class HandedOut:
         return _content_digest(key, batch) in self._contents
 
     def batches(self, key: bytes) -> Iterator[Record]:
-        """The batches of this key."""
+        """Yield the batches of this key."""
         for entry in self._entries.get(key, ()):
             content = self._content(key, entry)
             if content is not None:
                 yield content
 
     def _content(self, key: bytes, entry: _Entry) -> Record | None:
-        """The batch of an entry; None if it cannot be read again."""
+        """Return the batch of an entry; None if it cannot be read again."""
         content = entry.content
         if content is None:
             content = self._unwritten.get((key, entry.name))
@@ -95,5 +98,5 @@ def _digest(key: bytes, content: bytes) -> bytes:
 
 
 def _content_digest(key: bytes, batch: Record) -> bytes:
-    """A digest that only equal batches of one key share."""
+    """Return a digest that only equal batches of one key share."""
     return _digest(key, exactjson.dumps_sorted(batch).encode())

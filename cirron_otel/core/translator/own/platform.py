@@ -46,28 +46,30 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlatformContext:
-    """What the wire does not say: whose records these are."""
+    """Values that the wire does not contain: the owner of the records."""
 
     workspace_id: str = "default"
     run_id: str | None = None
-    """None for the id of the session: the trace id of each span."""
+    """The run; None for the id of the session, which is the trace id of each span."""
     pipeline_id: str | None = None
     deployment_id: str | None = None
     model_id: str | None = None
     trace_ids: Mapping[str, str] | Callable[[Record], str | None] = field(default_factory=dict)
-    """The root scope's id for a span: by the span's id, or a function of the span. Where it gives
-    none, it is the topmost parent that the batch itself knows of."""
+    """The root scope's id for a span: by the span's id, or a function of the span.
+
+    If it gives none, the trace id is the topmost parent in the batch itself.
+    """
     blob_uri: Callable[[Record], str | None] | None = None
-    """Where a snapshot's blob lies after its upload; None for where the wire says."""
+    """Gives the location of a snapshot's blob after its upload; None: the recorded one stays."""
 
 
 _DEFAULT = PlatformContext()
 
 
 def to_platform(batch: Any, context: PlatformContext = _DEFAULT) -> PlatformRecords:
-    """The platform's records of a batch, as `exactjson.loads` gives it.
+    """Return the platform's records of a batch, which is as `exactjson.loads` returns it.
 
-    Raises InputError where the batch is nested too deep to be compared.
+    Raises InputError if the batch is nested too deep to be compared.
     """
     try:
         header = _header_row(batch)
@@ -86,9 +88,9 @@ def to_platform(batch: Any, context: PlatformContext = _DEFAULT) -> PlatformReco
 
 
 def from_platform(records: PlatformRecords) -> Any:
-    """The batch that the records came from, as `exactjson.loads` would give it.
+    """Return the batch that the records came from, as `exactjson.loads` would return it.
 
-    Raises InputError where an `extra` is none.
+    Raises InputError if an `extra` is not valid.
     """
     try:
         marks = [apply_diff(_mark_of(row), row.extra or "") for row in records.marks]
@@ -200,7 +202,7 @@ def _list(batch: Record, key: str) -> list[Any]:
 
 
 def _mark_ids(marks: list[Any]) -> dict[str, list[Any]]:
-    """The ids of the marks of each span, in the order of the marks."""
+    """Return the ids of the marks of each span, in the order of the marks."""
     found: dict[str, list[Any]] = {}
     for mark in marks:
         owner = mark.get("span_id") if isinstance(mark, dict) else None
@@ -210,7 +212,7 @@ def _mark_ids(marks: list[Any]) -> dict[str, list[Any]]:
 
 
 class _Roots:
-    """The trace id of each span: what the context says, else the topmost parent known here."""
+    """The trace id of each span: the one in the context, else the topmost parent known here."""
 
     def __init__(self, spans: list[Any], context: PlatformContext) -> None:
         self._given = context.trace_ids

@@ -116,15 +116,15 @@ class RecordText:
         raise NotImplementedError
 
     def _is_in_order(self) -> bool:
-        """Whether the records are in order by time alone, and no id occurs twice."""
+        """Return whether the records are in order by time alone, and no id occurs twice."""
         raise NotImplementedError
 
 
 class SpanText(RecordText):
     """Spans.
 
-    Pieces: both halves of the id, then up to `parent_id`, the parent, `index`, the start, up to
-    the end, the end, the rest.
+    Pieces: both halves of the id, then up to `parent_id`, the parent, `index`, the start, up to the
+    end, the end, the remaining text.
     """
 
     stride = 9
@@ -160,7 +160,8 @@ class SpanText(RecordText):
 class MarkText(RecordText):
     """Marks.
 
-    Pieces: the id, the scope's id, up to the value, the value, up to the time, the time, the rest.
+    Pieces: the id, the scope's id, up to the value, the value, up to the time, the time, the
+    remaining text.
     """
 
     stride = 7
@@ -224,7 +225,10 @@ class SnapshotText(RecordText):
 
 
 def _joined(parts: list[str]) -> str:
-    """Join the pieces. The first and the last one are adapted before, since the text is large."""
+    """Join the pieces.
+
+    The first and the last are adapted ahead of that, since the text is large.
+    """
     parts[0] = _START + parts[0]
     parts[-1] = parts[-1][: 1 - len(NEXT)]
     return "".join(parts)
