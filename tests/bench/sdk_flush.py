@@ -84,14 +84,14 @@ def _metrics(by_hand: ByHand, scopes: int, blocks: int) -> None:
         training(scopes)
         found = collector.collect()
 
-    collector.keeps_taken = True
+    collector.retains_records = True
     shapes = {"explicit": Measures(), "exponential": Measures(is_exponential=True)}
     cases = [
         Case(name, lambda _, measures=measures: measures(found), flushed)  # type: ignore[misc]
         for name, measures in shapes.items()
     ]
     interleave(cases, scopes, blocks)
-    collector.keeps_taken = False
+    collector.retains_records = False
     costs = ", ".join(f"{case.us(scopes):.2f} µs/scope with {case.name} buckets" for case in cases)
     print(f"  metrics, beside that: {costs}")
 

@@ -32,7 +32,7 @@ def _no_violation(device: Device) -> Any:
 def _phase(above: Any = NO_SESSION) -> Phase:
     """A scope that has run on the host from 1 to 2."""
     phase = Phase.__new__(Phase)
-    phase._above, phase._stamps, phase._more = above, None, None
+    phase._above, phase._stamps, phase._extras = above, None, None
     phase._start, phase._until, phase._end = 1, 2, 0
     return phase
 

@@ -99,7 +99,7 @@ def test_it_does_not_say_that_somebody_refers_to_the_scope(session: OpenSession)
     logs.correlate()
     with Scope("step") as step:
         log("loss")
-    assert step._more is None
+    assert step._extras is None
 
 
 def test_the_factory_that_was_there_makes_the_record(session: OpenSession, factory: Any) -> None:

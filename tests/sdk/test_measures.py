@@ -39,7 +39,7 @@ BOUNDS = [each / 1e9 for each in BOUNDS_NS]
 
 def measured(session: OpenSession, measures: Measures | None = None) -> Measures:
     """What one flush gives."""
-    session.collector.keeps_taken = True
+    session.collector.retains_records = True
     measures = measures or Measures()
     found = session.collect()
     measures(found)
@@ -151,9 +151,9 @@ class TestScopes:
             with Scope("step", step) as scope:
                 scope.set_attribute("samples", 10)
                 scope.set_attribute("cuda.memory_peak_bytes", 100 - step)
-                scope.more.memory_peak_bytes = 7
+                scope.extras.memory_peak_bytes = 7
                 with Scope("forward") as phase:
-                    phase.more.gpu_ns = 50
+                    phase.extras.gpu_ns = 50
         with Scope("step", 3, samples="many"):
             pass
         measures = measured(session)

@@ -107,7 +107,7 @@ def test_a_flush_that_is_tried_again_counts_once(
 ) -> None:
     train(1, 2)
     collector = session.collector
-    tell_open = collector._tell_open
+    tell_open = collector._add_open
     monkeypatch.setattr(collector, "_tell_open", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collector.collect()

@@ -41,7 +41,7 @@ class BatchAssembly:
         pid, _, every = self._common
         self._common = pid, rank, every
 
-    def put_together(
+    def assemble(
         self,
         ended: list[Scope],
         entries: list[MarkEntry],

@@ -110,11 +110,11 @@ class FlushBuilder:
         self._recent = recent
         self._snapshots = snapshots
         self._announces_open = announces_open
-        self._taking = BufferDrain()
-        self._taken: Drained | None = None
+        self._drain = BufferDrain()
+        self._drained: Drained | None = None
         self._change = FlushChanges()
         self._attempts = 0
-        self.keeps_taken = False
+        self.retains_records = False
         """Whether results also contain the scopes and marks themselves, for metrics."""
         self.latest: FlushResult | None = None
         """The last result; it must be sealed, even if the thread died before that."""
@@ -150,10 +150,10 @@ class FlushBuilder:
         records. If the call raises, or its thread dies, `resume` continues with the records taken.
         """
         try:
-            if self._taken is None:
-                self._taken = self._take(is_last, is_portion)
+            if self._drained is None:
+                self._drained = self._take(is_last, is_portion)
             self._change = self._unchanged()
-            result = self.latest = self._put_together(self._taken, self._change)
+            result = self.latest = self._assemble(self._drained, self._change)
         except Exception:
             self._attempts += 1
             if self._attempts >= MOST_ATTEMPTS:
@@ -167,30 +167,30 @@ class FlushBuilder:
         left = self.latest
         if left is not None and not left.is_noted:
             self._note(left)
-        elif self._taken is not None:
+        elif self._drained is not None:
             return self.collect()
         return left if left is not None and not left.is_sealed else None
 
-    def _put_together(self, taken: Drained, change: FlushChanges) -> FlushResult:
+    def _assemble(self, drained: Drained, change: FlushChanges) -> FlushResult:
         """Build the batches of the records taken. It may be called again with the same records."""
-        sort_scopes(taken.ended)
-        default = default_trace(taken.ended, self._origin.segments.trace)
-        foreign = sorted(self._foreign_rows(taken, default), key=span_order)
+        sort_scopes(drained.ended)
+        default = default_trace(drained.ended, self._origin.segments.trace)
+        foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         result = FlushResult()
         # Scopes that are still open have not ended, so this set is usually empty.
-        wanted = self._journalled - {scope.id for scope in taken.open}
-        snapshots = self._snapshot_rows(taken, change)
-        result.batches, result.closed, ids = self._assembly.put_together(
-            taken.ended, taken.marks, foreign, default, change,
-            lambda ids, is_split: self._otels(taken, default, ids, is_split), wanted, snapshots,
+        wanted = self._journalled - {scope.id for scope in drained.open}
+        snapshots = self._snapshot_rows(drained, change)
+        result.batches, result.closed, ids = self._assembly.assemble(
+            drained.ended, drained.marks, foreign, default, change,
+            lambda ids, is_split: self._otels(drained, default, ids, is_split), wanted, snapshots,
         )  # fmt: skip
         for scope, some in ids.items():
-            if scope in taken.open or scope in taken.late:
+            if scope in drained.open or scope in drained.late:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in some]))
                 change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
-        self._tell_open(taken, result)
-        if self.keeps_taken:
-            result.ended, result.points = taken.ended, taken.marks.copy()
+        self._add_open(drained, result)
+        if self.retains_records:
+            result.ended, result.points = drained.ended, drained.marks.copy()
         change.spans += sum(batch.span_count for batch in result.batches)
         change.marks += sum(batch.mark_count for batch in result.batches)
         change.snapshots += sum(batch.snapshot_count for batch in result.batches)
@@ -206,12 +206,12 @@ class FlushBuilder:
 
     def _note(self, result: FlushResult) -> None:
         """Update the builder's state from a result. It may be called again with the same result."""
-        change, taken = self._change, self._taken
-        if taken is not None:
-            self._open = taken.open
+        change, drained = self._change, self._drained
+        if drained is not None:
+            self._open = drained.open
             self._mark_ids, self._announced = change.mark_ids, change.announced
             self._journalled = {row.id for row in result.open}
-            if taken.is_last:
+            if drained.is_last:
                 self._foreign.open.clear()
         segments = self._origin.segments.new
         while segments and segments[0] in change.segments:
@@ -221,8 +221,8 @@ class FlushBuilder:
         self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
         self.snapshots_lost = change.snapshots_lost
         self._places = change.places
-        self._taking.clear()
-        self._taken, self._attempts = None, 0
+        self._drain.clear()
+        self._drained, self._attempts = None, 0
         result.is_noted = True
         if self._recent is not None:
             for batch in result.batches:
@@ -230,17 +230,17 @@ class FlushBuilder:
 
     def _give_up(self) -> None:
         """Drop and count records from which no batch can be built."""
-        taking = self._taking
-        for scope in taking.scopes:
+        drain = self._drain
+        for scope in drain.scopes:
             if not scope._end:
                 self._open.setdefault(scope, 0)
-        taken, self._taken, self._attempts = self._taken, None, 0
-        ended = taken.ended if taken is not None else [s for s in taking.scopes if s._end]
-        self.spans_lost += len(ended) + len(taking.foreign)
-        self.marks_lost += len(taken.marks if taken is not None else taking.marks)
-        self.snapshots_lost += sum(each.size for each in taking.snapshots)
+        drained, self._drained, self._attempts = self._drained, None, 0
+        ended = drained.ended if drained is not None else [s for s in drain.scopes if s._end]
+        self.spans_lost += len(ended) + len(drain.foreign)
+        self.marks_lost += len(drained.marks if drained is not None else drain.marks)
+        self.snapshots_lost += sum(each.size for each in drain.snapshots)
         self._open = {scope: seen for scope, seen in self._open.items() if not scope._end}
-        taking.clear()
+        drain.clear()
 
     @property
     def foreign_dropped(self) -> int:
@@ -250,11 +250,11 @@ class FlushBuilder:
     # --- taking ---------------------------------------------------------------------------------
 
     def _take(self, is_last: bool, is_portion: bool) -> Drained:
-        taking = self._taking
-        taking.take_scopes(is_portion=is_portion)
+        drain = self._drain
+        drain.take_scopes(is_portion=is_portion)
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
-        for scope in (*self._open, *taking.scopes):
+        for scope in (*self._open, *drain.scopes):
             if not scope._end or (isinstance(scope, Phase) and is_held(scope)):
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
@@ -262,14 +262,14 @@ class FlushBuilder:
         if is_last:
             ended += self._close_all(still)
             still = {}
-        taking.take_others()
+        drain.take_others()
         if self._snapshots is not None:
-            self._snapshots.hand_over(taking.snapshots)
-        late = taking.late(ended)
-        marks = taking.marks
+            self._snapshots.move_ready(drain.snapshots)
+        late = drain.late(ended)
+        marks = drain.marks
         if self._thinner is not None:
-            ended, marks = self._thinner.sift(ended, marks, is_last)
-        return Drained(ended, taking.foreign, marks, still, late, is_last, taking.snapshots)
+            ended, marks = self._thinner.filter(ended, marks, is_last)
+        return Drained(ended, drain.foreign, marks, still, late, is_last, drain.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
         """End all open scopes, the session last."""
@@ -278,8 +278,8 @@ class FlushBuilder:
         for scope in sorted(still, key=attrgetter("_depth"), reverse=True):
             if scope is not session and not scope._end:
                 scope.attrs.setdefault("incomplete", True)
-                more = scope._more
-                if more is None or more.status.status_code is not StatusCode.ERROR:
+                extras = scope._extras
+                if extras is None or extras.status.status_code is not StatusCode.ERROR:
                     scope.set_status(StatusCode.ERROR, INCOMPLETE)
             # An interrupted phase records when it ended: its ancestors ended then.
             scope._end = scope._end or getattr(scope, "_until", 0) or now()
@@ -288,9 +288,9 @@ class FlushBuilder:
 
     # --- records --------------------------------------------------------------------------------
 
-    def _foreign_rows(self, taken: Drained, default: Trace) -> list[SpanRow]:
-        rows = [self._foreign_row(span, begun, default) for span, begun in taken.foreign]
-        if taken.is_last:
+    def _foreign_rows(self, drained: Drained, default: Trace) -> list[SpanRow]:
+        rows = [self._foreign_row(span, begun, default) for span, begun in drained.foreign]
+        if drained.is_last:
             for begun in list(self._foreign.open.values()):
                 row = self._foreign_row(begun.span, begun, default)
                 if row is not None and not row.end_ns:
@@ -301,9 +301,9 @@ class FlushBuilder:
                 rows.append(row)
         return [row for row in rows if row is not None]
 
-    def _snapshot_rows(self, taken: Drained, change: FlushChanges) -> list[SnapshotRow]:
+    def _snapshot_rows(self, drained: Drained, change: FlushChanges) -> list[SnapshotRow]:
         rows: list[SnapshotRow] = []
-        for each in taken.snapshots:
+        for each in drained.snapshots:
             try:
                 some = each.rows()
             except Exception as error:
@@ -335,7 +335,7 @@ class FlushBuilder:
         return otel
 
     def _otels(
-        self, taken: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
+        self, drained: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the `otel` of a flush's first batch, and of the later ones.
 
@@ -345,10 +345,10 @@ class FlushBuilder:
         otel = self.base_otel()
         otel["trace_id"] = default.trace_id.hex()
         brief = dict(otel)
-        units = {scope for scope in taken.open if scope._depth <= UNIT_DEPTH}
+        units = {scope for scope in drained.open if scope._depth <= UNIT_DEPTH}
         running = [
             scope
-            for scope, seen in (taken.open.items() if self._announces_open else ())
+            for scope, seen in (drained.open.items() if self._announces_open else ())
             if scope in units and (seen or not scope._depth) and scope not in self._announced
         ]
         change = self._change
@@ -363,12 +363,12 @@ class FlushBuilder:
             for scope in ids
             if scope._trace is not default
             and scope._id
-            and (is_split or scope in taken.open or scope in taken.late)
+            and (is_split or scope in drained.open or scope in drained.late)
             and scope._trace.trace_id != default.trace_id
         }
         outside |= {
             each.scope.id or "": each.scope._trace.trace_id.hex()
-            for each in taken.snapshots  # their scope may have ended earlier
+            for each in drained.snapshots  # their scope may have ended earlier
             if each.scope._id and each.scope._trace.trace_id != default.trace_id
         }
         if outside:
@@ -388,9 +388,9 @@ class FlushBuilder:
             record["trace_id"] = scope._trace.trace_id.hex()
         return record
 
-    def _tell_open(self, taken: Drained, result: FlushResult) -> None:
+    def _add_open(self, drained: Drained, result: FlushResult) -> None:
         session_trace = self._origin.session._trace
-        for scope in (*taken.open, *taken.late):
+        for scope in (*drained.open, *drained.late):
             try:
                 row = span_row(scope, self._origin.pid, self._origin.rank, session_trace, [])
             except Exception as error:
@@ -402,7 +402,7 @@ class FlushBuilder:
             until = getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             result.open.append(row)
-        for begun in () if taken.is_last else list(self._foreign.open.values()):
+        for begun in () if drained.is_last else list(self._foreign.open.values()):
             row_or_none = self._foreign_row(begun.span, begun, session_trace)
             if row_or_none is not None:
                 row_or_none.end_ns = 0

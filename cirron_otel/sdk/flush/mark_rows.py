@@ -15,7 +15,7 @@ from ..tracing.scope import NO_SESSION, Scope
 from .drain import FlushChanges
 from .json_attributes import NONE
 from .rows import MarkRow
-from .span_rows import is_sayable, mark_row, recorded_above
+from .span_rows import is_encodable, mark_row, recorded_above
 
 ROOT = "root"
 """The span id of marks made outside of every session (schemas page, "marks[]")."""
@@ -54,7 +54,7 @@ def ids_of(
             ids[scope] = own
         value = entry[2]
         kind = type(value)
-        if (kind is int or kind is Deferred) and not is_sayable(value):
+        if (kind is int or kind is Deferred) and not is_encodable(value):
             put(("", ""))
             continue
         mark_id = half + low

@@ -139,10 +139,12 @@ class Measures:
                 self._phases.add(name)
         self._add((sc.PHASE_DURATION, name), scopes)
         timed = [
-            scope for scope in scopes if scope._more is not None and scope._more.gpu_ns is not None
+            scope
+            for scope in scopes
+            if scope._extras is not None and scope._extras.gpu_ns is not None
         ]
         if timed:
-            lengths = [max(scope._more.gpu_ns, 0) for scope in timed]  # type: ignore[union-attr, type-var]
+            lengths = [max(scope._extras.gpu_ns, 0) for scope in timed]  # type: ignore[union-attr, type-var]
             self._add((sc.PHASE_GPU_DURATION, name), timed, lengths)
 
     def _add(self, key: Key, scopes: list[Scope], lengths: list[Any] | None = None) -> None:
@@ -159,9 +161,9 @@ class Measures:
     def _take_values(self, steps: Iterable[Scope]) -> None:
         """Add the numbers in steps: samples and peaks of memory."""
         for step in steps:
-            more, attrs = step._more, step._attrs
-            if more is not None and more.memory_peak_bytes is not None:
-                self._remember(RESIDENT, more.memory_peak_bytes)
+            extras, attrs = step._extras, step._attrs
+            if extras is not None and extras.memory_peak_bytes is not None:
+                self._remember(RESIDENT, extras.memory_peak_bytes)
             if attrs:
                 self._samples += sampled(attrs.get(SAMPLES))
                 for kind, key in MEMORY.items():

@@ -59,7 +59,7 @@ class Exporter(Protocol):
 class Metrics(Protocol):
     """Sends metrics: `metrics_push.MetricsPush`. Only the end of the session waits for it."""
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         """Request the last export and the end of the thread; it does not wait."""
 
     def finish(self, timeout: float) -> None:
@@ -112,11 +112,11 @@ class Pipeline:
     def start(self) -> None:
         """Start the flush thread, and replace it if it ends."""
         self._thread.start()
-        buf.hooks.wake, buf.hooks.first = self.hurry, self.tend
+        buf.hooks.wake, buf.hooks.first = self.request_flush, self.ensure_alive
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         """Request a flush now; called from any thread, for example when a buffer fills up."""
-        self.tend()
+        self.ensure_alive()
         self._wake.put(None)
 
     def written(self, name: str) -> None:
@@ -137,7 +137,7 @@ class Pipeline:
             return True
         done = threading.Event()
         self._asked.append(done)
-        self.hurry()
+        self.request_flush()
         return done.wait(timeout) and not self.sealer.waiting
 
     def shutdown(self, timeout: float) -> bool:
@@ -154,7 +154,7 @@ class Pipeline:
         for exporter in self.exporters:
             exporter.request_flush(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
         if self.metrics is not None:
-            self.metrics.hurry()
+            self.metrics.request_flush()
         for exporter in self.exporters:
             left = max(deadline - time.monotonic(), 0.0) if is_sending else 0.0
             done = exporter.finish(left) and is_sending and done
@@ -171,7 +171,7 @@ class Pipeline:
         if self.metrics is not None:
             self.metrics.abandon()
 
-    def tend(self) -> None:
+    def ensure_alive(self) -> None:
         """Replace a flush thread that has ended; recording threads call this occasionally."""
         if self._thread.is_alive() or self._is_done or os.getpid() != self._pid:
             return

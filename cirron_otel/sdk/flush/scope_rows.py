@@ -84,7 +84,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             if scope._rest is not None:
                 attrs = attributes_of(scope)
             if (
-                scope._more is None
+                scope._extras is None
                 and type(name) is str
                 and (index is None or (type(index) is int and -INT64_LIMIT <= index < INT64_LIMIT))
             ):

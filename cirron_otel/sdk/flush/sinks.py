@@ -35,15 +35,15 @@ class Lines:
         self._marks: dict[str, list[tuple[Any, Any]]] = {}
         self._waiting = 0
 
-    def __call__(self, found: FlushResult) -> None:
+    def __call__(self, result: FlushResult) -> None:
         """Show the scopes that this flush takes."""
         lines = []
-        told = [batch.rows() for batch in found.batches]
-        for _, marks in told:
+        batches = [batch.rows() for batch in result.batches]
+        for _, marks in batches:
             for mark in marks:
                 if is_users(mark):
                     self._keep(mark)
-        for spans, _ in told:
+        for spans, _ in batches:
             lines += [self._line(span) for span in spans]
         if lines:
             self._write(lines)

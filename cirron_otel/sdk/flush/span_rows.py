@@ -53,7 +53,7 @@ def span_row(
     scope: Scope, pid: int, rank: int | None, default_trace: Any, marks: list[str]
 ) -> SpanRow:
     """Return the record of a scope; `end_ns` is 0 while the scope is open."""
-    more = scope._more
+    extras = scope._extras
     trace = scope._trace
     attrs = attributes_of(scope)
     end = scope._end
@@ -76,11 +76,11 @@ def span_row(
     index = row.index
     if index is not None and (type(index) is not int or not -INT64_LIMIT <= index < INT64_LIMIT):
         _odd_index(row)
-    if more is not None:
-        row.cpu_ns, row.gpu_ns = more.cpu_ns, more.gpu_ns
-        row.memory_peak_bytes = more.memory_peak_bytes
-    if more is not None:
-        row.otel = _otel(more, trace, row.parent_id, default_trace) or UNSET
+    if extras is not None:
+        row.cpu_ns, row.gpu_ns = extras.cpu_ns, extras.gpu_ns
+        row.memory_peak_bytes = extras.memory_peak_bytes
+    if extras is not None:
+        row.otel = _otel(extras, trace, row.parent_id, default_trace) or UNSET
     elif trace is not default_trace:
         row.otel = trace_otel(trace, default_trace) or UNSET
     return row
@@ -110,21 +110,23 @@ def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
     return otel
 
 
-def _otel(more: SpanExtras, trace: Trace, parent_id: str | None, default: Trace) -> dict[str, Any]:
+def _otel(
+    extras: SpanExtras, trace: Trace, parent_id: str | None, default: Trace
+) -> dict[str, Any]:
     """Return the `otel` of a scope; the order of the keys is that of the decoder."""
-    otel = otel_fields(more.kind, more.status)
+    otel = otel_fields(extras.kind, extras.status)
     if trace.is_sampled != default.is_sampled:
         otel["flags"] = flags_of(trace.is_sampled)
-    if more.links:
-        otel["links"] = [link_record(link) for link in more.links]
+    if extras.links:
+        otel["links"] = [link_record(link) for link in extras.links]
     if trace.trace_id != default.trace_id:
         otel["trace_id"] = trace.trace_id.hex()
-    if more.is_rooted:
-        wire = f"{more.otel_parent.span_id:016x}" if more.otel_parent is not None else ""
+    if extras.is_rooted:
+        wire = f"{extras.otel_parent.span_id:016x}" if extras.otel_parent is not None else ""
         if wire != (parent_id or "")[:16]:
             otel["parent_span_id"] = wire
-    if more.events:
-        otel["events"] = [event_record(event) for event in more.events]
+    if extras.events:
+        otel["events"] = [event_record(event) for event in extras.events]
     return otel
 
 
@@ -172,7 +174,7 @@ def event_record(event: Event) -> dict[str, Any]:
     return record | {"attributes": attributes} if attributes else record
 
 
-def is_sayable(value: Any) -> bool:
+def is_encodable(value: Any) -> bool:
     """Return whether an int or a value on a device is a valid mark value; record it if not."""
     if type(value) is Deferred:
         try:

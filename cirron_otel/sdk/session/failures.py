@@ -85,5 +85,7 @@ def _open_in(session: Scope) -> Iterator[Any]:
 
 
 def _has_failed(scope: Any) -> bool:
-    more = scope._more
-    return bool(scope._end) or (more is not None and more.status.status_code is StatusCode.ERROR)
+    extras = scope._extras
+    return bool(scope._end) or (
+        extras is not None and extras.status.status_code is StatusCode.ERROR
+    )

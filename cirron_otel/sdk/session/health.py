@@ -106,7 +106,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "longest_seconds": pipeline.longest_flush,
             "is_alive": pipeline.is_alive,
         },
-        "snapshots": taken.told() if taken is not None else dict(_SNAPSHOTS),
+        "snapshots": taken.stats() if taken is not None else dict(_SNAPSHOTS),
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,

@@ -260,7 +260,7 @@ class MetricsPush:
         """Start the thread; it exports after one interval. RuntimeError if no thread can start."""
         self._thread.start()
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         """Request the last export and the end of the thread; it does not wait."""
         if os.getpid() == self._pid:
             self._is_last = True
@@ -270,7 +270,7 @@ class MetricsPush:
         """Wait up to `timeout` seconds for the last export, then give up."""
         if os.getpid() != self._pid:
             return
-        self.hurry()
+        self.request_flush()
         if self._thread.is_alive():
             self._thread.join(min(timeout, threading.TIMEOUT_MAX))
         if self._thread.is_alive() and not self._is_over:

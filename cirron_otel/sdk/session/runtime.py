@@ -62,7 +62,7 @@ class Runtime:
     def before_flush(self) -> None:
         """Do the flush thread's periodic work; called before each flush."""
         self.link.observe()
-        self.origin.segments.look_again()
+        self.origin.segments.request_count()
         unwinding.release()
         self.resource.add(self.details.found(is_last=self.is_over))
         self.look_after()

@@ -38,10 +38,10 @@ def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
     except CirronOtelError as error:
         record_error("recovery", error)
         return
-    for found in recovered:
-        if found.problem:
-            record_error("recovery", found.problem)
-    if any(found.name for found in recovered):
+    for result in recovered:
+        if result.problem:
+            record_error("recovery", result.problem)
+    if any(result.name for result in recovered):
         for exporter in exporters:
             exporter.rescan()
 

@@ -40,10 +40,10 @@ def open_session(joined: Joined, sampler: Sampler | None) -> Scope:
     session._id = int.from_bytes(half, "big")
     session._thread = threading.get_ident()
     if joined.parent is not None:
-        session.more.is_rooted = True
-        session.more.otel_parent = joined.parent
+        session.extras.is_rooted = True
+        session.extras.otel_parent = joined.parent
     if joined.links:
-        session.more.links = joined.links
+        session.extras.links = joined.links
     session._start = now()
     return session
 
@@ -82,9 +82,9 @@ class Entered:
     def __init__(self, session: Scope, segments: Segments, joined: Joined) -> None:
         """Make the session the parent of every scope that has no other parent."""
         state.session, state.segments = session, segments
-        around = {**CONTEXT.get(), **joined.context}
+        context = {**CONTEXT.get(), **joined.context}
         self._session = session
-        self._token: Any = CONTEXT.set(Context({**around, SPAN_KEY: session, SCOPE_KEY: session}))
+        self._token: Any = CONTEXT.set(Context({**context, SPAN_KEY: session, SCOPE_KEY: session}))
 
     def leave(self) -> None:
         """Stop using the session as a parent."""
@@ -101,7 +101,7 @@ def clear_scopes() -> None:
     """Remove all scopes from the current context: they belong to a session that is over."""
     context = CONTEXT.get()
     if SCOPE_KEY in context or isinstance(context.get(SPAN_KEY), Scope):
-        kept = {key: value for key, value in context.items() if key != SCOPE_KEY}
-        if isinstance(kept.get(SPAN_KEY), Scope):
-            del kept[SPAN_KEY]
-        CONTEXT.set(Context(kept))
+        others = {key: value for key, value in context.items() if key != SCOPE_KEY}
+        if isinstance(others.get(SPAN_KEY), Scope):
+            del others[SPAN_KEY]
+        CONTEXT.set(Context(others))

@@ -224,7 +224,7 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
     )
     pipeline.metrics = metrics
     if metrics is not None:
-        pipeline.collector.keeps_taken = True
+        pipeline.collector.retains_records = True
         pipeline.sinks += (metrics.measures,)
     if is_spooled:
         pipeline.before_first = lambda: _prepare_spool(runtime)

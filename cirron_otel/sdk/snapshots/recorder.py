@@ -141,7 +141,7 @@ class Snapshots:
         """The number of snapshots without records so far."""
         return 0 if self._is_over else len(self._pending)
 
-    def told(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """Return the numbers for `health()`: times in seconds, sizes in bytes."""
         return {
             "count": self.count,
@@ -204,7 +204,7 @@ class Snapshots:
         self.count += 1
         self._pending.append(taken)
         if not taken.is_written:
-            self._tend()
+            self._ensure_alive()
             self._wake.put(None)
 
     def _room(self) -> int:
@@ -214,7 +214,7 @@ class Snapshots:
 
     # --- on the writing thread ------------------------------------------------------------------
 
-    def _tend(self) -> None:
+    def _ensure_alive(self) -> None:
         """Start the writing thread if it is not running."""
         thread = self._thread
         if (thread is None or not thread.is_alive()) and not self._is_over:
@@ -257,7 +257,7 @@ class Snapshots:
 
     # --- on the flush thread --------------------------------------------------------------------
 
-    def hand_over(self, taken: list[TakenSnapshot]) -> None:
+    def move_ready(self, taken: list[TakenSnapshot]) -> None:
         """Move snapshots that are ready into `taken`; after an interruption, call it again."""
         for each in self._pending.copy():
             if each.is_ready:
@@ -280,7 +280,7 @@ class Snapshots:
                 if left <= 0:
                     return False
                 if not taken.is_written:
-                    self._tend()
+                    self._ensure_alive()
                 time.sleep(min(rest, left))
                 rest = min(2 * rest, 0.05)
         return True

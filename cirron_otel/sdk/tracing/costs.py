@@ -70,7 +70,7 @@ def begin(scope: Any) -> None:
         if meters.memory_peak:
             resident, peak = _resident(), _peak()
         cpu = thread_time_ns() if meters.cpu_time else -1
-        scope.more.costs = (cpu, resident, peak)
+        scope.extras.costs = (cpu, resident, peak)
     except Exception as error:
         record_error("costs", error)
 
@@ -83,18 +83,18 @@ def end(scope: Any) -> None:
     otherwise it is the higher of the readings at the start and the end. A scope that is ended
     explicitly (`Span.end`) has neither.
     """
-    more = scope._more
-    costs = more.costs if more is not None else None
+    extras = scope._extras
+    costs = extras.costs if extras is not None else None
     if costs is None or scope._end:
         return
     try:
         cpu, resident, peak = costs
-        more.costs = None
+        extras.costs = None
         if cpu >= 0 and scope._thread == get_ident():
-            more.cpu_ns = max(thread_time_ns() - cpu, 0)
+            extras.cpu_ns = max(thread_time_ns() - cpu, 0)
         if resident and _meters.memory_peak:
             highest = _peak()
-            more.memory_peak_bytes = highest if highest > peak else max(resident, _resident())
+            extras.memory_peak_bytes = highest if highest > peak else max(resident, _resident())
     except Exception as error:
         record_error("costs", error)
 

@@ -69,7 +69,7 @@ class DetailSampler:
         """The number of scopes and marks that wait for their step to end."""
         return sum(inside.size for inside in self._held.values())
 
-    def sift(
+    def filter(
         self, ended: list[Scope], entries: list[MarkEntry], is_last: bool
     ) -> tuple[list[Scope], list[MarkEntry]]:
         """Return what to record now, of the records that ended and of those held back earlier.
@@ -195,8 +195,8 @@ def _is_step(scope: Any) -> bool:
 
 
 def _has_failed(scope: Scope) -> bool:
-    more = scope._more
-    return more is not None and more.status.status_code is StatusCode.ERROR
+    extras = scope._extras
+    return extras is not None and extras.status.status_code is StatusCode.ERROR
 
 
 def note_references(scope: Any) -> None:
@@ -204,13 +204,13 @@ def note_references(scope: Any) -> None:
 
     Call this before other processors see the end of the scope: their requests are no references.
     """
-    more = scope._more
-    scope._is_free = more is None or more.context is None
+    extras = scope._extras
+    scope._is_free = extras is None or extras.context is None
 
 
 def _is_referred_to(scope: Any) -> bool:
     """Return whether a foreign span, traceparent, or link may refer to the scope's context."""
-    more = scope._more
-    if more is None or more.context is None:
+    extras = scope._extras
+    if extras is None or extras.context is None:
         return False
     return not getattr(scope, "_is_free", False)

@@ -20,38 +20,38 @@ class EnclosingSpan(RecordedSpan):
     depth or on a name apply to scopes only.
     """
 
-    __slots__ = ("holds", "span")
+    __slots__ = ("has_phase", "span")
 
     _folded = _is_detailed = _rest = None
 
-    def __init__(self, span: Any, above: Any) -> None:
-        """`above` is the scope, or the span, in which `span` began."""
+    def __init__(self, span: Any, parent: Any) -> None:
+        """`parent` is the scope or span in which `span` began."""
         context = span.get_span_context()
         self.span = span
-        self.holds = False
+        self.has_phase = False
         """Whether a phase ran in the span."""
-        self._above = above
-        self._depth = above._depth
+        self._above = parent
+        self._depth = parent._depth
         self._name, self._index, self._attrs = "", None, None
         self._id = context.span_id
-        self._trace = _trace_of(context, above._trace)
+        self._trace = _trace_of(context, parent._trace)
         began = getattr(span, "start_time", None)
         self._start = began - ANCHOR if began else now()
         self._thread = 0
-        self._more = self._token = None
+        self._extras = self._token = None
 
     @property
     def scope(self) -> Any:
         """The innermost scope around the span."""
-        above: Any = self._above
-        while type(above) is EnclosingSpan:
-            above = above._above
-        return above
+        parent: Any = self._above
+        while type(parent) is EnclosingSpan:
+            parent = parent._above
+        return parent
 
     @property
     def _inside(self) -> Any:  # the span and everything in it count as one interval
-        above: Any = self._above
-        return above._inside
+        parent: Any = self._above
+        return parent._inside
 
     @property
     def _end(self) -> int:  # type: ignore[override]
@@ -65,16 +65,16 @@ class EnclosingSpan(RecordedSpan):
     def _overhead(self, value: int) -> None:
         self._above._overhead = value
 
-    def took(self) -> None:
+    def note_phase(self) -> None:
         """Record that a phase ran in this span, and so in those around it."""
-        above: Any = self
-        while type(above) is EnclosingSpan:
-            above.holds = True
-            above = above._above
+        span: Any = self
+        while type(span) is EnclosingSpan:
+            span.has_phase = True
+            span = span._above
 
-    def hang_on(self, above: Any) -> None:
+    def reparent(self, parent: Any) -> None:
         """Change the parent: the one in which the span began is over."""
-        self._above, self._depth = above, above._depth
+        self._above, self._depth = parent, parent._depth
 
     def get_span_context(self) -> SpanContext:
         """Return the context of the span."""

@@ -85,7 +85,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
                     scope._above = parent
                     scope._depth = depth
                     scope._end = scope._overhead = 0
-                    scope._attrs = scope._more = None
+                    scope._attrs = scope._extras = None
                     buffers = local.b
                     for scope._id in buffers.ids:
                         break
@@ -109,7 +109,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
                         else:
                             _set(Context({**base, SPAN_KEY: scope, SCOPE_KEY: scope}))
                         if state.special:
-                            scope._tell_start(base)
+                            scope._notify_start(base)
                         scope._start = start = clock()
                         if batch is not None and batch.scope is not None:
                             batch.join(scope)
@@ -127,7 +127,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
                 if restores:
                     _set(fetching)
                 if state.special:
-                    scope._tell_end(begun)
+                    scope._notify_end(begun)
                 elif not scope._end:
                     scope._end = begun
                 if inside is not None:
@@ -183,7 +183,7 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
             if place is not None:
                 keep(scope, place, end)
             elif state.special:
-                scope._tell_end(end)
+                scope._notify_end(end)
             else:
                 scope._end = end
             if type(scope._name) is str and scope._name == EPOCH:

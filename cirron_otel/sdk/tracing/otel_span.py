@@ -58,9 +58,9 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         "_attrs",
         "_depth",
         "_end",
+        "_extras",
         "_id",
         "_index",
-        "_more",
         "_name",
         "_overhead",
         "_start",
@@ -81,7 +81,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     _depth: int
     _thread: int
     _overhead: int
-    _more: SpanExtras | None
+    _extras: SpanExtras | None
 
     # --- Cirron's names -------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def parent_id(self) -> str | None:
         """The Cirron id of the parent scope; None for a session, and outside of every session."""
-        above = getattr(self, "_above", None)
-        return above.id if above is not None else None
+        parent = getattr(self, "_above", None)
+        return parent.id if parent is not None else None
 
     @property
     def index(self) -> Any:
@@ -108,29 +108,29 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def cpu_ns(self) -> int | None:
         """CPU time, nanoseconds; None if it was not measured. Writable, as are the next two."""
-        return self._more.cpu_ns if self._more is not None else None
+        return self._extras.cpu_ns if self._extras is not None else None
 
     @cpu_ns.setter
     def cpu_ns(self, value: int | None) -> None:
-        self.more.cpu_ns = value
+        self.extras.cpu_ns = value
 
     @property
     def gpu_ns(self) -> int | None:
         """GPU time, nanoseconds; None if it was not measured."""
-        return self._more.gpu_ns if self._more is not None else None
+        return self._extras.gpu_ns if self._extras is not None else None
 
     @gpu_ns.setter
     def gpu_ns(self, value: int | None) -> None:
-        self.more.gpu_ns = value
+        self.extras.gpu_ns = value
 
     @property
     def memory_peak_bytes(self) -> int | None:
         """Peak resident set, bytes; None if it was not measured."""
-        return self._more.memory_peak_bytes if self._more is not None else None
+        return self._extras.memory_peak_bytes if self._extras is not None else None
 
     @memory_peak_bytes.setter
     def memory_peak_bytes(self, value: int | None) -> None:
-        self.more.memory_peak_bytes = value
+        self.extras.memory_peak_bytes = value
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -156,11 +156,11 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         return getattr(self, "_thread", 0)
 
     @property
-    def more(self) -> SpanExtras:
+    def extras(self) -> SpanExtras:
         """The rarely used fields, created on first access."""
-        if self._more is None:
-            self._more = SpanExtras()
-        return self._more
+        if self._extras is None:
+            self._extras = SpanExtras()
+        return self._extras
 
     # --- opentelemetry.trace.Span ---------------------------------------------------------------
 
@@ -169,14 +169,14 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         if not self._start or not self._id:
             return trace_api.INVALID_SPAN_CONTEXT
         try:
-            more = self.more
-            if more.context is None:
+            extras = self.extras
+            if extras.context is None:
                 trace = self._trace
-                more.context = SpanContext(
+                extras.context = SpanContext(
                     int.from_bytes(trace.trace_id, "big"), self._id, False,
                     TraceFlags(trace.flags), trace.state,
                 )  # fmt: skip
-            return more.context
+            return extras.context
         except Exception as error:
             record_error("span", error)
             return trace_api.INVALID_SPAN_CONTEXT
@@ -206,19 +206,19 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     ) -> None:
         """Add an event that is not a mark; `timestamp` in nanoseconds since the Unix epoch."""
         if not self._end:
-            own = dict(attributes) if isinstance(attributes, Mapping) else {}
-            hold(own)
+            attrs = dict(attributes) if isinstance(attributes, Mapping) else {}
+            hold(attrs)
             is_time = isinstance(timestamp, int) and 0 <= timestamp < INT64_LIMIT
             at = timestamp if is_time else wall_now()
-            self.more.events.append(Event(text_of(name), own, at))
+            self.extras.events.append(Event(text_of(name), attrs, at))
 
     @_unraising
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
         """Add a link to another span."""
         if not self._end and isinstance(context, SpanContext):
-            own = dict(attributes) if isinstance(attributes, Mapping) else {}
-            hold(own)
-            self.more.links.append(Link(context, own))
+            attrs = dict(attributes) if isinstance(attributes, Mapping) else {}
+            hold(attrs)
+            self.extras.links.append(Link(context, attrs))
 
     @_unraising
     def update_name(self, name: str) -> None:
@@ -235,9 +235,9 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
             status = Status(status, description if status is StatusCode.ERROR else None)
         if not isinstance(status, Status) or status.status_code is StatusCode.UNSET:
             return
-        more = self.more
-        if more.status.status_code is not StatusCode.OK:
-            more.status = status
+        extras = self.extras
+        if extras.status.status_code is not StatusCode.OK:
+            extras.status = status
 
     @_unraising
     def record_exception(
@@ -248,10 +248,10 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         escaped: bool = False,
     ) -> None:
         """Add the event `exception` as OpenTelemetry's semantic conventions define it."""
-        own = exception_attributes(exception, escaped=escaped)
+        attrs = exception_attributes(exception, escaped=escaped)
         if isinstance(attributes, Mapping):
-            own.update(attributes)
-        self.add_event("exception", own, timestamp)
+            attrs.update(attributes)
+        self.add_event("exception", attrs, timestamp)
 
     @_unraising
     def end(self, end_time: int | None = None) -> None:
@@ -281,15 +281,15 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def parent(self) -> SpanContext | None:
         """OpenTelemetry's parent: the span that was current, remote ones included."""
-        above: RecordedSpan | None = getattr(self, "_above", None)
-        if above is None or not self._id:
+        parent: RecordedSpan | None = getattr(self, "_above", None)
+        if parent is None or not self._id:
             return None
-        if self._more is not None and self._more.is_rooted:
-            return self._more.otel_parent
-        context = above.get_span_context()
+        if self._extras is not None and self._extras.is_rooted:
+            return self._extras.otel_parent
+        context = parent.get_span_context()
         if not context.is_valid:
             return None
-        if above._trace.trace_id != self._trace.trace_id:
+        if parent._trace.trace_id != self._trace.trace_id:
             # the continuation span that represents the parent in this segment
             trace_id = int.from_bytes(self._trace.trace_id, "big")
             return SpanContext(trace_id, context.span_id, False, context.trace_flags)
@@ -298,7 +298,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def kind(self) -> SpanKind:
         """The span kind; INTERNAL by default."""
-        return self._more.kind if self._more is not None else SpanKind.INTERNAL
+        return self._extras.kind if self._extras is not None else SpanKind.INTERNAL
 
     @property
     def start_time(self) -> int | None:
@@ -313,30 +313,30 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def status(self) -> Status:
         """UNSET, OK or ERROR."""
-        return self._more.status if self._more is not None else UNSET
+        return self._extras.status if self._extras is not None else UNSET
 
     @property
     def attributes(self) -> Mapping[str, Any]:
         """The attributes as the OTLP mapping defines them: the user's, escaped, and `cirron.*`."""
-        made: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         for key, value in self.attrs.copy().items():
             is_ours = key.startswith(sc.RESERVED_PREFIX) or key in sc.RESERVED
-            made[sc.ESCAPE + key if is_ours else key] = value
+            attributes[sc.ESCAPE + key if is_ours else key] = value
         if isinstance(self._index, int):
-            made[sc.INDEX] = self._index
+            attributes[sc.INDEX] = self._index
         if self.thread_id:
-            made[sc.THREAD_ID] = self.thread_id
-        return made
+            attributes[sc.THREAD_ID] = self.thread_id
+        return attributes
 
     @property
     def events(self) -> Sequence[Event]:
         """The events that are not marks."""
-        return tuple(self._more.events) if self._more is not None else ()
+        return tuple(self._extras.events) if self._extras is not None else ()
 
     @property
     def links(self) -> Sequence[Link]:
         """The links to other spans."""
-        return tuple(self._more.links) if self._more is not None else ()
+        return tuple(self._extras.links) if self._extras is not None else ()
 
     @property
     def resource(self) -> Resource:

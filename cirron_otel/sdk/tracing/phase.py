@@ -46,16 +46,16 @@ class Phase(Scope):
         """Allow the phase to be sealed from now on, in its current form."""
         until = self._until or self._start
         if state.special:
-            self._tell_end(until)
+            self._notify_end(until)
         else:
             self._end = until
 
-    def move(self, above: Any) -> None:
+    def move(self, parent: Any) -> None:
         """Change the parent to another scope of the same thread, before the phase is finished."""
-        self._above = above
-        self._depth = above._depth + 1
-        if self._more is None or not self._more.is_rooted:
-            self._trace = above._trace
+        self._above = parent
+        self._depth = parent._depth + 1
+        if self._extras is None or not self._extras.is_rooted:
+            self._trace = parent._trace
 
 
 class LoaderPassSpan(Phase):
@@ -134,10 +134,10 @@ class Step(Phase):
 
 def is_held(scope: Any) -> bool:
     """Return whether an ended scope must not be sealed yet: its step may still change."""
-    above = scope._above
+    parent = scope._above
     if isinstance(scope, (Step, LoaderPassSpan)):
         return False
-    return type(above) is Step and not above._end and not above._is_known
+    return type(parent) is Step and not parent._end and not parent._is_known
 
 
 def unfold(step: Any) -> list[Phase]:
@@ -147,15 +147,15 @@ def unfold(step: Any) -> list[Phase]:
     """
     folded, step._folded = step._folded or (), None
     buffers = local.b
-    made = []
+    recorded = []
     for phase in folded:
         if not phase._id:
             phase._id = buffers.next_id()
             phase._trace = phase._above._trace
             phase._thread = step._thread
             phase._end = phase._until or now()
-            made.append(phase)
-    return made
+            recorded.append(phase)
+    return recorded
 
 
 class Intervals:
@@ -185,10 +185,10 @@ class Intervals:
         """
         while self.open:
             span, _ = self.open.popitem()
-            if span.holds:
+            if span.has_phase:
                 self.append((span._start, now()))
             else:
-                span.hang_on(above)
+                span.reparent(above)
 
     def append(self, interval: tuple[int, int]) -> None:
         """Add an interval that has ended."""
@@ -230,7 +230,7 @@ def begin(
     scope._above = above
     scope._depth = depth = above._depth + 1
     scope._start = scope._end = scope._overhead = scope._until = 0
-    scope._more = scope._token = scope._stamps = None
+    scope._extras = scope._token = scope._stamps = None
     buffers = local.b
     for scope._id in buffers.ids:
         break
@@ -245,7 +245,7 @@ def begin(
         return
     scope._thread = buffers.ident
     if state.special:
-        scope._tell_start(context)
+        scope._notify_start(context)
     scope._start = start = now()
     buffers.put(scope)
     scope._above._overhead += start - begun

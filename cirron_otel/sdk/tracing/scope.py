@@ -70,7 +70,7 @@ class Scope(RecordedSpan):
             except Exception as error:
                 record_error("attributes", error)
         self._start = self._end = self._overhead = self._id = 0
-        self._more = self._token = None
+        self._extras = self._token = None
 
     def __enter__(self) -> Self:
         """Open the scope; it is the current span from now on."""
@@ -101,7 +101,7 @@ class Scope(RecordedSpan):
             self._thread = buffers.ident
             self._token = _set(Context({**context, SPAN_KEY: self, SCOPE_KEY: self}))
             if state.special:
-                self._tell_start(context)
+                self._notify_start(context)
             self._start = start = now()
             buffers.put(self)
             parent._overhead += start - begun
@@ -130,7 +130,7 @@ class Scope(RecordedSpan):
             except (ValueError, RuntimeError):
                 pass  # left in another context than entered: a generator closed elsewhere
             if state.special:
-                self._tell_end(end)
+                self._notify_end(end)
             elif not self._end:
                 self._end = end
             above = self._above
@@ -173,14 +173,14 @@ class Scope(RecordedSpan):
         """Stop being the current span but stay open: a generator yields to its consumer."""
         token, self._token = self._token, None
         if token is not None:
-            self.more.inside = _get()
+            self.extras.inside = _get()
             with contextlib.suppress(ValueError, RuntimeError):
                 _reset(token)
 
     def resume(self) -> None:
         """Be the current span again, along with the spans that were open inside."""
         if self._start and not self._end and self._id:
-            inside, self.more.inside = self.more.inside, None
+            inside, self.extras.inside = self.extras.inside, None
             if inside is None:
                 inside = Context({**_get(), SPAN_KEY: self, SCOPE_KEY: self})
             self._token = _set(inside)
@@ -224,16 +224,16 @@ class Scope(RecordedSpan):
             if segments.tick >= 0:
                 self._trace = segments.trace
             else:
-                own = f"{self._id:016x}{parent._trace.low}"
-                self._trace = segments.choose(own, parent.id or "", parent._trace)
+                unit_id = f"{self._id:016x}{parent._trace.low}"
+                self._trace = segments.choose(unit_id, parent.id or "", parent._trace)
         return True
 
     def _join(self, current: Any, around: Any, parent: Scope) -> bool:
         """Become a child of a span of another library, in the trace of that span."""
-        seen = enclosing_of(current)
-        if seen is not None:
-            self._above, self._depth = seen, seen._depth + 1
-            self._trace = seen._trace
+        enclosing = enclosing_of(current)
+        if enclosing is not None:
+            self._above, self._depth = enclosing, enclosing._depth + 1
+            self._trace = enclosing._trace
             return True
         trace_id = around.trace_id.to_bytes(16, "big")
         if trace_id == parent._trace.trace_id:
@@ -242,8 +242,8 @@ class Scope(RecordedSpan):
             self._trace = Trace(
                 trace_id, int(around.trace_flags), around.trace_state, is_apart=True
             )
-        more = self.more
-        more.is_rooted, more.otel_parent = True, around
+        extras = self.extras
+        extras.is_rooted, extras.otel_parent = True, around
         return True
 
     def _open_unrecorded(self, begun: int) -> Self:
@@ -308,42 +308,42 @@ class Scope(RecordedSpan):
         except Exception as problem:
             record_error("exception", problem)
 
-    def _left_late(self, above: Any) -> None:
+    def _left_late(self, parent: Any) -> None:
         """Return to an open scope: the parent was left before this scope.
 
         A task or another thread is exempt: its context continues below the span in which it was
         created, as OpenTelemetry specifies.
         """
-        if type(above) is EnclosingSpan:
-            above = above.scope
+        if type(parent) is EnclosingSpan:
+            parent = parent.scope
         asyncio = sys.modules.get("asyncio")
-        is_over = not above._depth
+        is_over = not parent._depth
         is_apart = asyncio is not None and asyncio._get_running_loop() is not None
         context = _get()
-        if context.get(SCOPE_KEY) is not above:
+        if context.get(SCOPE_KEY) is not parent:
             return
-        if not is_over and (is_apart or above._thread != self._thread):
+        if not is_over and (is_apart or parent._thread != self._thread):
             return
-        left, span = above, None
-        while above._end and above._depth:
-            span = _span_around(above)
-            above = above._above.scope if type(above._above) is EnclosingSpan else above._above
+        left, span = parent, None
+        while parent._end and parent._depth:
+            span = _span_around(parent)
+            parent = parent._above.scope if type(parent._above) is EnclosingSpan else parent._above
         keys = [SCOPE_KEY, SPAN_KEY] if context.get(SPAN_KEY) is left else [SCOPE_KEY]
         changed: dict[str, Any] = {k: v for k, v in context.items() if k not in keys}
-        if not above._end and above is not NO_SESSION:
-            changed |= dict.fromkeys(keys, above)
+        if not parent._end and parent is not NO_SESSION:
+            changed |= dict.fromkeys(keys, parent)
             if span is not None and SPAN_KEY in keys:
                 changed[SPAN_KEY] = span
         _set(Context(changed))
 
-    def _tell_start(self, context: Any) -> None:
+    def _notify_start(self, context: Any) -> None:
         self._start = now()
         try:
             state.observe_start(self, context)
         except Exception as problem:
             record_error("on_start", problem)
 
-    def _tell_end(self, end: int) -> None:
+    def _notify_end(self, end: int) -> None:
         try:
             state.observe_end(self, end)
         except Exception as problem:
@@ -356,10 +356,10 @@ def _span_around(scope: Any) -> Any:
     """Return the span directly around a scope if it is a span of another library."""
     if type(scope._above) is EnclosingSpan:
         return scope._above.span
-    more = scope._more
-    if more is None or more.otel_parent is None:
+    extras = scope._extras
+    if extras is None or extras.otel_parent is None:
         return None
-    return NonRecordingSpan(more.otel_parent)
+    return NonRecordingSpan(extras.otel_parent)
 
 
 class _Drops:

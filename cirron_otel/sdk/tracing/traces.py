@@ -147,6 +147,6 @@ class Segments:
         self.tick = self._units = 0
         return self.trace
 
-    def look_again(self) -> None:
+    def request_count(self) -> None:
         """Count records at the next unit; the flush thread calls this."""
         self.tick = 0

@@ -108,6 +108,6 @@ def _finish(each: _Waiting) -> None:
     scope = each.scope
     if each.is_finished_here and not scope._end:
         if state.special:
-            scope._tell_end(scope._until)
+            scope._notify_end(scope._until)
         else:
             scope._end = scope._until

@@ -28,7 +28,7 @@ class FetchedBatch:
         """Whether the program still references a part of it."""
         return any(each() is not None for each in self.tensors)
 
-    def holds(self, tensors: list[Any]) -> bool:
+    def has_phase(self, tensors: list[Any]) -> bool:
         """Whether one of the tensors is part of it, or shares memory with a part."""
         tensors_of_batch = [tensor for each in self.tensors if (tensor := each()) is not None]
         return any(_is_same(one, other) for one in tensors_of_batch for other in tensors)
@@ -63,13 +63,13 @@ class UnusedBatches:
         """Return the index of the batch that a call uses, by its arguments."""
         tensors = _tensors_in(arguments)
         for index, batch in enumerate(self.batches):
-            if tensors and batch.holds(tensors):
+            if tensors and batch.has_phase(tensors):
                 return index
         return None
 
     def is_current(self, arguments: Any) -> bool:
         """Whether a call uses the current batch."""
-        return self.current is not None and self.current.holds(_tensors_in(arguments))
+        return self.current is not None and self.current.has_phase(_tensors_in(arguments))
 
     def take(self, index: int) -> None:
         """Make a batch the current one."""

@@ -63,7 +63,7 @@ class Steps:
         following._name, following._index = "step", training.steps
         training.steps += 1
         following._above, following._depth = parent_scope, step._depth
-        following._attrs = following._more = following._token = None
+        following._attrs = following._extras = following._token = None
         following._stamps = following._collected = following._folded = following._rest = None
         following._is_known = None
         following._end = following._overhead = following._until = 0

@@ -95,7 +95,7 @@ class Tracker(OpenStep):
             phase._above = parent = self.parent
             phase._depth = self.depth
             phase._trace = parent._trace
-            phase._index = phase._more = phase._stamps = phase._token = None
+            phase._index = phase._extras = phase._stamps = phase._token = None
             phase._end = phase._overhead = phase._until = phase._before = 0
             if self.folds:
                 phase._id = 0
@@ -109,7 +109,7 @@ class Tracker(OpenStep):
             phase._thread = buffers.ident
             phase._token = _set(Context({**context, SPAN_KEY: phase, SCOPE_KEY: phase}))
             if state.special:
-                phase._tell_start(context)
+                phase._notify_start(context)
             self.inside = kind
             self.open = phase
             phase._start = start = now()
@@ -274,7 +274,7 @@ class Tracker(OpenStep):
             pass  # it belongs to the last step of an unfinished pass
         elif not self.loaderless.takes(phase, kind):
             if type(parent_scope) is EnclosingSpan:
-                parent_scope.took()
+                parent_scope.note_phase()
             self._note(kind)
             training = self.passes.training
             if training is not None and parent_scope is training.scope:
