@@ -235,7 +235,7 @@ class Config:
     scope_capacity: int = _option(
         262_144,
         integer(1),
-        "scopes that may wait for the flush; above it new ones are dropped and counted",
+        "scopes that may wait for the flush; above it the oldest are dropped and counted",
         unit="scopes a process",
     )
     trace_buffer_max_spans: int = _option(
