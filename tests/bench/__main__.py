@@ -25,7 +25,7 @@ import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.records.schema import Batch
 from cirron_otel.core.translator.codec import encode
@@ -67,7 +67,7 @@ def say(label: str, value: float, floor: float | None = None, bar: str = "") -> 
 def encoding(load: workload.Load, native: bool) -> None:
     """Spool → OTLP protobuf, one process: both readings for sessions and segments included."""
     files = list(workload.batches(40, native=native, load=load))
-    count = sum(len(light(data).spans) for _, data in files)
+    count = sum(len(read_outline(data).spans) for _, data in files)
     ids = "native" if native else "cirron-sdk"
     print(f"spool -> OTLP protobuf, {load.label}, {ids} ids, {count:,} spans")
     index = SessionIndex()
@@ -92,9 +92,9 @@ def encoding(load: workload.Load, native: bool) -> None:
 def sessions(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
     """Both readings of a spool."""
     for name, data in files:
-        index.observe(light(data), name)
+        index.observe(read_outline(data), name)
     by_name = dict(files)
-    index.count_all(lambda name: light(by_name[name]))
+    index.count_all(lambda name: read_outline(by_name[name]))
 
 
 def everything(files: list[tuple[str, bytes]]) -> None:
@@ -108,14 +108,16 @@ def everything(files: list[tuple[str, bytes]]) -> None:
 def exactly(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
     """The same by the exact mappers."""
     for name, data in files:
-        messages = to_otlp(exactjson.loads(data), index.plan(light(data), True, "f" * 32), name)
+        messages = to_otlp(
+            exactjson.loads(data), index.plan(read_outline(data), True, "f" * 32), name
+        )
         TracesData(resource_spans=messages).SerializeToString()
 
 
 def decoding(load: workload.Load, native: bool) -> None:
     """OTLP protobuf → spool, one process."""
     files = list(workload.batches(40, native=native, load=load))
-    count = sum(len(light(data).spans) for _, data in files)
+    count = sum(len(read_outline(data).spans) for _, data in files)
     ids = "native" if native else "cirron-sdk"
     print(f"OTLP protobuf -> spool, {load.label}, {ids} ids, {count:,} spans")
     index = SessionIndex()

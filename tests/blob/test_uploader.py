@@ -17,7 +17,7 @@ from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.objects import BlobStore, open_store
 from cirron_otel.core.targets.objects.target import BlobTarget
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.semconv import RUN_ID, WORKSPACE_ID
 from tests.backends.process import free_endpoints
@@ -69,7 +69,7 @@ class Place:
     def started(self, *, rows: bool = True) -> tuple[BlobSender, BlobTarget]:
         """The same, and what tells it of batches."""
         sender = BlobSender(
-            self.url, self.database if rows else None, Context(), lambda _: self.headers
+            self.url, self.database if rows else None, OwnerContext(), lambda _: self.headers
         )
         return sender, sender.start(self.paths)
 
@@ -275,7 +275,7 @@ def test_another_context_counts_at_once(place: Place) -> None:
     """As for rows, what a reload says holds from then on, and a header still goes before it."""
     place.headers = (("x-cirron-run-id", "mine"),)
     sender, target = place.started()
-    sender.set_context(Context({WORKSPACE_ID: "after", RUN_ID: "run"}))
+    sender.set_context(OwnerContext({WORKSPACE_ID: "after", RUN_ID: "run"}))
     batch = place.seal(full(1, 5), otel={"session": span_id(1)})
     place.file(5)
     target.send([batch])
@@ -357,7 +357,7 @@ def test_a_store_that_does_not_take_one_tenants_files(tmp_path: Path) -> None:
         return len(list(store.rglob("*.safetensors")))
 
     sender = BlobSender(
-        place.url, None, Context(), lambda name: (("x-scope-orgid", tenants[name]),)
+        place.url, None, OwnerContext(), lambda name: (("x-scope-orgid", tenants[name]),)
     )
     target = sender.start(place.paths)
     target.send([put(number, "good" if number % 2 else "bad") for number in range(6)])

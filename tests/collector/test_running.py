@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from cirron_otel.core.otlp.files import read_messages
 from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.semconv import FOREIGN_BATCH
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 
 from .serving import Serving, serving, spans_of
 
@@ -76,7 +76,7 @@ def test_what_went_in_comes_out(tmp_path: Path) -> None:
         for body in sent:
             assert post(f"{here.http}/v1/traces", body, "application/x-protobuf") == (200, b"")
         assert here.end() == 0
-    convert(Request(str(folder), str(target), target_format="otlp-proto"))
+    convert(ConvertRequest(str(folder), str(target), target_format="otlp-proto"))
     with target.open("rb") as stream:
         found = [
             each.SerializeToString()

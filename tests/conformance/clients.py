@@ -22,7 +22,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from cirron_otel.core.otlp.files import read_messages
 from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.semconv import FOREIGN_BATCH
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.collector.serving import Serving, serving
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -186,7 +186,7 @@ def storing(folder: Path) -> Iterator[tuple[Serving, list[ResourceSpans]]]:
 def stored(folder: Path) -> list[ResourceSpans]:
     """Every ResourceSpans of a spool, converted back to OTLP; without the batches' own headers."""
     target = folder.parent / f"{folder.name}.binpb"
-    convert(Request(str(folder), str(target), target_format="otlp-proto"))
+    convert(ConvertRequest(str(folder), str(target), target_format="otlp-proto"))
     with target.open("rb") as stream:
         return [
             each

@@ -17,7 +17,7 @@ from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.core.otlp.json_codec import traces_to_json
 from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.core.targets.sql.storage import Storage
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.integration.spools import RECORDED, batches
 from tests.query.serving import Said, serving
 from tests.storage.helpers import files
@@ -52,7 +52,7 @@ def _written(name: str, suffix: str = "") -> SourceCase:
     def intact(spool: Path, folder: Path) -> Iterator[Given]:
         name_of_batch = min(spool.rglob("*.json")).name
         path = folder / (name_of_batch if name == "batch" else f"intact{suffix}")
-        convert(Request(str(spool), str(path), target_format=name))
+        convert(ConvertRequest(str(spool), str(path), target_format=name))
         yield Given(str(path), name)
 
     @contextlib.contextmanager
@@ -117,7 +117,7 @@ def _backend(name: str) -> SourceCase:
     @contextlib.contextmanager
     def intact(spool: Path, folder: Path) -> Iterator[Given]:
         path = folder / "traces.binpb"
-        convert(Request(str(spool), str(path)))
+        convert(ConvertRequest(str(spool), str(path)))
         bodies = {key: _body(name, traces) for key, traces in _by_trace(path).items()}
 
         def answer(path: str, _number: int) -> Said:
@@ -210,6 +210,6 @@ def spool_for(name: str, folder: Path) -> Path:
 
 def contents(source: Given, folder: Path) -> dict[str, object]:
     """The batches of a source, read by `convert` into a new spool, by name."""
-    report = convert(Request(source.argument, str(folder), source_format=source.format))
+    report = convert(ConvertRequest(source.argument, str(folder), source_format=source.format))
     assert not report.skipped
     return batches(folder)

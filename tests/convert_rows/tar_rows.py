@@ -15,7 +15,7 @@ from cirron_otel.core.records.check import check_batch
 from cirron_otel.core.records.findings import Finding
 from cirron_otel.errors import InputError
 from cirron_otel.tools.convert.formats import PathSpec
-from cirron_otel.tools.convert.messages import Limits
+from cirron_otel.tools.convert.messages import SizeLimits
 from cirron_otel.tools.convert.sources import (
     BatchSource,
     NamedBatch,
@@ -72,7 +72,7 @@ class TarTarget(TargetWriter):
 
 
 @contextlib.contextmanager
-def open_target(place: PathSpec, report: Report, limits: Limits) -> Iterator[TarTarget]:
+def open_target(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[TarTarget]:
     """Open an archive; it replaces a file when it is complete."""
     del limits
     with open_stream(place) as stream, tarfile.open(fileobj=stream, mode="w") as archive:

@@ -22,7 +22,7 @@ from cirron_otel import semconv as sc
 from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.placement import segments
 from cirron_otel.tools.convert import indexing
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.backends import run
 
 from .spools import batches, recorded
@@ -85,12 +85,12 @@ def passed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def as_otlp(spool: Path, folder: Path, layout: str) -> list[TracesData]:
     file = folder / f"{spool.name}.binpb"
-    convert(Request(str(spool), str(file), layout=layout, jobs=1))
+    convert(ConvertRequest(str(spool), str(file), layout=layout, jobs=1))
     return messages_of(file)
 
 
 def converted(passed: Passed, name: str, target: Path) -> tuple[Report, dict[str, Batch]]:
-    report = convert(Request(str(passed.directory / f"{name}.jsonl"), f"{target}/", jobs=1))
+    report = convert(ConvertRequest(str(passed.directory / f"{name}.jsonl"), f"{target}/", jobs=1))
     return report, batches(target)
 
 

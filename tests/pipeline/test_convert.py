@@ -17,14 +17,14 @@ from cirron_otel import exactjson
 from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.otlp.files import MAX_MESSAGE_BYTES, TracesWriter
 from cirron_otel.core.otlp.formats import Encoding, Format
-from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.core.placement.batch_placement import Plan
 from cirron_otel.core.placement.segments import SEGMENT_RECORDS
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.errors import UsageError
-from cirron_otel.tools.convert.convert import Request, convert
-from cirron_otel.tools.convert.messages import Limits
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from cirron_otel.tools.convert.messages import SizeLimits
 from cirron_otel.tools.convert.select import Selection
 from tests.bench import workload
 from tests.integration.spools import RECORDED, assert_same, batches, spans_of
@@ -53,10 +53,10 @@ def test_any_batches_through_files(made: list[Any], layout: bool, limit: int, fo
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = spool_of(folder / "in", *map(exactjson.dumps, made))
-        file, limits = folder / f"traces.{form}", Limits(message_bytes=limit)
+        file, limits = folder / f"traces.{form}", SizeLimits(message_bytes=limit)
         trace_layout = "session" if layout else "segmented"
-        report = convert(Request(str(source), str(file), layout=trace_layout, limits=limits))
-        back = convert(Request(str(file), str(folder / "back"), limits=limits))
+        report = convert(ConvertRequest(str(source), str(file), layout=trace_layout, limits=limits))
+        back = convert(ConvertRequest(str(file), str(folder / "back"), limits=limits))
         assert back.exit_code == 0
         assert limit < MAX_MESSAGE_BYTES or "too-large" not in {f.code for f in report.skipped}
         refused = {f.name for f in (*report.skipped, *back.skipped)}
@@ -74,7 +74,7 @@ def test_a_long_run_is_cut_into_segments_and_comes_back(native: bool, tmp_path: 
     for name, data in made:
         (tmp_path / "in" / "spool" / name).write_bytes(data)
     file = tmp_path / "traces.binpb"
-    convert(Request(str(tmp_path / "in"), str(file)))
+    convert(ConvertRequest(str(tmp_path / "in"), str(file)))
     spans = spans_of(file)
     traces = Counter(span.trace_id for span in spans)
     assert len(traces) == 30 * 600 // SEGMENT_RECORDS + 1
@@ -86,7 +86,7 @@ def test_a_long_run_is_cut_into_segments_and_comes_back(native: bool, tmp_path: 
     roots = Counter(span.trace_id for span in spans if not span.parent_span_id)
     assert set(roots.values()) == {1}
     assert all((link.trace_id, link.span_id) in ids for span in spans for link in span.links)
-    convert(Request(str(file), str(tmp_path / "back")))
+    convert(ConvertRequest(str(file), str(tmp_path / "back")))
     assert_same(batches(tmp_path / "back"), batches(tmp_path / "in"))
     name = made[3][0]
     assert (tmp_path / "back" / "spool" / name).read_bytes() == made[3][1]
@@ -96,11 +96,11 @@ def test_counting_at_once_opens_the_same_segments_as_counting_each(tmp_path: Pat
     files = dict(workload.batches(25))
     at_once, one_by_one = SessionIndex(), SessionIndex()
     for name, data in files.items():
-        at_once.observe(light(data), name)
-        one_by_one.observe(light(data))
-    at_once.count_all(lambda name: light(files[name]))
+        at_once.observe(read_outline(data), name)
+        one_by_one.observe(read_outline(data))
+    at_once.count_all(lambda name: read_outline(files[name]))
     for data in files.values():
-        one_by_one.count(light(data))
+        one_by_one.count(read_outline(data))
     assert at_once._segments.by_session == one_by_one._segments.by_session
     assert at_once._segments.by_session
 
@@ -111,11 +111,11 @@ def test_two_parts_of_one_batch_are_not_duplicates(tmp_path: Path) -> None:
     for epoch in ("epoch=0", "epoch=1"):
         file = tmp_path / f"{epoch}.binpb"
         select = Selection.parse([epoch])
-        spans += convert(Request(str(SPOOL_01), str(file), select=select)).spans
+        spans += convert(ConvertRequest(str(SPOOL_01), str(file), select=select)).spans
         joined += file.read_bytes()
     both = tmp_path / "both.binpb"
     both.write_bytes(joined)
-    report = convert(Request(str(both), str(tmp_path / "back")))
+    report = convert(ConvertRequest(str(both), str(tmp_path / "back")))
     assert (report.spans, report.duplicates) == (spans, 0)
     found = [span for batch in batches(tmp_path / "back").values() for span in batch["spans"]]
     assert len({span["id"] for span in found}) == len(found) == spans
@@ -123,7 +123,7 @@ def test_two_parts_of_one_batch_are_not_duplicates(tmp_path: Path) -> None:
 
 def test_selecting_everything_changes_nothing(tmp_path: Path) -> None:
     select = Selection.parse(["rank=0..3"])
-    convert(Request(str(SPOOL_01), str(tmp_path / "out"), select=select))
+    convert(ConvertRequest(str(SPOOL_01), str(tmp_path / "out"), select=select))
     assert_same(batches(tmp_path / "out"), batches(SPOOL_01))
 
 
@@ -138,7 +138,7 @@ def test_selecting_from_odd_records_reports_and_goes_on(tmp_path: Path) -> None:
     strange = {"schema_version": 1, "spans": [{"id": "\ud800", "rank": [1]}], "marks": []}
     source = spool_of(tmp_path / "in", *(json.dumps(b).encode() for b in (odd, strange)))
     select = Selection.parse(["rank=0"])
-    report = convert(Request(str(source), str(tmp_path / "out.jsonl"), select=select))
+    report = convert(ConvertRequest(str(source), str(tmp_path / "out.jsonl"), select=select))
     assert (report.batches, report.exit_code) == (0, 1), "nothing there has the rank 0"
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -147,7 +147,7 @@ def test_one_batch_nested_beyond_reason_does_not_stop_the_others(tmp_path: Path)
     deep = b'{"schema_version":1,"spans":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     good = json.dumps({"schema_version": 1, "spans": [], "marks": [], "snapshots": []}).encode()
     source = spool_of(tmp_path / "in", deep, good)
-    report = convert(Request(str(source), str(tmp_path / "out.jsonl")))
+    report = convert(ConvertRequest(str(source), str(tmp_path / "out.jsonl")))
     assert report.batches == 1
     assert [finding.name[:20] for finding in report.skipped] == ["0" * 20]
 
@@ -159,7 +159,7 @@ def test_a_name_that_leads_out_of_the_spool_is_refused_alone(tmp_path: Path) -> 
         for name in ("../../evil.json", "good.json"):
             messages = encode_batch(batch, Plan("f" * 32), name)
             writer.write_message(TracesData(resource_spans=messages))
-    report = convert(Request(str(file), str(tmp_path / "back")))
+    report = convert(ConvertRequest(str(file), str(tmp_path / "back")))
     assert report.written == 1
     assert [finding.code for finding in report.skipped] == ["refused"]
 
@@ -171,10 +171,10 @@ def test_what_json_cannot_say_is_reported_and_binary_keeps_it(tmp_path: Path) ->
     file, again = tmp_path / "in.binpb", tmp_path / "again.binpb"
     with file.open("wb") as stream, TracesWriter(stream, Format(Encoding.PROTO)) as writer:
         writer.write_message(message)
-    convert(Request(str(file), str(tmp_path / "spool")))
-    convert(Request(str(tmp_path / "spool"), str(again)))
+    convert(ConvertRequest(str(file), str(tmp_path / "spool")))
+    convert(ConvertRequest(str(tmp_path / "spool"), str(again)))
     assert again.read_bytes() == file.read_bytes()
-    report = convert(Request(str(tmp_path / "spool"), str(tmp_path / "out.jsonl")))
+    report = convert(ConvertRequest(str(tmp_path / "spool"), str(tmp_path / "out.jsonl")))
     assert report.exit_code == 1
     assert [finding.code for finding in report.skipped] == ["json-loss"]
 
@@ -193,6 +193,6 @@ def test_a_batch_file_of_any_name(tmp_path: Path) -> None:
     (name, batch) = next(iter(batches(SPOOL_01).items()))
     file = tmp_path / "batch.txt"
     file.write_bytes(exactjson.dumps(batch))
-    convert(Request(str(file), str(tmp_path / "out.jsonl"), source_format="batch"))
-    convert(Request(str(tmp_path / "out.jsonl"), str(tmp_path / "back")))
+    convert(ConvertRequest(str(file), str(tmp_path / "out.jsonl"), source_format="batch"))
+    convert(ConvertRequest(str(tmp_path / "out.jsonl"), str(tmp_path / "back")))
     assert_same(batches(tmp_path / "back"), {name: batch})

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.delivery.indexed import FollowIndex
-from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.core.placement.segments import SEGMENT_RECORDS
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.select import Selection
 from tests.integration.spools import spans_of
 from tests.pipeline.test_hostile_values import LOWER
@@ -104,7 +104,7 @@ def test_twice_the_scopes_are_twice_the_work(
     calls = []
     for size in (SIZE, 2 * SIZE):
         source = spool_of(tmp_path / f"in{size}", batches_of(shape(size), at_once))
-        request = Request(
+        request = ConvertRequest(
             str(source),
             str(tmp_path / f"out{size}.binpb"),
             select=Selection.parse([select]) if select else None,
@@ -120,7 +120,7 @@ def test_the_index_is_in_proportion_to_the_scopes(shape: Shape, tmp_path: Path) 
     for size in (SIZE, 2 * SIZE):
         path = tmp_path / f"{size}.sqlite"
         index = FollowIndex(path)
-        batch = light(batches_of(shape(size), 10**6)[0])
+        batch = read_outline(batches_of(shape(size), 10**6)[0])
         index.observe_once("a.json", batch)
         calls = calls_of(lambda index=index, batch=batch: index.undecided(batch))  # type: ignore[misc]
         assert calls < 20 * size
@@ -142,7 +142,7 @@ def test_marks_are_in_the_trace_of_a_scope_in_another_batch(tmp_path: Path) -> N
         for n, step in enumerate(steps)
     ]
     source = spool_of(tmp_path / "in", [*batches, json.dumps(reference).encode()])
-    convert(Request(str(source), str(tmp_path / "out.binpb"), jobs=1))
+    convert(ConvertRequest(str(source), str(tmp_path / "out.binpb"), jobs=1))
     spans = spans_of(tmp_path / "out.binpb")
     traces = {each.span_id: each.trace_id for each in spans if each.name == "step"}
     carriers = [each for each in spans if each.name == "cirron.marks" and each.parent_span_id]

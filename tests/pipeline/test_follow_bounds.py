@@ -12,7 +12,7 @@ import pytest
 
 from cirron_otel.core.delivery import indexed
 from cirron_otel.core.delivery.indexed import FollowIndex
-from cirron_otel.core.placement.batch_outline import LightBatch, LightOtel, LightRef, LightSpan
+from cirron_otel.core.placement.batch_outline import BatchOutline, LightOtel, RecordRef, SpanOutline
 
 _numbers = itertools.count(1)
 
@@ -21,19 +21,19 @@ def _id() -> str:
     return f"{next(_numbers):032x}"
 
 
-def _native(*spans: LightSpan, refers_to: str = "") -> LightBatch:
-    return LightBatch(list(spans), [LightRef(refers_to, "loss")] if refers_to else [])
+def _native(*spans: SpanOutline, refers_to: str = "") -> BatchOutline:
+    return BatchOutline(list(spans), [RecordRef(refers_to, "loss")] if refers_to else [])
 
 
-def _foreign(*spans: LightSpan) -> LightBatch:
-    return LightBatch(list(spans), otel=LightOtel(resource_spans=[msgspec.Raw(b"{}")]))
+def _foreign(*spans: SpanOutline) -> BatchOutline:
+    return BatchOutline(list(spans), otel=LightOtel(resource_spans=[msgspec.Raw(b"{}")]))
 
 
-def _child(parent: str, own: str = "", at: int = 1) -> LightSpan:
-    return LightSpan(own or _id(), parent, "step", 1, at, at + 1, 7)
+def _child(parent: str, own: str = "", at: int = 1) -> SpanOutline:
+    return SpanOutline(own or _id(), parent, "step", 1, at, at + 1, 7)
 
 
-def _take(index: FollowIndex, *batches: LightBatch) -> None:
+def _take(index: FollowIndex, *batches: BatchOutline) -> None:
     for batch in batches:
         name = f"{next(_numbers):020d}-{_id()}.json"
         index.observe_once(name, batch)
@@ -78,7 +78,7 @@ def test_scopes_that_never_come_are_not_waited_for_without_end(
         assert len(index._pending) <= 40
     assert _rows(index, "referred") == len(index._pending)
     late = waited[-1]
-    _take(index, _native(LightSpan(late, None, "cirron.session", 1, 0, 9, 7)))
+    _take(index, _native(SpanOutline(late, None, "cirron.session", 1, 0, 9, 7)))
     assert late not in index._pending
     assert index.resolve(late).session == late
 
@@ -116,7 +116,7 @@ def test_recorded_scopes_are_forgotten_the_oldest_first(
     monkeypatch.setattr(indexed, "MOST_NODES", 40)
     session = _id()
     for at in range(1, 200):
-        epoch = LightSpan(_id(), session, "epoch", at, at, at + 1, 7)
+        epoch = SpanOutline(_id(), session, "epoch", at, at, at + 1, 7)
         _take(index, _native(epoch))
         assert _rows(index, "node") <= 41
     assert index.resolve(epoch.id).session == session

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.otlp.density import dense_problem
 from cirron_otel.core.otlp.wire import encode_varint
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.select import Selection
 from tests.translator.test_foreign_header import message, received
 from tests.translator.test_lossless import PLAN, to_otlp
@@ -28,7 +28,7 @@ def otlp_file(path: Path, *messages: bytes) -> str:
 
 
 def converted(source: str, target: Path, select: Selection | None = None) -> Report:
-    return convert(Request(source, str(target), select=select, jobs=1))
+    return convert(ConvertRequest(source, str(target), select=select, jobs=1))
 
 
 def test_an_unknown_field_of_a_message_is_reported(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.delivery.indexed import FollowIndex
 from cirron_otel.core.otlp.files import TracesWriter, read_messages
 from cirron_otel.core.otlp.formats import Encoding, Format, format_of
-from cirron_otel.core.placement.batch_outline import light
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.core.placement.batch_outline import read_outline
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.targets import SpoolTarget
 from tests.pipeline.test_hostile_values import SESSION, batch_with
 
@@ -53,10 +53,10 @@ def test_every_name_comes_back(
     form: str, more: dict[str, Any], merged: bool, tmp_path: Path
 ) -> None:
     source, file = spool_of(tmp_path / "in", more), tmp_path / f"traces.{form}"
-    assert convert(Request(str(source), str(file))).exit_code == 0
+    assert convert(ConvertRequest(str(source), str(file))).exit_code == 0
     if merged:
         merge(file)
-    assert convert(Request(str(file), str(tmp_path / "back"))).exit_code == 0
+    assert convert(ConvertRequest(str(file), str(tmp_path / "back"))).exit_code == 0
     assert contents(tmp_path / "back") == contents(source)
 
 
@@ -77,7 +77,7 @@ def test_an_export_that_goes_on_remembers_every_name(tmp_path: Path) -> None:
     names = sorted(map(os.fsdecode, NAMES))
     index = FollowIndex(tmp_path / "index.sqlite")
     for number, name in enumerate(names):
-        batch = light(batch_with(str(number)))
+        batch = read_outline(batch_with(str(number)))
         index.observe_once(name, batch)
         index.count_once(name, batch)
     index.close()
@@ -92,7 +92,7 @@ def test_an_export_that_goes_on_remembers_every_name(tmp_path: Path) -> None:
 
 def test_a_name_that_no_file_can_have_is_refused_and_the_others_come_back(tmp_path: Path) -> None:
     source, file = spool_of(tmp_path / "in"), tmp_path / "traces.binpb"
-    convert(Request(str(source), str(file)))
+    convert(ConvertRequest(str(source), str(file)))
     with file.open("rb") as stream:
         messages = [
             TracesData.FromString(each.data)
@@ -106,7 +106,7 @@ def test_a_name_that_no_file_can_have_is_refused_and_the_others_come_back(tmp_pa
     with file.open("wb") as stream, TracesWriter(stream, Format(Encoding.PROTO)) as writer:
         for message in messages:
             writer.write_message(message)
-    report = convert(Request(str(file), str(tmp_path / "back")))
+    report = convert(ConvertRequest(str(file), str(tmp_path / "back")))
     assert report.exit_code == 1
     assert report.batches == len(NAMES)
     assert len(contents(tmp_path / "back")) + report.skipped_count == len(NAMES)

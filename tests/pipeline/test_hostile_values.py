@@ -11,7 +11,7 @@ import pytest
 from cirron_otel import exactjson
 from cirron_otel.core.records.validate import validate_batch
 from cirron_otel.errors import InputError
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 
 LOWER = "1122334455667788"
 SESSION = "a1b2c3d4e5f60718" + LOWER
@@ -53,8 +53,8 @@ NUMBERS = (
 @pytest.mark.parametrize("form", ["binpb", "jsonl"])
 def test_numbers_of_any_exponent_and_length_come_back(form: str, tmp_path: Path) -> None:
     source = spool_of(tmp_path / "in", *NUMBERS)
-    there = convert(Request(str(source), str(tmp_path / f"traces.{form}")))
-    back = convert(Request(str(tmp_path / f"traces.{form}"), str(tmp_path / "back")))
+    there = convert(ConvertRequest(str(source), str(tmp_path / f"traces.{form}")))
+    back = convert(ConvertRequest(str(tmp_path / f"traces.{form}"), str(tmp_path / "back")))
     assert (there.exit_code, back.exit_code) == (0, 0)
     for number, token in enumerate(NUMBERS, 1):
         data = (tmp_path / "back" / "spool" / name_of(number)).read_bytes()
@@ -83,8 +83,8 @@ NESTED = [
 def test_deep_nesting_comes_back_or_is_refused_by_name(value: str, tmp_path: Path) -> None:
     """Before a good batch, so that a conversion that ends there loses it."""
     source = spool_of(tmp_path / "in", value, "1")
-    there = convert(Request(str(source), str(tmp_path / "traces.binpb")))
-    back = convert(Request(str(tmp_path / "traces.binpb"), str(tmp_path / "back")))
+    there = convert(ConvertRequest(str(source), str(tmp_path / "traces.binpb")))
+    back = convert(ConvertRequest(str(tmp_path / "traces.binpb"), str(tmp_path / "back")))
     assert back.exit_code == 0
     refused = [finding.name for finding in there.skipped]
     is_too_deep = value.count("[") + value.count("{") > exactjson.MAX_DEPTH - 4

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from cirron_otel import exactjson
 from cirron_otel.core.otlp.files import read_messages
 from cirron_otel.core.otlp.formats import Encoding, Format
-from cirron_otel.core.placement.batch_outline import light, light_of
+from cirron_otel.core.placement.batch_outline import outline_of, read_outline
 from cirron_otel.core.placement.segments import SEGMENT_RECORDS
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.translator.own.own import plan_of
 from cirron_otel.core.translator.translate import encode_own
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.select import Selection
 from cirron_otel.tools.convert.selecting import Selector
 from tests.bench import workload
@@ -42,13 +42,13 @@ def own_spool(folder: Path, number: int = 30) -> dict[str, bytes]:
 def test_a_conversion_gives_the_bytes_of_live_export_and_the_files_back(tmp_path: Path) -> None:
     files = own_spool(tmp_path / "in")
     target = tmp_path / "traces.binpb"
-    convert(Request(str(tmp_path / "in"), str(target)))
+    convert(ConvertRequest(str(tmp_path / "in"), str(target)))
     with target.open("rb") as stream:
         messages = [m.data for m in read_messages(stream, Format(Encoding.PROTO))]
     assert messages == [encode_own(data, name) for name, data in sorted(files.items())]
     assert len({span.trace_id for span in spans_of(target)}) == 1, "it says one trace"
     assert sum(len(orjson.loads(d)["spans"]) for d in files.values()) > 2 * SEGMENT_RECORDS
-    convert(Request(str(target), str(tmp_path / "back")))
+    convert(ConvertRequest(str(target), str(tmp_path / "back")))
     back = {p.name: p.read_bytes() for p in (tmp_path / "back" / "spool").iterdir()}
     assert back == files
 
@@ -58,7 +58,7 @@ def test_such_batches_are_decided_and_never_counted(tmp_path: Path) -> None:
     files = own_spool(tmp_path, 10)
     read: list[str] = []
     for name, data in files.items():
-        batch = light(data)
+        batch = read_outline(data)
         index.observe(batch, name)
         assert index.undecided(batch) == set()
         index.count(batch)
@@ -70,11 +70,13 @@ def test_such_batches_are_decided_and_never_counted(tmp_path: Path) -> None:
 
 def test_one_session_is_selected_by_what_its_batches_say(tmp_path: Path) -> None:
     own_spool(tmp_path / "in", 2)
-    session = light((sorted((tmp_path / "in/spool").iterdir()))[0].read_bytes()).session
+    session = read_outline((sorted((tmp_path / "in/spool").iterdir()))[0].read_bytes()).session
     assert session is not None
     for wanted, kept in ((session, 3), ("f" * 32, 0)):
         select = Selection.parse([f"session={wanted}"])
-        report = convert(Request(str(tmp_path / "in"), str(tmp_path / wanted), select=select))
+        report = convert(
+            ConvertRequest(str(tmp_path / "in"), str(tmp_path / wanted), select=select)
+        )
         assert report.batches == kept
     assert_same(batches(tmp_path / session), batches(tmp_path / "in"))
 
@@ -92,8 +94,8 @@ def test_scopes_that_are_open_are_selected_like_others() -> None:
         "schema_version": 1, "batch_id": "c" * 32, "spans": [], "marks": [mark], "otel": otel,
     }  # fmt: skip
     index = SessionIndex()
-    index.observe(light_of(batch))
-    index.observe(light_of({"spans": [epoch], "otel": {"session": session}}))
+    index.observe(outline_of(batch))
+    index.observe(outline_of({"spans": [epoch], "otel": {"session": session}}))
     chosen = Selector(Selection.parse(["epoch=2"]), index).apply(batch)
     assert chosen is not None
     assert (chosen["marks"], chosen["otel"]["running"]) == ([mark], [running[1]])
@@ -107,12 +109,12 @@ def test_scopes_that_are_open_are_selected_like_others() -> None:
 def test_the_quick_look_and_the_translation_agree_on_the_session(made: Any, otel: Any) -> None:
     data = exactjson.dumps(made | {"otel": otel})
     plan = plan_of(exactjson.loads(data))
-    assert light(data).session == (plan.default if plan is not None else None)
-    assert light_of(exactjson.loads(data)).session == light(data).session
+    assert read_outline(data).session == (plan.default if plan is not None else None)
+    assert outline_of(exactjson.loads(data)).session == read_outline(data).session
 
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.sampled_from(['{"session":1}', "5", "[]", "null", '{"session":{"a":1}}']))
 def test_an_otel_of_another_kind_names_nothing(text: str) -> None:
     data = b'{"schema_version":1,"spans":[],"otel":%b}' % text.encode()
-    assert light(data).session is None
+    assert read_outline(data).session is None

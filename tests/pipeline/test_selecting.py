@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.errors import UsageError
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.select import Selection
 from tests.integration.spools import batches
 from tests.pipeline.test_hostile_values import batch_with, name_of
@@ -36,7 +36,7 @@ def spool(tmp_path: Path) -> Path:
 def selected(source: Path, target: Path, *expressions: str) -> list[str]:
     """The sessions of the batches that are selected."""
     select = Selection.parse(expressions)
-    report = convert(Request(str(source), str(target), select=select))
+    report = convert(ConvertRequest(str(source), str(target), select=select))
     assert report.exit_code == 0
     sessions = dict(zip(map(name_of, range(1, 8)), (*NAMED, *PLAIN), strict=True))
     return [sessions[name] for name in sorted(batches(target))]
@@ -61,7 +61,7 @@ def test_a_prefix_that_fits_one_session_is_that_session(
     source = spool
     if is_otlp:
         source = tmp_path / "traces.binpb"
-        convert(Request(str(spool), str(source)))
+        convert(ConvertRequest(str(spool), str(source)))
     found = selected(source, tmp_path / "out", *(f"session={prefix}" for prefix in prefixes))
     assert found == list(expected)
 
@@ -70,7 +70,9 @@ def test_a_prefix_that_fits_one_session_is_that_session(
 def test_an_ambiguous_prefix_is_refused_with_the_candidates(
     spool: Path, name: str, tmp_path: Path
 ) -> None:
-    request = Request(str(spool), str(tmp_path / name), select=Selection.parse(["session=a"]))
+    request = ConvertRequest(
+        str(spool), str(tmp_path / name), select=Selection.parse(["session=a"])
+    )
     with pytest.raises(UsageError, match=f"matches 2 sessions: {NAMED[0]}, {NAMED[1]}"):
         convert(request)
     assert not (tmp_path / name).exists()
@@ -102,7 +104,9 @@ def test_a_session_of_marks_alone_is_found_by_its_prefix(tmp_path: Path) -> None
         (folder / name_of(number)).write_text(json.dumps(batch))
     for prefix, expected in (("dd1", [0, 1]), ("dd2", [1]), ("ee1", [1])):
         select, target = Selection.parse([f"session={prefix}"]), tmp_path / prefix
-        assert convert(Request(str(tmp_path / "in"), str(target), select=select)).exit_code == 0
+        assert (
+            convert(ConvertRequest(str(tmp_path / "in"), str(target), select=select)).exit_code == 0
+        )
         assert [len(batch["marks"]) for _, batch in sorted(batches(target).items())] == expected
 
 
@@ -116,12 +120,12 @@ def test_a_selection_that_nothing_matches_leaves_the_target_alone(
     source, target = spool, tmp_path / name
     if is_otlp:
         source = tmp_path / "traces.binpb"
-        convert(Request(str(spool), str(source)))
+        convert(ConvertRequest(str(spool), str(source)))
     if is_there:
         target.write_bytes(b"as it was")
     to = "batch" if name == "out.json" else None
     select = Selection.parse([expression])
-    report = convert(Request(str(source), str(target), select=select, target_format=to))
+    report = convert(ConvertRequest(str(source), str(target), select=select, target_format=to))
     assert report.exit_code == 1
     assert [finding.code for finding in report.skipped] == ["nothing-selected"]
     assert target.read_bytes() == b"as it was" if is_there else not target.exists()

@@ -22,9 +22,9 @@ from cirron_otel.core.records.check import check_batch
 from cirron_otel.core.translator.own.batch_fields import file_name
 from cirron_otel.core.translator.own.wire_proto import from_proto, to_proto
 from cirron_otel.errors import InputError
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.export import ExportRequest, export
-from cirron_otel.tools.convert.messages import Limits
+from cirron_otel.tools.convert.messages import SizeLimits
 from tests.exporter.servers import http_receiver
 from tests.integration.spools import RECORDED, assert_same, batches
 from tests.spool.made import made, span
@@ -38,11 +38,11 @@ _FILE_NAME = "the name of a batch's file"
 
 
 def write(source: Path | str, target: Path, **options: Any) -> Report:
-    return convert(Request(str(source), str(target), target_format=WIRE, **options))
+    return convert(ConvertRequest(str(source), str(target), target_format=WIRE, **options))
 
 
 def read(source: Path, target: Path, **options: Any) -> Report:
-    return convert(Request(str(source), str(target), source_format=WIRE, **options))
+    return convert(ConvertRequest(str(source), str(target), source_format=WIRE, **options))
 
 
 def spool_of(folder: Path, contents: dict[str, bytes]) -> Path:
@@ -95,7 +95,7 @@ def test_any_batch_comes_back_or_its_name_is_reported(batch: Any, is_odd: bool) 
 
 def test_otlp_and_batches_as_protobuf_convert_to_each_other(tmp_path: Path) -> None:
     otlp, file = tmp_path / "traces.binpb", tmp_path / "batches"
-    convert(Request(str(SPOOL), str(otlp)))
+    convert(ConvertRequest(str(SPOOL), str(otlp)))
     write(otlp, file)
     again = tmp_path / "again.binpb"
     read(file, again)
@@ -216,7 +216,7 @@ def test_a_batch_that_readers_would_refuse_is_reported(tmp_path: Path) -> None:
     small, large = made(1), made(2, padding=5_000)
     contents = {str(file_name(each)): exactjson.dumps(each) for each in (small, large)}
     source = spool_of(tmp_path / "in", contents)
-    report = write(source, tmp_path / "batches", limits=Limits(batch_bytes=4_000))
+    report = write(source, tmp_path / "batches", limits=SizeLimits(batch_bytes=4_000))
     assert [each.code for each in report.skipped] == ["too-large"]
     assert report.exit_code == 1
     assert read(tmp_path / "batches", tmp_path / "back").batches == 1

@@ -19,7 +19,7 @@ from cirron_otel.errors import CirronOtelError, EndpointError, InputError
 from cirron_otel.tools.query import client
 from cirron_otel.tools.query.address import HEADERS_VARIABLE, parse_address
 from cirron_otel.tools.query.fetch import fetch
-from cirron_otel.tools.query.fetched import Fetched
+from cirron_otel.tools.query.fetched import FetchReport
 from tests.cli.conftest import Run, one_line
 
 from .serving import Said, Served, serving
@@ -51,7 +51,7 @@ def as_proto(traces: TracesData, rest: bytes = b"") -> bytes:
     return b"\x0a" + encode_varint(len(data)) + data + rest
 
 
-def ask(server: str, backend: str, what: str = f"trace={TRACE}") -> tuple[Fetched, bytes]:
+def ask(server: str, backend: str, what: str = f"trace={TRACE}") -> tuple[FetchReport, bytes]:
     out = io.BytesIO()
     return fetch(parse_address(f"{backend}:{server}?{what}", SECRETS), out), out.getvalue()
 

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.tools.query.address import parse_address
-from cirron_otel.tools.query.backend import Backend, Trace
+from cirron_otel.tools.query.backend import Backend, BackendTrace
 from cirron_otel.tools.query.client import QueryClient
 from cirron_otel.tools.query.jaeger import Jaeger
 from cirron_otel.tools.query.tempo import Tempo
@@ -57,7 +57,7 @@ def test_what_is_kept_is_what_the_table_says(storage: str, request: pytest.Fixtu
     assert found == {name: row[column] for name, row in told().items()}
 
 
-def came(backend: Backend, message: TracesData) -> Trace:
+def came(backend: Backend, message: TracesData) -> BackendTrace:
     """The trace, once it is there; asked for as `convert` does, which changes nothing."""
     deadline = time.monotonic() + SECONDS
     while True:

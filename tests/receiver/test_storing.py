@@ -26,7 +26,7 @@ from cirron_otel.core.otlp.formats import Encoding as Form
 from cirron_otel.core.otlp.formats import Format
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.translator.translate import to_otlp
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.integration.spools import recorded
 from tests.translator.test_lossless import PLAN, split
 from tests.translator.test_namesakes import PAIRS, data_of
@@ -52,7 +52,7 @@ def logs() -> bytes:
 def sent(tmp_path_factory: pytest.TempPathFactory) -> list[Sent]:
     """Of everything something, of several tenants, parts of batches in several sizes."""
     file = tmp_path_factory.mktemp("otlp") / "traces.binpb"
-    convert(Request(str(SPOOL), str(file), target_format="otlp-proto"))
+    convert(ConvertRequest(str(SPOOL), str(file), target_format="otlp-proto"))
     with file.open("rb") as stream:
         data = [message.data for message in read_messages(stream, Format(Form.PROTO))]
     messages = [each for one in data for each in TracesData.FromString(one).resource_spans]

@@ -13,7 +13,7 @@ import cirron_otel as ci
 from cirron_otel.core.otlp.files import read_messages
 from cirron_otel.core.otlp.formats import format_of
 from cirron_otel.ids import segment_trace_id
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.sdk.conftest import OpenSession
 from tests.sdk.reading import Recorded, recorded
 
@@ -98,7 +98,7 @@ def test_a_batch_names_each_segment_once_with_what_joins_it(run: Any) -> None:
 def test_converted_every_parent_stands_in_the_trace_of_its_child(run: Any, tmp_path: Path) -> None:
     run(lambda: steps(300, 3), segment_records=200)
     target = tmp_path / "out.binpb"
-    convert(Request(str(tmp_path), str(target)))
+    convert(ConvertRequest(str(tmp_path), str(target)))
     parents, known = [], set()
     form = format_of(target)
     assert form is not None

@@ -10,7 +10,7 @@ from cirron_otel.collector.service.metrics import Registry
 from cirron_otel.collector.service.owned_rows import OwnedRows
 from cirron_otel.collector.service.target_sender import TargetSender
 from cirron_otel.core.spool.dead_letters import dead_letters
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
 from tests.collector.test_isolation import Spool
 from tests.exporter.deliveries import until
@@ -48,7 +48,7 @@ def test_a_database_that_does_not_take_one_tenants_batches(
     for turn in range(COUNT):
         spool.put("bad", "bad")
         spool.put("good", f"good-{turn}")
-    rows = OwnedRows(url, Context(), spool.headers_of)
+    rows = OwnedRows(url, OwnerContext(), spool.headers_of)
     sending = TargetSender(spool.paths, rows, Registry(), "database")
     stored = [f"good-{turn}" for turn in range(COUNT)]
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from cirron_otel import exactjson
 from cirron_otel.core.placement import segments
-from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.core.placement.batch_placement import Place, Plan, first_index, place_spans
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.targets.sql.storage import Storage
@@ -56,11 +56,11 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("is_reopened", [False, True], ids=["memory", "file"])
 def test_the_index_of_a_spool(case: Case, is_reopened: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "index.sqlite") if is_reopened else ":memory:"
-    batches = [(batch, light(exactjson.dumps(batch))) for batch in case.batches]
+    batches = [(batch, read_outline(exactjson.dumps(batch))) for batch in case.batches]
     index = SessionIndex(path, durable=is_reopened)
     for _, outline in batches:
         index.observe(outline)
-    index.look_again(lambda: [outline for _, outline in batches])
+    index.rescan(lambda: [outline for _, outline in batches])
     for _, outline in batches:
         index.count(outline)
     if is_reopened:

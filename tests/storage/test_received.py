@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.records.canonical import batch_bytes
 from cirron_otel.core.spool.paths import file_name
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.received import parts_of
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.core.translator.foreign.fast import ForeignText
@@ -176,7 +176,7 @@ def test_the_same_log_record_of_another_resource_or_scope_is_another_mark(
 @pytest.mark.parametrize("kind", ["overrides", "defaults"])
 def test_of_another_tenant_it_is_another(kind: str, storage: Storage) -> None:
     for tenant in ("a", "b", "a"):
-        context = Context(**{kind: {"cirron.workspace.id": tenant}})
+        context = OwnerContext(**{kind: {"cirron.workspace.id": tenant}})
         storage.write([batch(1 if tenant == "a" else 2, [(1,), (2,)])], context)
         storage.write([batch(3 if tenant == "a" else 4, [(2,)])], context)
     assert names(storage) == expected_names([(1, 2)]) + expected_names([(1, 2)])
@@ -250,10 +250,10 @@ def test_batches_of_programs_have_no_parts() -> None:
         good | {"resource_spans": good["resource_spans"] * 2}, {"received_ns": 1, "logs": {}},
         {"received_ns": 1, "logs": {"scopes": [5]}},
     ):  # fmt: skip
-        assert parts_of(with_otel(odd), Context()) == []
-    assert len(parts_of(with_otel(good), Context())) == 1
+        assert parts_of(with_otel(odd), OwnerContext()) == []
+    assert len(parts_of(with_otel(good), OwnerContext())) == 1
     value = json.loads(with_otel({k: v for k, v in good.items() if k != "received_ns"}).data)
     value["spans"][0]["attrs"] = {"received_ns": 1}  # the text is in it, but not in its place
     data = json.dumps(value, separators=(",", ":")).encode()
     assert b'"received_ns":' in data
-    assert parts_of(SealedBatch("x.json", data), Context()) == []
+    assert parts_of(SealedBatch("x.json", data), OwnerContext()) == []

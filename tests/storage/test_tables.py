@@ -11,7 +11,7 @@ import pytest
 from cirron_otel import exactjson
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.delivery.errors import RefusedError
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.core.targets.sql.stored import Select
 from cirron_otel.errors import TargetError, UsageError
@@ -135,7 +135,7 @@ def test_whose_spans_they_are(storage: Storage) -> None:
         }
     }
     batch = sealed(made(1, spans=[span(1), span(2), span(3), span(4)], **mixed))
-    storage.write([batch], Context(defaults={"cirron.model.id": "m", "cirron.run.id": "d"}))
+    storage.write([batch], OwnerContext(defaults={"cirron.model.id": "m", "cirron.run.id": "d"}))
     assert owners(storage) == [
         ("default", "a", "m"), ("default", "a", "m"), ("w", "5", "m"), ("default", "d", "m"),
     ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_whose_spans_they_are(storage: Storage) -> None:
 
 def test_overrides_win_over_what_a_batch_says(storage: Storage) -> None:
     said = {"resource": {"attributes": {"cirron.workspace.id": "theirs"}}}
-    context = Context(
+    context = OwnerContext(
         defaults={"cirron.workspace.id": "x"}, overrides={"cirron.workspace.id": "mine"}
     )
     storage.write([sealed(made(1, spans=[span(1)], otel=said))], context)
@@ -153,7 +153,7 @@ def test_overrides_win_over_what_a_batch_says(storage: Storage) -> None:
 
 def test_a_context_with_another_key_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"'workspace'.*cirron\.workspace\.id"):
-        Context(defaults={"workspace": "x"})
+        OwnerContext(defaults={"workspace": "x"})
 
 
 def test_blobs_get_their_place_and_the_recorded_one_is_kept(storage: Storage) -> None:
@@ -164,7 +164,7 @@ def test_blobs_get_their_place_and_the_recorded_one_is_kept(storage: Storage) ->
         return f"s3://b/traces/{workspace_id}/{run_id}/{record['span_id']}/{record['id']}.st"
 
     plain = sealed(made(2, spans=[span(3, 1)]))
-    storage.write([batch, plain], Context(blob_uri=uri))
+    storage.write([batch, plain], OwnerContext(blob_uri=uri))
     found = column(storage, 'SELECT "blobUri" FROM "TraceSnapshot" ORDER BY "ordinal"')
     assert found == [
         f"s3://b/traces/default/{span_id(1)}/{span_id(2)}/{1:032x}.st", None,

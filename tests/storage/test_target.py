@@ -22,7 +22,7 @@ from cirron_otel.core.delivery.errors import (
 from cirron_otel.core.spool.owner import Owner
 from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.writer import SpoolWriter
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.core.targets.sql.target import StorageTarget
 from tests.backends.process import free_endpoints
@@ -48,7 +48,7 @@ def test_a_delivery_brings_a_spool_there(url: str, tmp_path: Path) -> None:
     batches = write_spool(paths.root, owner, 30)
     refused = sealed(made(99, batch_id=owner.prefix + "f" * 20))
     (paths.spool / refused.name).write_bytes(b"{}")
-    target: BatchTarget = StorageTarget(url, Context(defaults={"cirron.run.id": "r"}))
+    target: BatchTarget = StorageTarget(url, OwnerContext(defaults={"cirron.run.id": "r"}))
     delivery = Delivery(paths, owner, target)
     delivery.start()
     for batch in (*batches, refused):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cirron_otel import exactjson
 from cirron_otel.core.delivery.batch_target import SealedBatch
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import made, mark, span, span_id
 from tests.spool.recorded import NAMES, batch_files
@@ -74,7 +74,7 @@ def test_what_is_known_meanwhile(storage: Storage) -> None:
 
 def test_a_run_that_was_given_stays(storage: Storage) -> None:
     for batch in TREE:
-        storage.write([batch], Context(defaults={"cirron.run.id": "mine"}))
+        storage.write([batch], OwnerContext(defaults={"cirron.run.id": "mine"}))
     assert set(traces(storage).values()) == {(span_id(SESSION), "mine")}
 
 
@@ -216,7 +216,7 @@ class TestThreadsWithoutAScope:
         ]  # fmt: skip
 
     def test_sessions_of_other_workspaces_are_no_candidates(self, storage: Storage) -> None:
-        elsewhere = Context(overrides={"cirron.workspace.id": "w"})
+        elsewhere = OwnerContext(overrides={"cirron.workspace.id": "w"})
         storage.write([sealed(made(1, spans=[self.session]))], elsewhere)
         storage.write([sealed(made(2, spans=[self.inside]))])
         assert traces(storage)[sealed(made(2)).name, 0][0] == span_id(4)

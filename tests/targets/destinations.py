@@ -19,7 +19,7 @@ from cirron_otel.core.targets.event_stream import EventStreamTarget
 from cirron_otel.core.targets.objects import open_store
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.target import OtlpTarget
-from cirron_otel.core.targets.sql.ownership import Context
+from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.core.targets.sql.target import StorageTarget
 from cirron_otel.core.translator.own.encode import Options
@@ -188,7 +188,7 @@ class Blobs(Destination):
         return target
 
     def _started(self, paths: SpoolPaths) -> BatchTarget:
-        sender = BlobSender(self._url, None, Context(), lambda _: ())
+        sender = BlobSender(self._url, None, OwnerContext(), lambda _: ())
         self._senders.append(sender)
         return sender.start(paths)
 

@@ -11,7 +11,7 @@ from cirron_otel import semconv as sc
 from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.core.translator.own.encode import encode_batch, file_name
 from cirron_otel.core.translator.translate import FromOtlp
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 
 from .test_foreign_header import gen_batch, message
 from .test_lossless import PLAN
@@ -69,7 +69,7 @@ def test_as_many_names_as_are_bounded() -> None:
 def test_a_conversion_that_keeps_them_ends_with_1(tmp_path: Path) -> None:
     data = changed(own()).SerializeToString()
     (tmp_path / "in.binpb").write_bytes(encode_varint(len(data)) + data)
-    report = convert(Request(str(tmp_path / "in.binpb"), f"{tmp_path}/spool/", jobs=1))
+    report = convert(ConvertRequest(str(tmp_path / "in.binpb"), f"{tmp_path}/spool/", jobs=1))
     assert report.exit_code == 1
     assert [str(file_name(gen_batch())) in line for line in report.losses] == [True]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
-from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.core.placement.batch_placement import Plan
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.translator.codec import encode
@@ -35,7 +35,7 @@ def files(name: str) -> list[Path]:
 def index_of(paths: list[Path]) -> SessionIndex:
     index = SessionIndex()
     for path in paths:
-        index.observe(light(path.read_bytes()))
+        index.observe(read_outline(path.read_bytes()))
     return index
 
 
@@ -48,7 +48,7 @@ def test_fast_encoder_gives_the_same_bytes(spool: str, layout: str) -> None:
     fast = 0
     for path in paths:
         data = path.read_bytes()
-        plan = index.plan(light(data), layout == "segmented", "f" * 32)
+        plan = index.plan(read_outline(data), layout == "segmented", "f" * 32)
         slow = TracesData(
             resource_spans=encode_batch(exactjson.loads(data), plan, path.name, options)
         )
@@ -69,7 +69,7 @@ def test_fast_decoder_gives_the_batch(spool: str) -> None:
     taken = 0
     for path in paths:
         data = path.read_bytes()
-        plan = index.plan(light(data), True, "f" * 32)
+        plan = index.plan(read_outline(data), True, "f" * 32)
         message = TracesData(resource_spans=encode_batch(exactjson.loads(data), plan, path.name))
         try:
             whole = fast_decode(message.SerializeToString())
@@ -185,7 +185,7 @@ def test_a_number_beyond_64_bits_is_no_resource_attribute(
              "spans": [span | {field: 2**64}], "marks": [], "snapshots": []} | otel  # fmt: skip
     index = SessionIndex()
     data = msgspec.json.encode(batch)
-    index.observe(light(data))
+    index.observe(read_outline(data))
     message = encode("x.json", data, index, Options(layout=layout)).data
     (decoded,) = FromOtlp().feed(TracesData.FromString(message).resource_spans)
     assert exactjson.equal(decoded.batch, batch)

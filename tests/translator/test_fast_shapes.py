@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.core.placement.batch_outline import light
+from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.core.placement.batch_placement import Plan
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.translator.codec import encode
@@ -103,7 +103,7 @@ def test_no_load_needs_the_exact_mappers(load: workload.Load) -> None:
         files = list(workload.batches(2, 40, native=native, load=load))
         index = SessionIndex()
         for name, data in files:
-            index.observe(light(data), name)
+            index.observe(read_outline(data), name)
         messages: list[bytes] = []
 
         def convert() -> None:

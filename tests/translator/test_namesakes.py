@@ -13,7 +13,7 @@ from cirron_otel import exactjson
 from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.core.translator.translate import FromOtlp, to_otlp
-from cirron_otel.tools.convert.convert import Request, convert
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.pipeline.test_deep_chains import calls_of
 
 from .test_lossless import PLAN, back, plan_for, split, wire
@@ -129,7 +129,7 @@ def test_convert_keeps_both_and_reports_it(is_merged: bool, tmp_path: Path) -> N
     data = [data_of(each) for each in ([[*made[0], *made[1], *made[2]]] if is_merged else made)]
     source = tmp_path / "a.binpb"
     source.write_bytes(b"".join(encode_varint(len(each)) + each for each in data))
-    report = convert(Request(str(source), str(tmp_path / "back")))
+    report = convert(ConvertRequest(str(source), str(tmp_path / "back")))
     kept = [exactjson.loads(p.read_bytes()) for p in (tmp_path / "back/spool").iterdir()]
     assert texts(kept) == texts([first, second])
     assert report.exit_code == 1
@@ -146,7 +146,7 @@ def test_a_late_part_with_other_content_is_a_part(tmp_path: Path) -> None:
     data = [data_of(messages), data_of(late[:1])]
     source = tmp_path / "a.binpb"
     source.write_bytes(b"".join(encode_varint(len(each)) + each for each in data))
-    report = convert(Request(str(source), str(tmp_path / "back")))
+    report = convert(ConvertRequest(str(source), str(tmp_path / "back")))
     assert report.exit_code == 1
     assert len(report.incomplete) == 1
     assert report.written == 2
@@ -171,7 +171,7 @@ def test_twice_the_namesakes_are_twice_the_work(tmp_path: Path) -> None:
         source = tmp_path / f"{count}.binpb"
         source.write_bytes(b"".join(encode_varint(len(each)) + each for each in data))
         target = tmp_path / str(count)
-        calls.append(calls_of(lambda: convert(Request(str(source), str(target)))))  # noqa: B023
+        calls.append(calls_of(lambda: convert(ConvertRequest(str(source), str(target)))))  # noqa: B023
         kept = [exactjson.loads(path.read_bytes()) for path in (target / "spool").iterdir()]
         assert texts(kept) == texts(made)
     assert calls[1] < 2.5 * calls[0]

@@ -24,7 +24,7 @@ _ATTRIBUTES = {
 """The attribute that each header sets; of two headers for one attribute, the later one counts."""
 
 
-def context_of(headers: TenantHeaders, context: ownership.Context) -> ownership.Context:
+def context_of(headers: TenantHeaders, context: ownership.OwnerContext) -> ownership.OwnerContext:
     """Return the ownership of rows that came with `headers`, which override the resource.
 
     Headers come from the authenticated sender, or from the proxy that admitted it; any client can
@@ -39,7 +39,7 @@ class OwnedRows(StorageTarget):
     """Stores each batch under the owner that sent it."""
 
     def __init__(
-        self, url: str, context: ownership.Context, headers_of: Callable[[str], TenantHeaders]
+        self, url: str, context: ownership.OwnerContext, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
         """`headers_of` returns the headers of a batch by its name. Raises as StorageTarget does."""
         super().__init__(url, context)

@@ -12,7 +12,7 @@ from ...core.durations import DAY_NS
 from ...errors import CirronOtelError
 
 if TYPE_CHECKING:
-    from ...core.targets.sql.storage import Storage
+    from ...core.targets.sql.store import BatchStore
     from .options import StorageOptions as Options
 
 logger = logging.getLogger(__name__)
@@ -40,17 +40,17 @@ class Retention:
 
 
 def _run(options: Options, before_ns: int) -> None:
-    from ...core.targets.sql.storage import Storage  # noqa: PLC0415 - brings drivers
+    from ...core.targets.sql.store import open_store  # noqa: PLC0415 - brings drivers
 
     assert options.url is not None  # noqa: S101 - see `start`
     try:
-        with Storage.open(options.url.reveal()) as storage:
+        with open_store(options.url.reveal()) as storage:
             remove(storage, options, before_ns)
     except CirronOtelError as error:
         logger.warning("%s", error, extra={"cause": "retention"})
 
 
-def remove(storage: Storage, options: Options, before_ns: int) -> None:
+def remove(storage: BatchStore, options: Options, before_ns: int) -> None:
     """Remove the batches from before a time (Unix ns), unless they are too many.
 
     Too many are those beyond `options.retention_share` of all batches, unless they are from before
@@ -77,7 +77,7 @@ def remove(storage: Storage, options: Options, before_ns: int) -> None:
     )
 
 
-def _retain(storage: Storage, before_ns: int) -> None:
+def _retain(storage: BatchStore, before_ns: int) -> None:
     gone = storage.retain(before_ns)
     if gone.batches:
         logger.info("removed %d expired batches with %d rows", gone.batches, gone.rows)

@@ -255,7 +255,7 @@ def storage_context(context: ContextOptions) -> Any:
         semconv.DEPLOYMENT_ID: context.deployment,
         semconv.MODEL_ID: context.model,
     }
-    return ownership.Context({key: value for key, value in told.items() if value is not None})
+    return ownership.OwnerContext({key: value for key, value in told.items() if value is not None})
 
 
 def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..placement.batch_outline import light
+from ..placement.batch_outline import read_outline
 from ..records.findings import Finding
 from .batch_target import Receipt, SealedBatch
 from .delivery_stats import DeliveryStats
@@ -39,7 +39,7 @@ class ExportStats(DeliveryStats):
         self.rejected_spans += receipt.rejected_spans
         self.message = receipt.message or self.message
         for batch in batches:
-            outline = light(batch.data)
+            outline = read_outline(batch.data)
             self.sent_batches += 1
             self.sent_bytes += len(batch.data)
             self.spans += len(outline.spans)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...errors import CirronOtelError, InputError
-from ..placement.batch_outline import LightBatch, light
+from ..placement.batch_outline import BatchOutline, read_outline
 from ..records.findings import Finding
 from ..spool.dead_letters import DeadLetters
 from ..spool.ledger import by_owner
@@ -194,12 +194,12 @@ class FollowSession:
                 if batch is not None:
                     self._index.observe_once(name, batch)
 
-    def _light(self, name: str) -> LightBatch | None:
+    def _light(self, name: str) -> BatchOutline | None:
         file = self._reader.read(name)
         if file is None:
             return None
         try:
-            return light(file.data)
+            return read_outline(file.data)
         except InputError as error:
             self._broken.add(name)
             self._stats.skip(Finding(name, "not-json", str(error)))

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ..otlp.split import count_spans
-from ..placement.batch_outline import LightBatch, LightSpan
+from ..placement.batch_outline import BatchOutline, SpanOutline
 from ..placement.session_index import SessionIndex
 from ..targets.otlp.config import OtlpConfig
 from ..targets.otlp.target import OtlpTarget
@@ -52,7 +52,7 @@ class FollowIndex(SessionIndex):
     def __contains__(self, name: str) -> bool:
         return name in self._counted
 
-    def observe_once(self, name: str, batch: LightBatch) -> None:
+    def observe_once(self, name: str, batch: BatchOutline) -> None:
         """Add a batch that is not in the index yet."""
         if batch.is_foreign:
             self._find_pending(batch)
@@ -61,7 +61,7 @@ class FollowIndex(SessionIndex):
         self._counted[name] = False
         self._db.execute("INSERT OR IGNORE INTO followed VALUES (?, 0)", (_column(name),))
 
-    def count_once(self, name: str, batch: LightBatch) -> None:
+    def count_once(self, name: str, batch: BatchOutline) -> None:
         """Count a batch's records into segments, if that was not done yet."""
         if not self._counted.get(name):
             if not batch.is_foreign:
@@ -69,7 +69,7 @@ class FollowIndex(SessionIndex):
             self._counted[name] = True
             self._db.execute("REPLACE INTO followed VALUES (?, 1)", (_column(name),))
 
-    def _find_pending(self, batch: LightBatch) -> None:
+    def _find_pending(self, batch: BatchOutline) -> None:
         """Add the scopes that earlier batches refer to, and nothing else."""
         by_id = {span.id: span for span in batch.spans}
         found = by_id.keys() & self._pending.keys()
@@ -78,7 +78,7 @@ class FollowIndex(SessionIndex):
             if top is not None and top.parent_id is not None:
                 self._refer(top.parent_id, top)
 
-    def _add_node(self, span: LightSpan, top_start: str) -> None:
+    def _add_node(self, span: SpanOutline, top_start: str) -> None:
         super()._add_node(span, top_start)
         self._nodes += 1
 

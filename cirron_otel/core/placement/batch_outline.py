@@ -11,7 +11,7 @@ from ...ids import is_id
 from ...semconv import OVERHEAD_NS, SESSION
 
 
-class LightSpan(msgspec.Struct, gc=False):
+class SpanOutline(msgspec.Struct, gc=False):
     """A span's identity and times."""
 
     id: str = ""
@@ -27,32 +27,32 @@ class LightSpan(msgspec.Struct, gc=False):
         return self.name == SESSION and self.parent_id is None
 
 
-class LightRef(msgspec.Struct, gc=False):
+class RecordRef(msgspec.Struct, gc=False):
     """What a mark or a snapshot belongs to."""
 
     span_id: str = ""
     name: str = ""
 
 
-def is_users(ref: LightRef) -> bool:
+def is_user_record(ref: RecordRef) -> bool:
     """Whether a mark or snapshot is the user's: the SDK's own overhead does not count."""
     return ref.name != OVERHEAD_NS
 
 
-class LightOtel(msgspec.Struct, gc=False):
+class OtelOutline(msgspec.Struct, gc=False):
     """What a batch says of itself beyond Cirron's fields."""
 
     session: str | None = None
     resource_spans: list[msgspec.Raw] = []
 
 
-class LightBatch(msgspec.Struct, gc=False):
+class BatchOutline(msgspec.Struct, gc=False):
     """A batch, seen from afar."""
 
-    spans: list[LightSpan] = []
-    marks: list[LightRef] = []
-    snapshots: list[LightRef] = []
-    otel: LightOtel | None = None
+    spans: list[SpanOutline] = []
+    marks: list[RecordRef] = []
+    snapshots: list[RecordRef] = []
+    otel: OtelOutline | None = None
 
     @property
     def session(self) -> str | None:
@@ -66,37 +66,37 @@ class LightBatch(msgspec.Struct, gc=False):
         return self.otel is not None and bool(self.otel.resource_spans)
 
 
-_decoder = msgspec.json.Decoder(LightBatch)
+_decoder = msgspec.json.Decoder(BatchOutline)
 
 
-def light(data: bytes) -> LightBatch:
+def read_outline(data: bytes) -> BatchOutline:
     """Read a batch; what has an odd type counts as absent. Raises InputError for no JSON."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return light_of(exactjson.loads(data))
+        return outline_of(exactjson.loads(data))
 
 
-def light_of(batch: Any) -> LightBatch:
+def outline_of(batch: Any) -> BatchOutline:
     """The same of a batch that is parsed already."""
     if not isinstance(batch, dict):
-        return LightBatch()
+        return BatchOutline()
     otel = batch.get("otel")
-    return LightBatch(
+    return BatchOutline(
         [_span(r) for r in _records(batch.get("spans"))],
         [
-            LightRef(_text(r.get("span_id")) or "", _text(r.get("name")) or "")
+            RecordRef(_text(r.get("span_id")) or "", _text(r.get("name")) or "")
             for r in _records(batch.get("marks"))
         ],
-        [LightRef(_text(r.get("span_id")) or "") for r in _records(batch.get("snapshots"))],
+        [RecordRef(_text(r.get("span_id")) or "") for r in _records(batch.get("snapshots"))],
         _otel(otel) if isinstance(otel, dict) else None,
     )
 
 
-def _otel(otel: dict[str, Any]) -> LightOtel:
+def _otel(otel: dict[str, Any]) -> OtelOutline:
     came = otel.get("resource_spans")
     raw = [msgspec.Raw()] if isinstance(came, list) and came else []
-    return LightOtel(_text(otel.get("session")), raw)
+    return OtelOutline(_text(otel.get("session")), raw)
 
 
 def _records(value: object) -> list[dict[str, Any]]:
@@ -105,8 +105,8 @@ def _records(value: object) -> list[dict[str, Any]]:
     return []
 
 
-def _span(record: dict[str, Any]) -> LightSpan:
-    return LightSpan(
+def _span(record: dict[str, Any]) -> SpanOutline:
+    return SpanOutline(
         _text(record.get("id")) or "",
         _text(record.get("parent_id")),
         _text(record.get("name")) or "",

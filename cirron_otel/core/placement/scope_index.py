@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from .batch_outline import LightSpan
-from .scope_position import Ancestor, Row, Standing, standing_of
+from .batch_outline import SpanOutline
+from .scope_position import Ancestor, Row, ScopePosition, position_of
 
 _MOST_KEPT = 10_000
 """The most resolved scopes in memory."""
@@ -16,7 +16,7 @@ _KEPT_EVERY = 64
 """On a walk up the parents, the result of one scope in this many is kept."""
 
 
-class Scopes:
+class ScopeIndex:
     """Scopes by id, each with its parent, and the sessions of processes by time."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -26,18 +26,18 @@ class Scopes:
         """Scopes that batches refer to and that are not recorded yet, oldest first."""
         self._sessions: dict[str, list[tuple[int, int, str]]] = {}
         self.resolve = lru_cache(maxsize=_MOST_KEPT)(self._resolve)
-        self._resolved: dict[str, Standing] = {}
+        self._resolved: dict[str, ScopePosition] = {}
         """Some ancestors of the resolved scopes, so that no long chain is walked twice."""
 
-    def _add_chain(self, span: LightSpan, index: Mapping[str, LightSpan]) -> LightSpan | None:
+    def _add_chain(self, span: SpanOutline, index: Mapping[str, SpanOutline]) -> SpanOutline | None:
         """Add a scope and all of its ancestors in the batch, each once with its own parent.
 
         So the index stays in proportion to the scopes, however deep they are nested. Returns the
         topmost scope if it is new.
         """
-        chain: list[LightSpan] = []
+        chain: list[SpanOutline] = []
         seen: set[str] = set()
-        current: LightSpan | None = span
+        current: SpanOutline | None = span
         noted: Row | None = None
         while current is not None and current.id not in seen:
             noted = self._node(current.id)
@@ -52,7 +52,7 @@ class Scopes:
             self._add_node(scope, top_start)
         return chain[-1] if noted is None else None
 
-    def _add_node(self, span: LightSpan, top_start: str) -> None:
+    def _add_node(self, span: SpanOutline, top_start: str) -> None:
         """Add the row of one scope; `top_start` is the start of its topmost ancestor."""
         path = json.dumps([(span.name, span.index)])
         start = str(span.start_ns)
@@ -65,11 +65,11 @@ class Scopes:
             del self._pending[span.id]
             self._db.execute("DELETE FROM referred WHERE id = ?", (span.id,))
 
-    def _resolve(self, some_id: str) -> Standing:
+    def _resolve(self, some_id: str) -> ScopePosition:
         seen: set[str] = set()
         rows: list[Row] = []
         current = some_id
-        standing: Standing | None = None
+        standing: ScopePosition | None = None
         while (row := self._node(current)) is not None and current not in seen:
             seen.add(current)
             rows.append(row)
@@ -82,16 +82,16 @@ class Scopes:
         if standing is None and not (rows and (rows[-1][7] or rows[-1][1] is None)):
             if current in seen:
                 rows = _without_circle(rows, current)
-                standing = Standing(rows[-1][0], 0, None)
+                standing = ScopePosition(rows[-1][0], 0, None)
             else:
                 standing = self._unknown(current)
         for number, row in enumerate(reversed(rows)):
             standing = self._placed(row, standing)
             if number % _KEPT_EVERY == 0:
                 self._keep(row[0], standing)
-        return standing or Standing(some_id, 0, None)
+        return standing or ScopePosition(some_id, 0, None)
 
-    def _keep(self, some_id: str, standing: Standing) -> None:
+    def _keep(self, some_id: str, standing: ScopePosition) -> None:
         if len(self._resolved) >= _MOST_KEPT:
             self._resolved.clear()
         self._resolved[some_id] = standing
@@ -105,7 +105,7 @@ class Scopes:
         row = self._db.execute("SELECT * FROM node WHERE id = ?", (some_id,)).fetchone()
         return tuple(row) if row is not None else None
 
-    def _unknown(self, some_id: str) -> Standing:
+    def _unknown(self, some_id: str) -> ScopePosition:
         """Place a scope that was never recorded.
 
         It is a session if epochs or requests are its children, else it is in the session of its
@@ -113,30 +113,30 @@ class Scopes:
         stay together.
         """
         if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
-            return Standing(some_id, 0, None)
+            return ScopePosition(some_id, 0, None)
         row = self._db.execute(
             "SELECT pid, start FROM referred WHERE id = ?", (some_id,)
         ).fetchone()
         if row is not None and row[0] is not None:
             session = self.session_at(row[0], int(row[1]))
             if session is not None:
-                return Standing(session, 1, None)
-        return Standing(some_id, 0, None)
+                return ScopePosition(session, 1, None)
+        return ScopePosition(some_id, 0, None)
 
-    def _placed(self, row: Row, above: Standing | None) -> Standing:
+    def _placed(self, row: Row, above: ScopePosition | None) -> ScopePosition:
         if above is None and not row[7]:
             above = self.without_parent(row[3], row[8], int(row[4]))
-        return standing_of(row, above)
+        return position_of(row, above)
 
     def session_at(self, pid: str, when_ns: int) -> str | None:
         """The session of a process that was open at a time; the latest if there are several."""
         open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
         return max(open_then)[2] if open_then else None
 
-    def without_parent(self, some_id: str, pid: str, start_ns: int) -> Standing:
+    def without_parent(self, some_id: str, pid: str, start_ns: int) -> ScopePosition:
         """Place the parent of a root scope that is not a session: its session, else itself."""
         session = self.session_at(pid, start_ns)
-        return Standing(session or some_id, 0, None)
+        return ScopePosition(session or some_id, 0, None)
 
     def _open_roots(self, some_id: str, seen: set[str]) -> Iterator[str]:
         """The nearest unrecorded ancestor of `some_id`, unless the chain to it was `seen`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..translator.typed import TypedBatch
-from .batch_outline import LightBatch
+from .batch_outline import BatchOutline
 
 
-class Standing(NamedTuple):
+class ScopePosition(NamedTuple):
     """Where a scope stands: its session, depth, and the child or grandchild it is in."""
 
     session: str
@@ -17,7 +17,7 @@ class Standing(NamedTuple):
     """(start_ns, id) of the scope that decides about its segment; None in the first one."""
 
 
-Seen = LightBatch | TypedBatch
+Outline = BatchOutline | TypedBatch
 """A batch in either of the forms that say where its records stand."""
 
 
@@ -32,7 +32,7 @@ Row = tuple[str, ...]
 """A scope's row in the index (see `sessions`)."""
 
 
-def standing_of(row: Row, above: Standing | None) -> Standing:
+def position_of(row: Row, above: ScopePosition | None) -> ScopePosition:
     """Where a recorded scope stands.
 
     `row` tells the way from it to the topmost scope of its batch; `above` is where the parent of
@@ -41,9 +41,9 @@ def standing_of(row: Row, above: Standing | None) -> Standing:
     rel, top = int(row[2]), (int(row[4]), row[3])
     second = (int(row[6]), row[5]) if row[5] is not None else top
     if above is None or above.session == row[3]:  # the topmost scope is the session
-        return Standing(row[3], rel - 1, second if rel > 1 else None)
+        return ScopePosition(row[3], rel - 1, second if rel > 1 else None)
     if above.depth == 0:
-        return Standing(above.session, rel, second)
+        return ScopePosition(above.session, rel, second)
     if above.depth == 1:
-        return Standing(above.session, rel + 1, top)
-    return Standing(above.session, above.depth + rel, above.unit)
+        return ScopePosition(above.session, rel + 1, top)
+    return ScopePosition(above.session, above.depth + rel, above.unit)

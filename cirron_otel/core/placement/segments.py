@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable
 
 from ...ids import segment_trace_id, trace_id_for
-from .batch_outline import LightBatch, LightSpan, is_users
+from .batch_outline import BatchOutline, SpanOutline, is_user_record
 from .batch_placement import Segment
-from .scope_position import Standing
+from .scope_position import ScopePosition
 
 SEGMENT_RECORDS = 4000
 """Records in one trace before the next child or grandchild of the session opens another."""
@@ -74,7 +74,10 @@ class Segmenter:
         self._counted[session] = None
 
     def count(
-        self, batch: LightBatch, standings: list[Standing], resolve: Callable[[str], Standing]
+        self,
+        batch: BatchOutline,
+        standings: list[ScopePosition],
+        resolve: Callable[[str], ScopePosition],
     ) -> None:
         """Count a batch's records, in the order of its file's name.
 
@@ -83,7 +86,7 @@ class Segmenter:
         child or grandchild of the session that starts when the one before holds enough.
         """
         riders: dict[str, int] = {}
-        for ref in filter(is_users, (*batch.marks, *batch.snapshots)):
+        for ref in filter(is_user_record, (*batch.marks, *batch.snapshots)):
             riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
         last: str | None = None
         for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
@@ -110,7 +113,7 @@ class Segmenter:
         self._weights[session] = weight
         return True
 
-    def _open(self, span: LightSpan, standing: Standing, weight: int) -> int:
+    def _open(self, span: SpanOutline, standing: ScopePosition, weight: int) -> int:
         """Open a segment at a span, if it can; returns the records in the one that is open then."""
         segments = self.by_session.setdefault(standing.session, [])
         if segments and (span.start_ns, span.id) <= segments[-1][:2]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from ...ids import trace_id_for
 from ..state_database import WAL, open_database
 from ..translator.typed import TypedSpan
-from .batch_outline import LightBatch, LightSpan, is_users
+from .batch_outline import BatchOutline, SpanOutline, is_user_record
 from .batch_placement import Place, Plan
-from .scope_index import Scopes
-from .scope_position import Seen, Standing
+from .scope_index import ScopeIndex
+from .scope_position import Outline, ScopePosition
 from .segments import SEGMENT_SCHEMA, Segmenter
 
 _EPOCH = "epoch"
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS batch (name BLOB PRIMARY KEY, outside TEXT, records I
 """
 
 
-class SessionIndex(Scopes):
+class SessionIndex(ScopeIndex):
     """What is known about the sessions of a spool, in an SQLite file."""
 
     def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
@@ -74,7 +74,7 @@ class SessionIndex(Scopes):
 
     # --- first reading: the scopes that other batches refer to ----------------------------------
 
-    def observe(self, batch: LightBatch, name: str = "") -> None:
+    def observe(self, batch: BatchOutline, name: str = "") -> None:
         """Take a batch in the order of its file's name; `name` is for `count_all`."""
         ids = {span.id for span in batch.spans}
         parents = {span.parent_id for span in batch.spans}
@@ -98,26 +98,26 @@ class SessionIndex(Scopes):
         found = {span.id for span in batch.spans if span.name == _EPOCH}
         self._add_nodes(batch, found | ids & self._pending.keys())
 
-    def _add_nodes(self, batch: LightBatch, found: set[str]) -> None:
+    def _add_nodes(self, batch: BatchOutline, found: set[str]) -> None:
         """Add the scopes `found` of a batch, with their ancestors."""
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:
                 self._add_chain(index[some_id], index)
 
-    def _note(self, name: str, batch: LightBatch, outside: set[str | None]) -> None:
+    def _note(self, name: str, batch: BatchOutline, outside: set[str | None]) -> None:
         alone = outside and not outside & {None, "", "root"}
         told = json.dumps(sorted(str(some_id) for some_id in outside)) if alone else ""
-        records = len(batch.spans) + len(batch.snapshots) + sum(map(is_users, batch.marks))
+        records = len(batch.spans) + len(batch.snapshots) + sum(map(is_user_record, batch.marks))
         row = (_sortable(name), told, records)
         self._db.execute("REPLACE INTO batch VALUES (?, ?, ?)", row)
 
-    def look_again(self, batches: Callable[[], Iterable[LightBatch]]) -> None:
+    def rescan(self, batches: Callable[[], Iterable[BatchOutline]]) -> None:
         """Find scopes that were recorded before the batches that refer to them."""
         if not self._pending:
             return
         for batch in batches():
-            index: dict[str, LightSpan] | None = None
+            index: dict[str, SpanOutline] | None = None
             for span in batch.spans:
                 if span.id in self._pending:
                     index = index or {s.id: s for s in batch.spans}
@@ -125,7 +125,7 @@ class SessionIndex(Scopes):
                     if span.parent_id is not None and span.parent_id not in index:
                         self._refer(span.parent_id, span)
 
-    def _refer(self, some_id: str, child: LightSpan | None) -> None:
+    def _refer(self, some_id: str, child: SpanOutline | None) -> None:
         if some_id in self._pending:
             if child is not None and some_id in self._unplaced:
                 self._unplaced.discard(some_id)
@@ -142,7 +142,7 @@ class SessionIndex(Scopes):
         pid, start = (str(child.pid), str(child.start_ns)) if child is not None else (None, None)
         self._db.execute("INSERT OR IGNORE INTO referred VALUES (?, ?, ?)", (some_id, pid, start))
 
-    def _add_session(self, span: LightSpan) -> None:
+    def _add_session(self, span: SpanOutline) -> None:
         row = (span.id, str(span.pid), str(span.start_ns), str(span.end_ns))
         if self._db.execute("INSERT OR IGNORE INTO session VALUES (?, ?, ?, ?)", row).rowcount:
             entry = (span.start_ns, span.end_ns, span.id)
@@ -150,7 +150,7 @@ class SessionIndex(Scopes):
 
     # --- second reading: segments ---------------------------------------------------------------
 
-    def count(self, batch: LightBatch) -> None:
+    def count(self, batch: BatchOutline) -> None:
         """Count a batch's records into segments, in the order of its file's name.
 
         The records of a batch that names its session say their traces themselves.
@@ -159,7 +159,7 @@ class SessionIndex(Scopes):
             index = {span.id: span for span in batch.spans}
             self._segments.count(batch, self.standings(batch, index), self.resolve)
 
-    def count_all(self, read: Callable[[str], LightBatch | None]) -> None:
+    def count_all(self, read: Callable[[str], BatchOutline | None]) -> None:
         """Count the batches that were observed by name; `read` gives one again where it must.
 
         A batch of one session in which no segment can open needs no second look.
@@ -191,19 +191,19 @@ class SessionIndex(Scopes):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def standings(self, batch: LightBatch, index: dict[str, LightSpan]) -> list[Standing]:
+    def standings(self, batch: BatchOutline, index: dict[str, SpanOutline]) -> list[ScopePosition]:
         """Where each span of a batch stands; of one that names its session, only in which."""
         if batch.session is not None:
-            return [Standing(batch.session, 0, None)] * len(batch.spans)
-        known: dict[str, Standing] = {}
+            return [ScopePosition(batch.session, 0, None)] * len(batch.spans)
+        known: dict[str, ScopePosition] = {}
         return [self._standing(span, index, known) for span in batch.spans]
 
     def _standing(
-        self, span: LightSpan, index: dict[str, LightSpan], known: dict[str, Standing]
-    ) -> Standing:
-        chain: list[LightSpan] = []
+        self, span: SpanOutline, index: dict[str, SpanOutline], known: dict[str, ScopePosition]
+    ) -> ScopePosition:
+        chain: list[SpanOutline] = []
         seen: set[str] = set()
-        current: LightSpan | None = span
+        current: SpanOutline | None = span
         while current is not None and current.id not in known and current.id not in seen:
             seen.add(current.id)
             chain.append(current)
@@ -212,13 +212,13 @@ class SessionIndex(Scopes):
         above = known.get(current.id) if current is not None else None
         for scope in reversed(chain):
             above = known[scope.id] = self._below(scope, above)
-        return above or Standing(span.id, 0, None)
+        return above or ScopePosition(span.id, 0, None)
 
-    def _below(self, span: LightSpan | TypedSpan, above: Standing | None) -> Standing:
+    def _below(self, span: SpanOutline | TypedSpan, above: ScopePosition | None) -> ScopePosition:
         if above is None:
             if span.parent_id is None:
                 if span.is_session():
-                    return Standing(span.id, 0, None)
+                    return ScopePosition(span.id, 0, None)
                 above = self.without_parent(span.id, str(span.pid), span.start_ns)
                 if above.session == span.id:
                     return above
@@ -226,9 +226,9 @@ class SessionIndex(Scopes):
                 above = self.resolve(span.parent_id)
         depth = above.depth + 1
         unit = (span.start_ns, span.id) if depth in (1, 2) else above.unit
-        return Standing(above.session, depth, unit)
+        return ScopePosition(above.session, depth, unit)
 
-    def place(self, standing: Standing, segmented: bool) -> Place:
+    def place(self, standing: ScopePosition, segmented: bool) -> Place:
         """The trace of something that stands there."""
         trace_id = trace_id_for(standing.session)
         if segmented and standing.unit is not None:
@@ -237,7 +237,7 @@ class SessionIndex(Scopes):
             trace_id = segment.trace_id if segment else trace_id
         return Place(standing.session, trace_id, standing.depth)
 
-    def plan(self, batch: Seen, segmented: bool, fallback: str) -> Plan:
+    def plan(self, batch: Outline, segmented: bool, fallback: str) -> Plan:
         """The plan of a batch; `fallback` is the session if nothing else is known."""
         ids = {span.id for span in batch.spans}
         outside = {span.parent_id for span in batch.spans} - ids
@@ -254,7 +254,7 @@ class SessionIndex(Scopes):
         default = default or next((s.id for s in batch.spans if s.is_session()), fallback)
         return Plan(default, external, self._segments.by_session if segmented else {})
 
-    def undecided(self, batch: LightBatch) -> set[str]:
+    def undecided(self, batch: BatchOutline) -> set[str]:
         """Scopes that a batch refers to and of which it is not known yet where they stand.
 
         None of spans that came in OTLP: the trace is theirs, and a parent may be in a service whose

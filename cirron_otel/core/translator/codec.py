@@ -8,7 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ... import exactjson
 from ...ids import digest
-from ..placement.batch_outline import LightBatch, light
+from ..placement.batch_outline import BatchOutline, read_outline
 from ..placement.session_index import SessionIndex
 from ..records.check import BatchProblem, check_batch
 from .foreign.batch_header import drop_headers
@@ -51,7 +51,7 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
     """
     segmented = options.layout == SEGMENTED
     fallback = digest("session", name)[:16].hex()
-    seen: LightBatch | TypedBatch
+    seen: BatchOutline | TypedBatch
     try:
         seen = typed_batch(data)
         plan = plan_of_typed(seen) or index.plan(seen, segmented, fallback)
@@ -60,7 +60,7 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
         problem = check_batch(data)
         if problem is not None:
             raise NoBatchError(problem) from None
-        seen, batch = light(data), exactjson.loads(data)
+        seen, batch = read_outline(data), exactjson.loads(data)
         plan = plan_of(batch) or index.plan(seen, segmented, fallback)
         messages = to_otlp(batch, plan, name, options)
         message = TracesData(resource_spans=messages).SerializeToString()

@@ -64,7 +64,7 @@ def convert(
 
     A file is replaced completely or not at all; batches are added to a spool.
     """
-    from ..convert.convert import Request
+    from ..convert.convert import ConvertRequest
     from ..convert.convert import convert as convert_request
     from ..convert.select import Selection
 
@@ -72,7 +72,7 @@ def convert(
         raise UsageError(
             "--json and DST '-' both write to stdout: name a file for DST, or leave out --json"
         )
-    request = Request(
+    request = ConvertRequest(
         source=source,
         target=target,
         source_format=source_format,

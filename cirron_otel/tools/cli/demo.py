@@ -187,13 +187,15 @@ def _forest(directory: Path, session: str | None = None) -> Forest:
 
 def _round_trip(run: _Run, place: Path) -> tuple[Report, Report, bool]:
     """Convert to OTLP and back; return both reports, and whether every batch is equal."""
-    from ..convert.convert import Request, convert
+    from ..convert.convert import ConvertRequest, convert
 
     otlp = str(place / _OTLP)
     with tempfile.TemporaryDirectory(dir=place, prefix=".restored-") as temporary:
         restored = Path(temporary) if run.is_trained else place
-        there = convert(Request(source=str(run.source), target=otlp, jobs=1))
-        back = convert(Request(source=otlp, target=str(restored), target_format="spool", jobs=1))
+        there = convert(ConvertRequest(source=str(run.source), target=otlp, jobs=1))
+        back = convert(
+            ConvertRequest(source=otlp, target=str(restored), target_format="spool", jobs=1)
+        )
         return there, back, _has_same_batches(run.source, restored)
 
 

@@ -253,12 +253,12 @@ def _trouble(environ: Mapping[str, str]) -> str:
 
 def _session_alone(source: Path, session: str | None, folder: Path) -> Path:
     """Write one session as OTLP: the directory may hold earlier runs."""
-    from ..convert.convert import Request, convert
+    from ..convert.convert import ConvertRequest, convert
     from ..convert.select import Selection
 
     if session is None:
         return source
     target = folder / "run.binpb"
     select = Selection.parse([f"session={session}"])
-    convert(Request(source=str(source), target=str(target), select=select, jobs=1))
+    convert(ConvertRequest(source=str(source), target=str(target), select=select, jobs=1))
     return target

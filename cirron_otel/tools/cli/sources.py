@@ -58,14 +58,14 @@ def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
     Raises as `convert` does: UsageError, InputError, TargetError.
     """
     from ...core.temporary import temporary_folder, writing_temporary_files
-    from ..convert.convert import Request, convert
+    from ..convert.convert import ConvertRequest, convert
     from ..convert.sources import is_spool
 
     if is_spool(source, source_format):
         yield SpoolOf(source)
         return
     with temporary_folder() as folder:
-        request = Request(
+        request = ConvertRequest(
             source=source, target=str(folder), source_format=source_format, target_format="spool"
         )
         with output.progress("reading") as progress:

@@ -19,17 +19,17 @@ from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
 from ...errors import UsageError
 from .formats import PathSpec, target_place
 from .indexing import read_sessions, temporary_index
-from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
+from .messages import DEFAULT_LIMITS, MessageTooLongError, SizeLimits, framed
 from .select import Selection
 from .selecting import sessions_of
 from .sources import BatchSource, Progress, SourceContext, open_source, size_of
 from .tables import STANDARD, TARGETS, TargetRow
 from .targets import MessageTarget, TargetWriter
-from .workers import Chunk, Job, default_jobs, encode_all
+from .workers import Chunk, EncodeJob, default_jobs, encode_all
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ConvertRequest:
     """What to convert into what; `-` is standard input or output."""
 
     source: str
@@ -44,10 +44,10 @@ class Request:
     jobs: int | None = None
     """Worker processes; None takes every core."""
     service_name: str = field(default_factory=default_service_name)
-    limits: Limits = DEFAULT_LIMITS
+    limits: SizeLimits = DEFAULT_LIMITS
 
 
-def convert(request: Request, *, progress: Progress | None = None) -> Report:
+def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Report:
     """Convert. Raises UsageError, InputError and TargetError; the report lists skipped items."""
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
@@ -79,7 +79,7 @@ def _from_spool(
     directory: str,
     place: PathSpec,
     target: TargetRow,
-    request: Request,
+    request: ConvertRequest,
     report: Report,
     progress: Progress | None,
 ) -> None:
@@ -97,7 +97,7 @@ def _from_spool(
             selection = selection.with_sessions(sessions_of(reader, index))
         report.skipped.clear()
         report.skipped_count = 0
-        job = Job(directory, index.path, options, target.encoding, selection, request.limits)
+        job = EncodeJob(directory, index.path, options, target.encoding, selection, request.limits)
         jobs = request.jobs or default_jobs()
         chunks = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
         with contextlib.closing(chunks):
@@ -148,7 +148,7 @@ def _transcode(
     place: PathSpec,
     writer: MessageTarget,
     report: Report,
-    request: Request,
+    request: ConvertRequest,
     progress: Progress | None,
 ) -> None:
     """Write the messages of a source in another encoding, unchanged."""

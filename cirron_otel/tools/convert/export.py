@@ -26,7 +26,7 @@ from ...errors import UsageError
 from ..query.ingestion_slack import find_slack
 from .indexing import read_sessions, temporary_index
 from .sources import Progress, SourceContext, is_spool, open_source
-from .workers import MESSAGE, Job, default_jobs, encode_all
+from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
 """Batches are sent together up to about this size."""
@@ -179,7 +179,7 @@ def _push_spool(
         total = read_sessions(reader, index, options.layout)
         report.skipped.clear()
         report.skipped_count = 0
-        job = Job(str(reader.paths.spool), index.path, options, MESSAGE)
+        job = EncodeJob(str(reader.paths.spool), index.path, options, MESSAGE)
         names = reader.names()
         made = encode_all(job, reader.paths.spool, names, index, default_jobs(), total)
         with contextlib.closing(made):

@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 
-from ...core.placement.batch_outline import LightBatch, light
+from ...core.placement.batch_outline import BatchOutline, read_outline
 from ...core.placement.session_index import SessionIndex
 from ...core.spool.reader import SpoolReader
 from ...core.temporary import temporary_folder
@@ -38,14 +38,14 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
     """Fill the index from a spool; return the size of its batches in bytes."""
     total = records = 0
 
-    def read(name: str) -> LightBatch | None:
+    def read(name: str) -> BatchOutline | None:
         nonlocal total
         file = reader.read(name, check=False)  # the encoder reports invalid batches
         if file is None:
             return None
         total += len(file.data)
         with contextlib.suppress(InputError):
-            return light(file.data)
+            return read_outline(file.data)
         return None
 
     for name in reader.names():
@@ -55,7 +55,7 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
         records += len(batch.spans) + len(batch.marks) + len(batch.snapshots)
         index.observe(batch, name)
     size = total
-    index.look_again(lambda: filter(None, map(read, reader.names())))
+    index.rescan(lambda: filter(None, map(read, reader.names())))
     if layout == SEGMENTED and records > SEGMENT_FROM:
         index.count_all(read)
     index.commit()

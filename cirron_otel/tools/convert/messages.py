@@ -16,7 +16,7 @@ from ...errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SizeLimits:
     """The size limits of our readers; nothing larger is written."""
 
     message_bytes: int = MAX_MESSAGE_BYTES
@@ -25,7 +25,7 @@ class Limits:
     """The size of a batch file."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = SizeLimits()
 
 
 class MessageTooLongError(InputError):

@@ -11,7 +11,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ... import exactjson
-from ...core.placement.batch_outline import LightBatch, LightRef, LightSpan, light, light_of
+from ...core.placement.batch_outline import (
+    BatchOutline,
+    RecordRef,
+    SpanOutline,
+    outline_of,
+    read_outline,
+)
 from ...core.placement.scope_position import Ancestor
 from ...core.placement.session_index import SessionIndex
 from ...core.spool.reader import SpoolReader
@@ -42,7 +48,7 @@ class Selector:
     def apply(self, batch: dict[str, Any]) -> dict[str, Any] | None:
         """Return the batch with the records that match; None if there are none."""
         index = self._index
-        seen = light_of(batch)
+        seen = outline_of(batch)
         by_id = {span.id: span for span in seen.spans}
         standings = index.standings(seen, by_id)
         matches: dict[str, _Match] = {}
@@ -110,12 +116,12 @@ class Selector:
         return _Match(above.name or scope.name in self._selection.names, above.epoch or is_epoch)
 
     def _match(
-        self, span: LightSpan, by_id: dict[str, LightSpan], matches: dict[str, _Match]
+        self, span: SpanOutline, by_id: dict[str, SpanOutline], matches: dict[str, _Match]
     ) -> _Match:
         """The match of a scope of the batch; `matches` contains the known ones."""
-        chain: list[LightSpan] = []
+        chain: list[SpanOutline] = []
         seen: set[str] = set()
-        current: LightSpan | None = span
+        current: SpanOutline | None = span
         while current is not None and current.id not in matches and current.id not in seen:
             seen.add(current.id)
             chain.append(current)
@@ -156,7 +162,7 @@ class Selector:
         self._outside[scope_id] = match
 
 
-def _riding(records: Any, refs: list[LightRef], wanted: set[str]) -> list[Any]:
+def _riding(records: Any, refs: list[RecordRef], wanted: set[str]) -> list[Any]:
     return [
         record for record, ref in zip(records or (), refs, strict=False) if ref.span_id in wanted
     ]
@@ -176,14 +182,14 @@ def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
         if file is None:
             continue
         try:
-            batch = light(file.data)
+            batch = read_outline(file.data)
         except InputError:
             continue  # the conversion reports it
         found |= _sessions_of(batch, index)
     return found
 
 
-def _sessions_of(batch: LightBatch, index: SessionIndex) -> set[str]:
+def _sessions_of(batch: BatchOutline, index: SessionIndex) -> set[str]:
     if batch.session is not None:
         return {batch.session}
     by_id = {span.id: span for span in batch.spans}

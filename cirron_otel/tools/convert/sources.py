@@ -25,7 +25,7 @@ from ...core.temporary import temporary_folder, writing_temporary_files
 from ...errors import InputError, TargetError
 from ...ids import digest
 from .formats import SPOOL, PathSpec, source_place
-from .messages import DEFAULT_LIMITS, Limits
+from .messages import DEFAULT_LIMITS, SizeLimits
 from .tables import SOURCES, STANDARD, SourceRow
 from .targets import open_spool
 
@@ -56,7 +56,7 @@ class SourceContext:
     report: Report
     """Lists problems of the steps that precede reading."""
     progress: Progress | None = None
-    limits: Limits = DEFAULT_LIMITS
+    limits: SizeLimits = DEFAULT_LIMITS
 
 
 class BatchSource(ABC):

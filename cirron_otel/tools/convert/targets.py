@@ -20,7 +20,7 @@ from ...core.spool.writer import SpoolWriter
 from ...core.translator.codec import Encoded
 from ...errors import InputError, RefusedNameError, TargetError, UsageError
 from .formats import PathSpec
-from .messages import Limits
+from .messages import SizeLimits
 from .tables import STANDARD
 
 
@@ -164,7 +164,7 @@ def open_stream(place: PathSpec) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_spool(place: PathSpec, report: Report, limits: Limits) -> Iterator[SpoolTarget]:
+def open_spool(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[SpoolTarget]:
     """Open a spool, to which batches are added."""
     target = SpoolTarget(place.path, report, limits.batch_bytes)
     yield target
@@ -172,7 +172,7 @@ def open_spool(place: PathSpec, report: Report, limits: Limits) -> Iterator[Spoo
 
 
 @contextlib.contextmanager
-def open_batch_file(place: PathSpec, report: Report, limits: Limits) -> Iterator[TargetWriter]:
+def open_batch_file(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[TargetWriter]:
     """Open a file for one batch. Raises InputError at the end if there was none."""
     with open_stream(place) as stream:
         yield _BatchFileTarget(stream, report, limits.batch_bytes)
@@ -184,7 +184,7 @@ def open_batch_file(place: PathSpec, report: Report, limits: Limits) -> Iterator
 def open_messages(
     place: PathSpec,
     report: Report,
-    limits: Limits,  # noqa: ARG001 - messages are split before
+    limits: SizeLimits,  # noqa: ARG001 - messages are split before
 ) -> Iterator[MessageTarget]:
     """Open a file of OTLP messages."""
     with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:

@@ -22,7 +22,7 @@ from ...core.translator.own.batch_fields import file_name
 from ...core.translator.own.wire_proto import from_proto, parse, to_proto
 from ...errors import InputError, TargetError
 from .formats import PathSpec
-from .messages import Limits
+from .messages import SizeLimits
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 from .targets import TargetWriter, open_stream
 
@@ -38,7 +38,7 @@ any message."""
 class WireTarget(TargetWriter):
     """Writes batches as messages."""
 
-    def __init__(self, writer: TracesWriter, report: Report, limits: Limits) -> None:
+    def __init__(self, writer: TracesWriter, report: Report, limits: SizeLimits) -> None:
         """Write through `writer`; a message that readers would refuse is reported."""
         self._writer, self._report, self._most = writer, report, limits.batch_bytes
 
@@ -66,7 +66,7 @@ class WireTarget(TargetWriter):
 
 
 @contextlib.contextmanager
-def open_wire_file(place: PathSpec, report: Report, limits: Limits) -> Iterator[WireTarget]:
+def open_wire_file(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[WireTarget]:
     """Open a file of messages for writing."""
     with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:
         yield WireTarget(writer, report, limits)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import exactjson
-from ...core.placement.batch_outline import light
+from ...core.placement.batch_outline import read_outline
 from ...core.placement.session_index import SessionIndex
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import check_batch
@@ -26,7 +26,7 @@ from ...core.spool.reader import SpoolReader
 from ...core.translator.codec import Encoded, NoBatchError, encode, pushable
 from ...core.translator.own.encode import Options, file_name
 from ...errors import CirronOtelError, TargetError
-from .messages import DEFAULT_LIMITS, Limits, MessageTooLongError, framed
+from .messages import DEFAULT_LIMITS, MessageTooLongError, SizeLimits, framed
 from .select import Selection
 from .selecting import Selector
 from .sources import size_of
@@ -41,7 +41,7 @@ CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "m
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EncodeJob:
     """The conversion of every batch of a spool."""
 
     spool: str
@@ -50,7 +50,7 @@ class Job:
     output: str
     """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf) or `cirron`."""
     selection: Selection | None = None
-    limits: Limits = DEFAULT_LIMITS
+    limits: SizeLimits = DEFAULT_LIMITS
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Chunk:
 class Encoder:
     """Encodes files of a spool by name."""
 
-    def __init__(self, job: Job, index: SessionIndex | None = None) -> None:
+    def __init__(self, job: EncodeJob, index: SessionIndex | None = None) -> None:
         """Open the spool and, unless it is given, the index."""
         self._job = job
         self._index = index or SessionIndex(job.index_path)
@@ -112,7 +112,7 @@ class Encoder:
             data = batch_bytes(chosen)
             name = file_name(chosen) or name
         if job.output == CIRRON:
-            seen = light(data)
+            seen = read_outline(data)
             counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
             return Encoded(name, data, *counts, size)
         encoded = encode(name, data, self._index, job.options)
@@ -123,7 +123,7 @@ class Encoder:
     def _framed(self, name: str, encoded: Encoded, batch: bytes) -> Encoded:
         limit = self._job.limits.message_bytes
         made = list(framed(encoded.data, limit, is_json=self._job.output == OTLP_JSON))
-        if len(made) > 1 and light(batch).is_foreign:
+        if len(made) > 1 and read_outline(batch).is_foreign:
             raise MessageTooLongError(limit)  # its parts would become several batches
         losses = {loss for _, found in made for loss in found}
         for loss in sorted(losses):
@@ -134,7 +134,7 @@ class Encoder:
 _encoder: Encoder | None = None
 
 
-def _start(job: Job) -> None:
+def _start(job: EncodeJob) -> None:
     global _encoder  # noqa: PLW0603 - a worker process has one
     gc.set_threshold(100_000)  # records are many and make no circles
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends the workers
@@ -162,7 +162,12 @@ def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def encode_all(
-    job: Job, spool: Path, names: Iterable[str], index: SessionIndex, jobs: int, total_bytes: int
+    job: EncodeJob,
+    spool: Path,
+    names: Iterable[str],
+    index: SessionIndex,
+    jobs: int,
+    total_bytes: int,
 ) -> Generator[Chunk, None, None]:
     """Encode files in the order of `names`, in worker processes if there is enough work.
 
@@ -178,7 +183,7 @@ def encode_all(
 
 
 def _encode_in_pool(
-    job: Job, parts: Iterator[list[str]], jobs: int
+    job: EncodeJob, parts: Iterator[list[str]], jobs: int
 ) -> Generator[Chunk, None, list[list[str]]]:
     """Encode `parts` until a process cannot be started.
 

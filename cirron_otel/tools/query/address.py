@@ -36,7 +36,7 @@ _EXAMPLE = "say jaeger:http://localhost:16686?session=ID or tempo:http://localho
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class QueryAddress:
     """A backend and what is wanted of it; exactly one of `session`, `traces`, `service` is set."""
 
     backend: str
@@ -64,7 +64,7 @@ def is_query_address(text: str) -> bool:
     return text.startswith(tuple(f"{name}:" for name in BACKENDS))
 
 
-def parse_address(text: str, environ: Mapping[str, str]) -> Address:
+def parse_address(text: str, environ: Mapping[str, str]) -> QueryAddress:
     """What an address asks for. Raises UsageError; no credential is in its message.
 
     Headers come from CIRRON_QUERY_HEADERS in `environ`, and `tenant=` is the header X-Scope-OrgID.
@@ -86,7 +86,7 @@ def parse_address(text: str, environ: Mapping[str, str]) -> Address:
         raise UsageError("start is not before end: expected the earlier of the two first")
     if end_ns - start_ns > _LONGEST_SEARCH_S * 10**9:
         raise UsageError("start and end are more than 5 years apart: name a shorter time")
-    return Address(
+    return QueryAddress(
         backend,
         urlunsplit((url.scheme, url.netloc, url.path.rstrip("/"), "", "")),
         start_ns,

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from .client import AnswerTooLongError
+from .client import ResponseTooLongError
 
 
 @dataclass(slots=True)
-class Trace:
+class BackendTrace:
     """A trace as a backend has it."""
 
     data: TracesData
@@ -28,7 +28,7 @@ class Backend(Protocol):
     def not_kept(self) -> tuple[str, ...]:
         """What this backend never gives back, whatever it was sent."""
 
-    def trace(self, trace_id: bytes) -> Trace | None:
+    def trace(self, trace_id: bytes) -> BackendTrace | None:
         """The trace; None where the backend has none of it.
 
         Raises EndpointError, and InputError where the answer is not what it should be.
@@ -71,7 +71,7 @@ def all_between(search: Search, start_ns: int, end_ns: int, longest_ns: int) -> 
         can_be_cut = end - start > _SHORTEST_NS
         try:
             found = search(start, end)
-        except AnswerTooLongError:
+        except ResponseTooLongError:
             if not can_be_cut:
                 raise
             windows += [(start, middle), (middle, end)]

@@ -32,7 +32,7 @@ _WRONG_SERVICE = "service-name-wrong-type"
 """Source: Jaeger 2.13, internal/jptrace/sanitizer/emptyservicename.go."""
 
 
-def undo_jaegers(traces: TracesData) -> list[str]:
+def undo_jaeger_changes(traces: TracesData) -> list[str]:
     """Undo what Jaeger does to times, links, events and names of services.
 
     Says what cannot be undone.
@@ -154,7 +154,7 @@ def _nanoseconds(moment: str, fraction: str | None) -> int:
     return (whole * 10**9 + int((fraction or "").ljust(9, "0"))) % 2**64
 
 
-def restore_cut(traces: TracesData, limit: int) -> int:
+def restore_truncated(traces: TracesData, limit: int) -> int:
     """Write texts that were cut to `limit` bytes anew where the rest beside them has them whole.
 
     Returns how many texts in attributes still are as long as they would be if they had been cut.
@@ -166,7 +166,7 @@ def _restore(owner: Any, limit: int) -> int:
     long = [pair for pair in owner.attributes if _is_cut(pair.value, limit)]
     if not long:
         return 0
-    whole = told_attributes(owner.attributes)
+    whole = residual_attributes(owner.attributes)
     left = 0
     for pair in long:
         told = AnyValue()
@@ -179,7 +179,7 @@ def _restore(owner: Any, limit: int) -> int:
     return left
 
 
-def told_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+def residual_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     """The `attrs` that the rest of a record holds."""
     try:
         ours, _ = split_attributes(pairs)

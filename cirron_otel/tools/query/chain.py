@@ -42,7 +42,7 @@ class _Batch:
         )
 
 
-class Chain:
+class TraceChain:
     """Looks through traces as they come."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Chain:
         self._running: set[SpanKey] = set()
         """Scopes that were open when a batch was sealed, by the ids that they will have."""
 
-    def look_at(self, trace_id: bytes, traces: TracesData, session: str | None) -> None:
+    def add_trace(self, trace_id: bytes, traces: TracesData, session: str | None) -> None:
         """Take note of a trace; of `session` alone, if one is named, what is ours in it."""
         known = self._spans.setdefault(trace_id, set())
         for group in traces.resource_spans:

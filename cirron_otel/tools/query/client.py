@@ -13,7 +13,7 @@ from urllib.parse import quote
 from ...core.targets.otlp.config import TENANT_HEADER
 from ...core.targets.otlp.transport import USER_AGENT, retry_after_seconds, without_secrets
 from ...errors import EndpointError, MissingExtraError, UsageError
-from .address import HEADERS_VARIABLE, Address
+from .address import HEADERS_VARIABLE, QueryAddress
 
 try:
     import requests
@@ -39,7 +39,7 @@ _NO_SUCH_PATH = b"page not found"
 """What a server written in Go says where it has no such API; of a trace it says something else."""
 
 
-class Answer(NamedTuple):
+class QueryResponse(NamedTuple):
     """What a server said."""
 
     status: int
@@ -48,14 +48,14 @@ class Answer(NamedTuple):
     content: bytes
 
 
-class AnswerTooLongError(EndpointError):
+class ResponseTooLongError(EndpointError):
     """An answer of more than `MAX_ANSWER_BYTES`."""
 
 
 class QueryClient:
     """Asks the server of one address. A context manager that closes its connections."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: QueryAddress) -> None:
         """Nothing is connected yet."""
         self._address = address
         self._session = requests.Session()
@@ -72,7 +72,7 @@ class QueryClient:
         *,
         accept: str = "application/json",
         absent: bool = False,
-    ) -> Answer | None:
+    ) -> QueryResponse | None:
         """The answer to a GET of `path` below the address; None for a 404 where `absent` may be.
 
         Raises EndpointError where there is no answer, or one that is no success, UsageError where
@@ -92,7 +92,7 @@ class QueryClient:
 
     def _attempt(
         self, path: str, parameters: Parameters, accept: str
-    ) -> tuple[Answer | None, str, float | None]:
+    ) -> tuple[QueryResponse | None, str, float | None]:
         """One attempt: the answer or what went wrong, and the seconds that the server asks for."""
         try:
             with self._session.get(
@@ -106,7 +106,7 @@ class QueryClient:
                 after = retry_after_seconds(response.headers.get("retry-after", ""))
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 content = self._content(response)
-                return Answer(response.status_code, kind, content), "", after
+                return QueryResponse(response.status_code, kind, content), "", after
         except (exceptions.InvalidHeader, exceptions.InvalidURL, UnicodeError) as error:
             raise UsageError(
                 f"no request can be made for {self._address.url} ({type(error).__name__}): check"
@@ -127,7 +127,7 @@ class QueryClient:
             content += piece
             self.bytes_read += len(piece)
             if len(content) > MAX_ANSWER_BYTES:
-                raise AnswerTooLongError(
+                raise ResponseTooLongError(
                     f"{self._address.shown}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB,"
                     " the most that is read: ask for less (a trace, or a shorter time)"
                 )
@@ -137,7 +137,7 @@ class QueryClient:
                 )
         return bytes(content)
 
-    def _judged(self, answer: Answer, absent: bool) -> Answer | None:
+    def _judged(self, answer: QueryResponse, absent: bool) -> QueryResponse | None:
         shown = self._address.shown
         if answer.kind == "text/html" and answer.status < 500:
             raise EndpointError(
@@ -157,7 +157,7 @@ class QueryClient:
             said += ": a redirect, which is not followed; name the address that it leads to"
         raise EndpointError(said)
 
-    def _said(self, answer: Answer) -> str:
+    def _said(self, answer: QueryResponse) -> str:
         return self._one_line(answer.content[:_SHOWN_BYTES].decode("utf-8", "replace"))
 
     def _one_line(self, text: str) -> str:

@@ -11,11 +11,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ...core.otlp.wire import encode_varint
 from ...errors import InputError, TargetError
 from ...ids import trace_id_for
-from .address import MOST_TRACES, Address
+from .address import MOST_TRACES, QueryAddress
 from .backend import Backend
-from .chain import Chain, session_of
+from .chain import TraceChain, session_of
 from .client import QueryClient
-from .fetched import Fetched
+from .fetched import FetchReport
 from .jaeger import Jaeger
 from .tempo import Tempo
 
@@ -27,7 +27,7 @@ Progress = Callable[[int, int | None], None]
 """(bytes done, bytes in all if known)."""
 
 
-def fetch(address: Address, target: BinaryIO, progress: Progress | None = None) -> Fetched:
+def fetch(address: QueryAddress, target: BinaryIO, progress: Progress | None = None) -> FetchReport:
     """Write what the backend has into `target`, one TracesData a trace; say what is missing.
 
     Of a Cirron session all traces are brought, whichever of them was asked for; by a session's id
@@ -47,7 +47,7 @@ class _Fetch:
 
     def __init__(
         self,
-        address: Address,
+        address: QueryAddress,
         backend: Backend,
         client: QueryClient,
         target: BinaryIO,
@@ -55,10 +55,10 @@ class _Fetch:
     ) -> None:
         self._address, self._backend, self._client = address, backend, client
         self._target, self._progress = target, progress
-        self._chain = Chain()
+        self._chain = TraceChain()
         self._asked: set[bytes] = set()
         self._absent: set[bytes] = set()
-        self.done = Fetched(address.shown, not_kept=backend.not_kept)
+        self.done = FetchReport(address.shown, not_kept=backend.not_kept)
 
     def run(self) -> None:
         """Bring what was asked for, then what that refers to, then search for the rest."""
@@ -144,7 +144,7 @@ class _Fetch:
             self._absent.add(trace_id)
             return False
         session = self._address.session
-        self._chain.look_at(trace_id, trace.data, session)
+        self._chain.add_trace(trace_id, trace.data, session)
         data = trace.data
         if session is not None:
             groups = [group for group in data.resource_spans if session_of(group) == session]

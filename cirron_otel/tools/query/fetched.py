@@ -9,7 +9,7 @@ _MAX_MISSING = 1000
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchReport:
     """What came of asking a backend."""
 
     backend: str

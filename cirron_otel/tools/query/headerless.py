@@ -21,7 +21,7 @@ from ...core.translator.header import Counts, Header, write_scope
 from ...core.translator.own.synthetic import is_synthetic
 from ...core.translator.values import write_value
 from ...ids import digest, is_id, uuid4_shaped
-from .backend_fixups import told_attributes
+from .backend_fixups import residual_attributes
 from .chain import session_of
 
 _LISTS = frozenset(
@@ -29,7 +29,7 @@ _LISTS = frozenset(
 )
 
 
-def give_headers(traces: TracesData, trace_id: bytes) -> int:
+def restore_headers(traces: TracesData, trace_id: bytes) -> int:
     """Put Cirron's spans without a header below one; returns how many spans these are."""
     groups: dict[tuple[bytes, str], ResourceSpans] = {}
     moved = 0
@@ -126,7 +126,7 @@ def _restore(span: Span) -> None:
 
 
 def _restore_told(owner: Any) -> None:
-    told = told_attributes(owner.attributes)
+    told = residual_attributes(owner.attributes)
     for pair in owner.attributes:
         key = pair.key.removeprefix(sc.ESCAPE)
         if key in told:

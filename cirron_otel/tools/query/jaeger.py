@@ -16,12 +16,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from ...core.otlp.json_codec import traces_from_value
 from ...core.otlp.json_parse import parse
 from ...errors import EndpointError, InputError
-from .address import Address
-from .backend import SEARCH_TRACES, Trace, all_between
-from .backend_fixups import undo_jaegers
+from .address import QueryAddress
+from .backend import SEARCH_TRACES, BackendTrace, all_between
+from .backend_fixups import undo_jaeger_changes
 from .chain import session_of
-from .client import Answer, Parameters, QueryClient
-from .headerless import give_headers
+from .client import Parameters, QueryClient, QueryResponse
+from .headerless import restore_headers
 
 _PATH = "/api/v3/traces"
 _BLANKS = re.compile(r"\s*")
@@ -39,12 +39,12 @@ class Jaeger:
         "where it stores on disk, more: docs/backends.md lists it",
     )
 
-    def __init__(self, address: Address, client: QueryClient) -> None:
+    def __init__(self, address: QueryAddress, client: QueryClient) -> None:
         """Nothing is asked yet."""
         self._address = address
         self._client = client
 
-    def trace(self, trace_id: bytes) -> Trace | None:
+    def trace(self, trace_id: bytes) -> BackendTrace | None:
         """The trace, as it was stored: without Jaeger's mends to times and ids."""
         answer = self._client.get(f"{_PATH}/{trace_id.hex()}", {"raw_traces": "true"}, absent=True)
         if answer is None:
@@ -56,13 +56,13 @@ class Jaeger:
                     raise InputError(f"{self._address.shown} gave a span of another trace")
         if not data.resource_spans:
             return None
-        notes = undo_jaegers(data)
-        if bare := give_headers(data, trace_id):
+        notes = undo_jaeger_changes(data)
+        if bare := restore_headers(data, trace_id):
             notes.append(
                 f"the attributes of scopes are gone, and with them which of {bare} spans belong to"
                 " which batch: they come in one for each process"
             )
-        return Trace(data, notes)
+        return BackendTrace(data, notes)
 
     def with_service(self, service: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
         """By `query.service_name`, which Jaeger's search cannot do without."""
@@ -109,7 +109,7 @@ class Jaeger:
             if trace_id in matching:
                 yield trace_id
 
-    def _read(self, answer: Answer) -> TracesData:
+    def _read(self, answer: QueryResponse) -> TracesData:
         """The OTLP of an answer: one object, or a stream of them one behind the other."""
         traces = TracesData()
         for document in _documents(answer.content, self._address):
@@ -127,7 +127,7 @@ class Jaeger:
         return traces
 
 
-def _documents(content: bytes, address: Address) -> list[Any]:
+def _documents(content: bytes, address: QueryAddress) -> list[Any]:
     try:
         return [parse(content)[0]]
     except InputError:
@@ -137,7 +137,7 @@ def _documents(content: bytes, address: Address) -> list[Any]:
     return [_document(piece, address) for piece in pieces]
 
 
-def _document(content: bytes, address: Address) -> Any:
+def _document(content: bytes, address: QueryAddress) -> Any:
     try:
         return parse(content)[0]
     except InputError as error:

@@ -15,11 +15,11 @@ from ...core.durations import SECOND_NS
 from ...core.otlp.json_parse import parse
 from ...core.otlp.wire import LEN, decode_varint, fields
 from ...errors import InputError
-from .address import Address
-from .backend import SEARCH_TRACES, Trace, all_between
-from .backend_fixups import restore_cut
-from .client import Answer, Parameters, QueryClient
-from .utf8_repair import repaired
+from .address import QueryAddress
+from .backend import SEARCH_TRACES, BackendTrace, all_between
+from .backend_fixups import restore_truncated
+from .client import Parameters, QueryClient, QueryResponse
+from .utf8_repair import repair_utf8
 
 _TRACE, _STATUS, _MESSAGE = 1, 3, 4
 _PARTIAL = 1
@@ -43,12 +43,12 @@ class Tempo:
         "the id of a server's span that shares it with a client's",
     )
 
-    def __init__(self, address: Address, client: QueryClient) -> None:
+    def __init__(self, address: QueryAddress, client: QueryClient) -> None:
         """Nothing is asked yet."""
         self._address = address
         self._client = client
 
-    def trace(self, trace_id: bytes) -> Trace | None:
+    def trace(self, trace_id: bytes) -> BackendTrace | None:
         """The trace, out of blocks and of what is in no block yet."""
         path = f"/api/v2/traces/{trace_id.hex()}"
         answer = self._client.get(path, accept="application/protobuf", absent=True)
@@ -97,7 +97,7 @@ class Tempo:
         longest = _WEEK_NS - 2 * SECOND_NS
         return all_between(search, start_ns, end_ns, longest)
 
-    def _ids(self, answer: Answer) -> set[bytes]:
+    def _ids(self, answer: QueryResponse) -> set[bytes]:
         try:
             document, _ = parse(answer.content)
             traces = document.get("traces") or []
@@ -108,7 +108,7 @@ class Tempo:
                 " Tempo's"
             ) from None
 
-    def _read(self, content: bytes) -> Trace:
+    def _read(self, content: bytes) -> BackendTrace:
         """The trace in a TraceByIDResponse."""
         data, status, message = bytearray(), 0, ""
         try:
@@ -127,10 +127,10 @@ class Tempo:
         notes = []
         if status == _PARTIAL:
             notes.append(f"Tempo gave a part only: {message[:200] or 'the trace is too large'}")
-        if cut := restore_cut(traces, _CUT_BYTES):
+        if cut := restore_truncated(traces, _CUT_BYTES):
             many = "1 attribute is" if cut == 1 else f"{cut} attributes are"
             notes.append(f"{many} as long as Tempo cuts them ({_CUT_BYTES} bytes), or was longer")
-        return Trace(traces, notes)
+        return BackendTrace(traces, notes)
 
 
 def _parsed(data: bytes) -> TracesData:
@@ -138,7 +138,7 @@ def _parsed(data: bytes) -> TracesData:
     try:
         return TracesData.FromString(data)
     except DecodeError:
-        return TracesData.FromString(repaired(data, TracesData.DESCRIPTOR))
+        return TracesData.FromString(repair_utf8(data, TracesData.DESCRIPTOR))
 
 
 def _quoted(text: str) -> str:

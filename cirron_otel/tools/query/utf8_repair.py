@@ -7,7 +7,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from ...core.otlp.wire import LEN, encode_varint, fields
 
 
-def repaired(data: bytes, kind: Descriptor | None) -> bytes:
+def repair_utf8(data: bytes, kind: Descriptor | None) -> bytes:
     """The message with what is no UTF-8 taken out of its texts.
 
     Raises InputError where it is no message.
@@ -21,7 +21,7 @@ def repaired(data: bytes, kind: Descriptor | None) -> bytes:
             continue
         piece = data[value:stop]
         if field.message_type is not None:
-            piece = repaired(piece, field.message_type)
+            piece = repair_utf8(piece, field.message_type)
         elif field.type == FieldDescriptor.TYPE_STRING:
             piece = piece.decode("utf-8", "ignore").encode()
         out += encode_varint(number << 3 | LEN) + encode_varint(len(piece)) + piece

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cirron_otel.core.placement.batch_outline import light_of
+from cirron_otel.core.placement.batch_outline import outline_of
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.translator.own.encode import encode_batch
 
@@ -17,10 +17,10 @@ LOST = own_id("1057")
 def places_of(told: Json) -> Json:
     """By id: the session and the trace of every span of the files, as they are on the wire."""
     index = SessionIndex()
-    lights = [light_of(content) for content in told["files"]]
+    lights = [outline_of(content) for content in told["files"]]
     for each in lights:
         index.observe(each)
-    index.look_again(lambda: lights)
+    index.rescan(lambda: lights)
     for each in lights:
         index.count(each)
     places: Json = {}

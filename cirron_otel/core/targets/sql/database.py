@@ -36,10 +36,10 @@ class Database(Protocol):
     def run(self, statement: str, *parameters: Any) -> int:
         """Do something; how many rows it changed."""
 
-    def among(self, column: str) -> str:
+    def in_clause(self, column: str) -> str:
         """A condition: the column's value is one of a parameter made by `many`."""
 
-    def many(self, values: Iterable[str] | Iterable[int]) -> Any:
+    def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
         """A parameter for `among`."""
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
@@ -51,7 +51,7 @@ class Database(Protocol):
         Returns the digests that were new. Waits for writers that are about to insert one of them.
         """
 
-    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Insert many rows."""
 
     def script(self, text: str) -> None:

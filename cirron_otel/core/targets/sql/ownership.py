@@ -20,7 +20,7 @@ BlobUri = Callable[[Mapping[str, Any], str, str], str | None]
 """(snapshot record, workspace id, run id) → where its blob lies in the object storage, or None."""
 
 
-class Owner(NamedTuple):
+class RowOwner(NamedTuple):
     """Whose a record is; None where nobody has said so."""
 
     workspace_id: str = DEFAULT_WORKSPACE
@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class OwnerContext:
     """What the batches do not say themselves. Keys are those of NAMES; raises UsageError else."""
 
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -47,10 +47,14 @@ class Context:
                 raise UsageError(f"{key!a} tells nobody's records: use one of {', '.join(NAMES)}")
 
 
-class Owners:
+DEFAULT_CONTEXT = OwnerContext()
+"""Every owner is what the batch contains."""
+
+
+class OwnerResolver:
     """The owners of a batch's spans, found in its resources."""
 
-    def __init__(self, batch: Any, context: Context) -> None:
+    def __init__(self, batch: Any, context: OwnerContext) -> None:
         """Look through a batch, as `exactjson.loads` gives it."""
         otel = batch.get("otel") if isinstance(batch, dict) else None
         otel = otel if isinstance(otel, dict) else {}
@@ -59,23 +63,23 @@ class Owners:
         """Of the batch, and of what stands in no resource of its own."""
         self._runs = list(self._of_resources(otel.get("resource_spans")))
 
-    def of_spans(self, count: int) -> Iterator[Owner]:
+    def of_spans(self, count: int) -> Iterator[RowOwner]:
         """The owner of each of the batch's spans, in order."""
         for number, owner in self._runs:
             yield from (owner for _ in range(min(number, count)))
             count -= min(number, count)
         yield from (self.whole for _ in range(count))
 
-    def _owner(self, attributes: Mapping[str, Any]) -> Owner:
+    def _owner(self, attributes: Mapping[str, Any]) -> RowOwner:
         said = {**self._context.defaults}
         for name in NAMES:
             if isinstance(value := attributes.get(name), str | int) and value != "":
                 said[name] = text(value)
         said |= self._context.overrides
         workspace, *others = (bounded(value) if (value := said.get(n)) else None for n in NAMES)
-        return Owner(workspace or DEFAULT_WORKSPACE, *others)
+        return RowOwner(workspace or DEFAULT_WORKSPACE, *others)
 
-    def _of_resources(self, messages: Any) -> Iterator[tuple[int, Owner]]:
+    def _of_resources(self, messages: Any) -> Iterator[tuple[int, RowOwner]]:
         """Of a batch born in OTLP: how many of its spans stand in a row in one resource."""
         for message in messages if isinstance(messages, list) else []:
             if isinstance(message, dict):

@@ -52,7 +52,7 @@ class PostgresDatabase:
 
     dialect = "postgresql"
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, *, create: bool) -> None:  # noqa: ARG002
         """Connect; see `connect`."""
         self._location = location
         self._is_interrupted = False
@@ -123,11 +123,11 @@ class PostgresDatabase:
         with self._guarded():
             return self._connection.execute(_marked(statement), parameters).rowcount
 
-    def among(self, column: str) -> str:
+    def in_clause(self, column: str) -> str:
         """See Database."""
         return f"{column} = ANY(?)"
 
-    def many(self, values: Iterable[str] | Iterable[int]) -> Any:
+    def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
         """See Database."""
         return list(values)
 
@@ -157,7 +157,7 @@ class PostgresDatabase:
         digests, keys = [row[0] for row in rows], [row[1] for row in rows]
         return {bytes(found) for (found,) in self.rows(statement, digests, keys)}
 
-    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """See Database."""
         statement = f'COPY "{table}" ({quoted(columns)}) FROM STDIN'
         with (

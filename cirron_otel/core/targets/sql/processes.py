@@ -14,14 +14,14 @@ from typing import NamedTuple
 from ....semconv import SESSION
 from ...records.columns import TraceSpan, integer
 from .database import Database, parts
-from .rows import Made
+from .rows import PreparedBatch
 
 _COLUMNS = ("id", "workspaceId", "pid", "rank", "startNs", "endNs")
 _SESSIONS, _LOOSE = "TraceSession", "TraceLoose"
 
 _OPEN_SESSIONS = """
 SELECT "id", "workspaceId", "pid", "rank", "startNs", "endNs" FROM "TraceSession"
-WHERE {among} AND "endNs" >= ? AND "startNs" <= ?
+WHERE {in_clause} AND "endNs" >= ? AND "startNs" <= ?
 """
 _LOOSE_WITHIN = """
 SELECT "id", "workspaceId", "pid", "rank", "startNs", "endNs" FROM "TraceLoose"
@@ -50,7 +50,7 @@ class _Process(NamedTuple):
     end_ns: int
 
 
-def settle_processes(database: Database, made: Sequence[Made]) -> None:
+def settle_processes(database: Database, made: Sequence[PreparedBatch]) -> None:
     """Note the sessions and loose spans of new batches, and assign loose spans to sessions.
 
     Only new rows are looked up, so the cost does not grow with the stored data. Call it in a
@@ -59,7 +59,7 @@ def settle_processes(database: Database, made: Sequence[Made]) -> None:
     sessions = [row for each in made for row in _rows(each, of_sessions=True)]
     loose = [row for each in made for row in _rows(each, of_sessions=False)]
     if sessions:
-        database.fill(_SESSIONS, _COLUMNS, sessions)
+        database.bulk_insert(_SESSIONS, _COLUMNS, sessions)
     known = {row for session in sessions for row in _loose_within(database, session)}
     found = _sessions_of(database, [*loose, *known])
     for row, session in found.items():
@@ -68,7 +68,7 @@ def settle_processes(database: Database, made: Sequence[Made]) -> None:
             database.run(_FOUND, row.pid, row.start_ns, row.id)
     left = [row for row in loose if row not in found]
     if left:
-        database.fill(_LOOSE, _COLUMNS, left)
+        database.bulk_insert(_LOOSE, _COLUMNS, left)
 
 
 def _loose_within(database: Database, session: _Process) -> list[_Process]:
@@ -87,11 +87,11 @@ def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process
     """Return the session of each loose span that belongs to exactly one."""
     if not loose:
         return {}
-    statement = _OPEN_SESSIONS.format(among=database.among('"pid"'))
+    statement = _OPEN_SESSIONS.format(in_clause=database.in_clause('"pid"'))
     earliest, latest = min(row.start_ns for row in loose), max(row.start_ns for row in loose)
     of_process: dict[tuple[str, int, int], list[_Process]] = {}
     for pids in parts(sorted({row.pid for row in loose})):
-        for row in database.rows(statement, database.many(pids), earliest, latest):
+        for row in database.rows(statement, database.array_param(pids), earliest, latest):
             session = _Process(*row)
             of_process.setdefault(session[1:4], []).append(session)
     found: dict[_Process, str] = {}
@@ -109,7 +109,7 @@ def forget_processes(database: Database) -> None:
         database.run(_FORGET.format(table=table))
 
 
-def _rows(made: Made, *, of_sessions: bool) -> Iterator[_Process]:
+def _rows(made: PreparedBatch, *, of_sessions: bool) -> Iterator[_Process]:
     if made.records is None or not made.is_one_process:
         return
     for span, record in zip(made.records.spans, made.spans, strict=True):
@@ -120,7 +120,7 @@ def _rows(made: Made, *, of_sessions: bool) -> Iterator[_Process]:
             yield _Process(span.id, span.workspace_id, pid, span.rank, span.start_ns, span.end_ns)
 
 
-def _is_wanted(made: Made, span: TraceSpan, of_sessions: bool) -> bool:
+def _is_wanted(made: PreparedBatch, span: TraceSpan, of_sessions: bool) -> bool:
     if span.name == SESSION:
         return of_sessions
-    return not of_sessions and made.tops.get(span.id) == span.id
+    return not of_sessions and made.root_ids.get(span.id) == span.id

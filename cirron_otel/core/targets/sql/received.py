@@ -19,7 +19,7 @@ import msgspec
 from ...delivery.batch_target import SealedBatch
 from ...translator.foreign.messages import RECEIVED, RESOURCE_SPANS
 from ...translator.logs.log_marks import LOG, LOGS
-from .ownership import Context
+from .ownership import OwnerContext
 
 _DIGEST_BYTES = 16
 _RECEIVED = b'"%b":' % RECEIVED.encode()
@@ -42,7 +42,7 @@ class _Resource(msgspec.Struct):
 _resource = msgspec.json.Decoder(_Resource)
 
 
-class Part(NamedTuple):
+class RequestPart(NamedTuple):
     """A part of a batch."""
 
     digest: bytes
@@ -55,7 +55,7 @@ class Part(NamedTuple):
     """The index of its mark."""
 
 
-def parts_of(batch: SealedBatch, context: Context) -> list[Part]:
+def parts_of(batch: SealedBatch, context: OwnerContext) -> list[RequestPart]:
     """Return the parts of a batch; none unless a collector made the batch from requests."""
     if _RECEIVED not in batch.data:
         return []
@@ -73,7 +73,7 @@ def parts_of(batch: SealedBatch, context: Context) -> list[Part]:
     return _digested(found, context)
 
 
-_Found = tuple[Part, Collection[bytes]]
+_Found = tuple[RequestPart, Collection[bytes]]
 """A part without a digest, and its content."""
 
 
@@ -85,7 +85,7 @@ def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Ite
     for number, (end, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
         places = range(end - count, end)
         content = [bytes(resources[number]), *(bytes(spans[place]) for place in places)]
-        yield Part(b"", places, resource=number), content
+        yield RequestPart(b"", places, resource=number), content
 
 
 def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
@@ -95,10 +95,10 @@ def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterato
     for number, raw in enumerate(_lists.decode(top["marks"])):
         mark = _any.decode(raw)
         scope = mark["otel"][LOG].pop(_SCOPE, 0)
-        yield Part(b"", range(0), mark=number), [resource, scopes[scope], _encode(mark)]
+        yield RequestPart(b"", range(0), mark=number), [resource, scopes[scope], _encode(mark)]
 
 
-def _digested(found: list[_Found], context: Context) -> list[Part]:
+def _digested(found: list[_Found], context: OwnerContext) -> list[RequestPart]:
     owner = repr((sorted(context.defaults.items()), sorted(context.overrides.items())))
     begun = hashlib.blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
     copies: Counter[bytes] = Counter()
@@ -114,7 +114,7 @@ def _digested(found: list[_Found], context: Context) -> list[Part]:
     return parts
 
 
-def without(data: bytes, known: Collection[Part]) -> bytes:
+def without_parts(data: bytes, known: Collection[RequestPart]) -> bytes:
     """Return the batch without the parts `known`."""
     top: dict[str, Any] = dict(_objects.decode(data))
     otel: dict[str, Any] = dict(_objects.decode(top["otel"]))

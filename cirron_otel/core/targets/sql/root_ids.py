@@ -8,7 +8,7 @@ from ....semconv import SESSION
 from ...records.columns import TraceSpan
 
 
-def local_tops(
+def local_root_ids(
     spans: Sequence[TraceSpan], session: str | None, *, is_one_process: bool
 ) -> dict[str, str]:
     """By id of a span: the scope that it is to be sought under; each row's trace id is set to it.
@@ -33,7 +33,7 @@ def local_tops(
     return tops
 
 
-def followed(some_id: str, tops: dict[str, str]) -> str:
+def resolve_root(some_id: str, tops: dict[str, str]) -> str:
     """The topmost scope that `tops` leads to; of a circle, the last before it closes."""
     seen = {some_id}
     while (above := tops.get(some_id)) is not None and above not in seen:

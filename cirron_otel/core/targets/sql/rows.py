@@ -30,8 +30,8 @@ from ...translator.own.platform import from_platform, to_platform
 from ...translator.typed import NotCanonicalError
 from .fast_rows import fast_rows
 from .keys import bounded
-from .ownership import Context, Owner, Owners
-from .root_ids import local_tops
+from .ownership import OwnerContext, OwnerResolver, RowOwner
+from .root_ids import local_root_ids
 
 Value = Any
 Row = Sequence[Value]
@@ -56,18 +56,18 @@ _of_json = msgspec.json.Decoder().decode
 
 
 @dataclass(slots=True)
-class Made:
+class PreparedBatch:
     """A batch, ready to be stored."""
 
     name: str
     hash: bytes
     header: TraceBatch
-    owner: Owner
+    owner: RowOwner
     """Of the batch as a whole."""
     records: PlatformRecords | None
     """None where the batch is stored as its bytes."""
     body: bytes | None
-    tops: dict[str, str] = field(default_factory=dict)
+    root_ids: dict[str, str] = field(default_factory=dict)
     """By a span's id: the topmost scope above it that is known of, or itself."""
     is_one_process: bool = False
     """Whether it is of a program that does not name its session."""
@@ -93,25 +93,27 @@ class Made:
         return lists.get(kind, records.snapshots)
 
 
-def made_of(batch: SealedBatch, hash_: bytes, context: Context) -> Made:
+def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> PreparedBatch:
     """The rows of a batch. Raises RefusedError where it is none."""
     problem = check_batch(batch.data)
     if problem is not None:
         raise RefusedError(f"{batch.name!a} is no batch: {problem.message}")
-    name = stored_name(batch.name)
+    name = column_of_name(batch.name)
     try:
         value, records = _records_of(batch.data, context)
-        owners = Owners(value, context)
+        owners = OwnerResolver(value, context)
         session = _session_of(value)
-        tops = local_tops(records.spans, session, is_one_process="otel" not in value)
+        tops = local_root_ids(records.spans, session, is_one_process="otel" not in value)
     except (InputError, RecursionError):
         # Nested deeper than can be taken apart: as a whole, then.
         header = TraceBatch(schema_version=1, sdk_version="", batch_id="", created_ns=0)
-        return Made(name, hash_, header, Owners(None, context).whole, None, batch.data)
+        return PreparedBatch(
+            name, hash_, header, OwnerResolver(None, context).whole, None, batch.data
+        )
     for row, owner in zip(records.spans, owners.of_spans(len(records.spans)), strict=True):
         row.workspace_id, run_id, row.pipeline_id, row.deployment_id, row.model_id = owner
         row.run_id = run_id or ""  # "" until its trace id is settled
-    made = Made(name, hash_, records.batch, owners.whole, records, None, tops)
+    made = PreparedBatch(name, hash_, records.batch, owners.whole, records, None, tops)
     made.is_one_process = "otel" not in value
     made.spans = value["spans"] if records.spans else []
     if context.blob_uri is not None and records.snapshots:
@@ -119,7 +121,7 @@ def made_of(batch: SealedBatch, hash_: bytes, context: Context) -> Made:
     return made
 
 
-def _records_of(data: bytes, context: Context) -> tuple[dict[str, Any], PlatformRecords]:
+def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], PlatformRecords]:
     """The batch as far as it matters here, and its rows."""
     with contextlib.suppress(NotCanonicalError):
         records, value = fast_rows(data)
@@ -176,7 +178,7 @@ def _whole(record: Any) -> str:
     return exactjson.dumps_ascii({"is": record})
 
 
-def readdressed(row: TraceSnapshot, record: Any, uri: str | None) -> None:
+def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
     """Give a snapshot's row another `blob_uri`, if there is one; `extra` has the recorded one."""
     if uri is None or uri == row.blob_uri:
         return
@@ -192,14 +194,14 @@ def hash_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def stored_name(name: str) -> str:
+def column_of_name(name: str) -> str:
     """A file's name as a column holds it: one with odd letters as JSON, behind a mark."""
     if clean(name) == name and not name.startswith(_MARKED_NAME):
         return name
     return _MARKED_NAME + exactjson.dumps_ascii(name)
 
 
-def name_of_stored(column: str) -> str:
+def name_of_column(column: str) -> str:
     """The file's name that a column says."""
     if not column.startswith(_MARKED_NAME):
         return column

@@ -10,8 +10,7 @@ from ...spool.directories import make_private
 from ...spool.paths import BATCH_SUFFIX
 from ...spool.writer import SpoolWriter
 from .rows import hash_of
-from .storage import Storage
-from .stored import Select
+from .store import Select, open_store
 
 _SHOWN_DIGITS = 8
 
@@ -38,7 +37,7 @@ def copy_to_spool(
     """
     copy = SpoolCopy()
     writer = SpoolWriter(directory, max_bytes=None, durable=False)
-    with Storage.open(url, create=False) as storage:
+    with open_store(url, create=False) as storage:
         for name, data in storage.batches(select or Select()):
             try:
                 writer.write(data, name)

@@ -14,6 +14,7 @@ from ...delivery.errors import MisconfiguredError, RefusedError, StoppedError, U
 from ...spool.directories import make_private
 from ...state_database import FULL_SYNC, WAL, create_private_file, open_database
 from .database import Row, quoted
+from .url import Location
 
 _BUSY_S = 30.0
 """How long a writer waits for another one, seconds."""
@@ -29,9 +30,11 @@ class SqliteDatabase:
 
     dialect = "sqlite"
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, location: Location, *, create: bool) -> None:
         """Open it; see `connect`. A file that is made has mode 0600, its directory 0700."""
-        self._path = path
+        if location.path is None:
+            raise ValueError("an SQLite database without a file")
+        self._path = path = location.path
         self._is_interrupted = False
         with self._guarded():
             if create:
@@ -104,11 +107,11 @@ class SqliteDatabase:
         with self._guarded():
             return self._connection.execute(statement, parameters).rowcount
 
-    def among(self, column: str) -> str:
+    def in_clause(self, column: str) -> str:
         """See Database."""
         return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
 
-    def many(self, values: Iterable[str] | Iterable[int]) -> Any:
+    def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
         """See Database."""
         return json.dumps(list(values))
 
@@ -129,7 +132,7 @@ class SqliteDatabase:
             execute = self._connection.execute
             return {row[0] for row in rows if execute(statement, row).rowcount}
 
-    def fill(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """See Database."""
         with self._guarded():
             self._connection.executemany(_insert(table, columns), rows)

@@ -5,32 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple, Self
+from importlib import import_module
+from typing import Self
 
 from .... import exactjson
 from ....errors import InputError
 from ...delivery.batch_target import SealedBatch
 from ...durations import DAY_NS
 from ...spool.paths import checked_name
+from . import blob_uris
 from .database import Database
 from .migrate import check_readable, migrate
-from .ownership import Context
+from .ownership import DEFAULT_CONTEXT, OwnerContext
 from .processes import forget_processes
-from .received import parts_of, without
+from .received import parts_of, without_parts
 from .rows import (
     BATCH_COLUMNS,
     COLUMNS,
     MARK,
     SNAPSHOT,
     SPAN,
-    Made,
+    PreparedBatch,
+    column_of_name,
     hash_of,
-    made_of,
-    name_of_stored,
+    name_of_column,
+    prepare_batch,
     rows_of,
-    stored_name,
 )
-from .stored import Select, stored_batches
+from .store import BatchStore, Expired, Retained, Select, WriteResult
+from .stored import stored_batches
 from .traces import Placing
 from .url import Location, parse_url
 
@@ -50,68 +53,39 @@ _IS_EXPIRED = (
 """A condition on batches; its parameters are those of `_expiry`."""
 
 
+_DATABASES = {
+    "sqlite": "cirron_otel.core.targets.sql.sqlite:SqliteDatabase",
+    "postgresql": "cirron_otel.core.targets.sql.postgres:PostgresDatabase",
+}
+"""By scheme: the class, which is imported when it is needed; PostgreSQL's needs a driver."""
+
+
 def connect(location: Location, *, create: bool) -> Database:
     """Connect to the database at a location.
 
     `create` makes an SQLite file that does not exist. Raises as Database does, InputError if the
     file does not exist, and MissingExtraError if PostgreSQL's driver is not installed.
     """
-    if location.path is not None:
-        from .sqlite import SqliteDatabase  # noqa: PLC0415 - each driver is imported when needed
-
-        return SqliteDatabase(location.path, create=create)
-    from .postgres import PostgresDatabase  # noqa: PLC0415
-
-    return PostgresDatabase(location)
+    module, _, name = _DATABASES[location.scheme].partition(":")
+    database: Database = getattr(import_module(module), name)(location, create=create)
+    return database
 
 
-class Written(NamedTuple):
-    """What became of batches."""
-
-    new: int
-    known: int
-    """Of these, the storage had the same name and content already."""
-    rows: int
-    """Spans, marks and snapshots that were added."""
-
-
-class Expired(NamedTuple):
-    """The number of batches that `Storage.retain` would remove."""
-
-    old: int
-    batches: int
-    """The number of all batches."""
-
-
-class Retained(NamedTuple):
-    """What was removed because of its age."""
-
-    batches: int
-    rows: int
-
-
-class Storage:
-    """A database with the platform's tables. One thread uses it; `interrupt` may come from any.
-
-    Its methods raise UnreachableError where the database cannot do it now (MisconfiguredError
-    where that looks like a fault of the configuration), RefusedError where it will never take
-    what it is given, and StoppedError behind `interrupt`. After UnreachableError it is to be
-    closed, and opened again.
-    """
+class Storage(BatchStore):
+    """The platform's tables in an SQL database: batches in, batches out; see `BatchStore`."""
 
     def __init__(self, database: Database, location: Location) -> None:
-        """`open` is how one comes by a storage."""
+        """Use `open` instead."""
         self._database, self._location = database, location
 
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> Self:
-        """Connect to `sqlite:///FILE` or `postgresql://…`, and bring the tables up to date.
+        """Open `sqlite:///FILE` or `postgresql://…`, as `store.open_store` does."""
+        return cls.at(parse_url(url), create=create)
 
-        `create=False` is for reading alone: it changes nothing. Raises as the methods do, and
-        UsageError for a URL that is none, MissingExtraError without PostgreSQL's driver,
-        and, with `create=False`, InputError where there is no storage.
-        """
-        location = parse_url(url)
+    @classmethod
+    def at(cls, location: Location, *, create: bool = True) -> Self:
+        """Open the database at a location."""
         database = connect(location, create=create)
         try:
             storage = cls(database, location)
@@ -126,12 +100,12 @@ class Storage:
 
     @property
     def shown(self) -> str:
-        """Where it is, as people may see it: without user, password and parameters."""
+        """The address for messages: without user, password and parameters."""
         return self._location.shown
 
     @property
     def database(self) -> Database:
-        """The connection, for statements of one's own."""
+        """The connection. It is internal to this package, and open to tests."""
         return self._database
 
     def migrate(self) -> int:
@@ -141,30 +115,25 @@ class Storage:
         """
         return migrate(self._database)
 
-    def write(self, batches: Sequence[SealedBatch], context: Context = Context()) -> Written:  # noqa: B008
-        """Store batches, all of them or, where it raises, none.
-
-        A batch that is there already, by its name and content, is left as it is; one of a known
-        name with other content is stored beside it. The parts of a collector's batch that another
-        batch contains already are left out (see `received`). Raises RefusedError for data that is
-        not a batch, and TargetError for a name that no file could have.
-        """
+    def write(
+        self, batches: Sequence[SealedBatch], context: OwnerContext = DEFAULT_CONTEXT
+    ) -> WriteResult:
+        """Store batches: all of them, or none if it raises."""
         unknown = self._unknown(batches)
-        made = [made_of(batch, hash_, context) for hash_, batch in unknown]
+        made = [prepare_batch(batch, hash_, context) for hash_, batch in unknown]
         made.sort(key=lambda each: (each.name, each.hash))  # so that writers never block in circles
         rows = 0
-        new: list[tuple[int, Made]] = []
+        new: list[tuple[int, PreparedBatch]] = []
         if made:
             with self._database.transaction():
                 new = self._new_parts(self._add(made), dict(unknown), context)
                 rows = self._fill(new, context)
-        return Written(len(new), len(batches) - len(new), rows)
+        return WriteResult(len(new), len(batches) - len(new), rows)
 
     def batches(self, select: Select = Select()) -> Iterator[tuple[str, bytes]]:  # noqa: B008
-        """(file name, bytes) of the stored batches, in the order of their names.
+        """Yield (file name, bytes) of the stored batches, in the order of their names.
 
-        Each is equal to what was written, as JSON values. It reads through a connection of its
-        own, all as it stands at the beginning. Raises InputError where a batch is damaged.
+        They are read through a second connection, all as of the time of the first one.
         """
         with closing(connect(self._location, create=False)) as database:
             yield from stored_batches(database, select)
@@ -181,8 +150,7 @@ class Storage:
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
-        One that does not say when, or says what cannot be (before the year 2000, as a time in
-        other units is, or later than tomorrow), counts from when it was stored.
+        Each transaction removes a few, so that writers do not wait long.
         """
         batches = rows = 0
         database = self._database
@@ -195,21 +163,29 @@ class Storage:
                     f' ORDER BY "createdNs" LIMIT {_EXPIRED_AT_ONCE}',
                     *times,
                 )
-                keys = database.many(row[0] for row in found)
-                among = database.among('"batchKey"')
+                keys = database.array_param(row[0] for row in found)
+                condition = database.in_clause('"batchKey"')
                 if not found:
                     self._forget_unresolved()
                     break
-                database.run(f'DELETE FROM "{_DIGESTS}" WHERE {among}', keys)  # noqa: S608
+                database.run(f'DELETE FROM "{_DIGESTS}" WHERE {condition}', keys)  # noqa: S608
                 for kind in COLUMNS:
-                    rows += database.run(f'DELETE FROM "{kind}" WHERE {among}', keys)  # noqa: S608
-                batches += database.run(f'DELETE FROM "TraceBatch" WHERE {among}', keys)  # noqa: S608
+                    rows += database.run(f'DELETE FROM "{kind}" WHERE {condition}', keys)  # noqa: S608
+                batches += database.run(f'DELETE FROM "TraceBatch" WHERE {condition}', keys)  # noqa: S608
         if batches:
             database.shrink()
         return Retained(batches, rows)
 
+    def run_of_span(self, workspace_id: str, span_id: str) -> str | None:
+        """Return the id of the run that a stored span belongs to; None if it is not stored."""
+        return blob_uris.run_of_span(self._database, workspace_id, span_id)
+
+    def set_blob_uris(self, name: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
+        """Set the URIs of a batch's snapshots, by their index; False if it is not stored."""
+        return blob_uris.set_blob_uris(self._database, name, data, uris)
+
     def interrupt(self) -> None:
-        """End what another thread is doing here, and allow nothing after it."""
+        """End the call that another thread makes, and refuse later ones."""
         self._database.interrupt()
 
     def close(self) -> None:
@@ -217,7 +193,7 @@ class Storage:
         self._database.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the connection without a word to the server."""
+        """In a forked child: drop the connection without sending anything to the server."""
         self._database.abandon()
 
     def __enter__(self) -> Self:
@@ -232,14 +208,15 @@ class Storage:
     def _unknown(self, batches: Sequence[SealedBatch]) -> list[tuple[bytes, SealedBatch]]:
         """Those that are not there yet, each once."""
         wanted = {
-            (stored_name(checked_name(batch.name)), hash_of(batch.data)): batch for batch in batches
+            (column_of_name(checked_name(batch.name)), hash_of(batch.data)): batch
+            for batch in batches
         }
-        among = self._database.among('"name"')
+        condition = self._database.in_clause('"name"')
         known = {
             (name, bytes(hash_))
             for name, hash_ in self._database.rows(
-                f'SELECT "name", "hash" FROM "TraceBatch" WHERE {among}',  # noqa: S608
-                self._database.many({name for name, _ in wanted}),
+                f'SELECT "name", "hash" FROM "TraceBatch" WHERE {condition}',  # noqa: S608
+                self._database.array_param({name for name, _ in wanted}),
             )
         }
         names = {name for name, _ in known}
@@ -260,15 +237,18 @@ class Storage:
         except (InputError, RecursionError):
             return False
 
-    def _add(self, made: Sequence[Made]) -> list[tuple[int, Made]]:
+    def _add(self, made: Sequence[PreparedBatch]) -> list[tuple[int, PreparedBatch]]:
         """Add the batches; (key, batch) of those that were not there."""
         now = time.time_ns()
         keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in made])
         return [(key, each) for key, each in zip(keys, made, strict=True) if key is not None]
 
     def _new_parts(
-        self, new: list[tuple[int, Made]], batches: Mapping[bytes, SealedBatch], context: Context
-    ) -> list[tuple[int, Made]]:
+        self,
+        new: list[tuple[int, PreparedBatch]],
+        batches: Mapping[bytes, SealedBatch],
+        context: OwnerContext,
+    ) -> list[tuple[int, PreparedBatch]]:
         """Return the batches without the parts that are stored already; empty ones are left out.
 
         Digests are inserted in their order, so that writers never deadlock.
@@ -283,19 +263,21 @@ class Storage:
             if here and len(here) == len(parts[key]):
                 self._database.run('DELETE FROM "TraceBatch" WHERE "batchKey" = ?', key)
             elif here:
-                reduced = without(batches[each.hash].data, here)
+                reduced = without_parts(batches[each.hash].data, here)
                 left.append((key, self._reduced(key, each, reduced, context)))
             else:
                 left.append((key, each))
         return left
 
-    def _reduced(self, key: int, whole: Made, data: bytes, context: Context) -> Made:
-        made = made_of(SealedBatch(name_of_stored(whole.name), data), whole.hash, context)
+    def _reduced(
+        self, key: int, whole: PreparedBatch, data: bytes, context: OwnerContext
+    ) -> PreparedBatch:
+        made = prepare_batch(SealedBatch(name_of_column(whole.name), data), whole.hash, context)
         statement = 'UPDATE "TraceBatch" SET "extra" = ?, "body" = ? WHERE "batchKey" = ?'
         self._database.run(statement, made.header.extra, made.body, key)
         return made
 
-    def _fill(self, new: Sequence[tuple[int, Made]], context: Context) -> int:
+    def _fill(self, new: Sequence[tuple[int, PreparedBatch]], context: OwnerContext) -> int:
         """Add the rows of batches; how many."""
         made = [each for _, each in new]
         placing = Placing(self._database, made)
@@ -306,7 +288,7 @@ class Storage:
         for kind in (SPAN, MARK, SNAPSHOT):
             rows = [row for key, each in new for row in rows_of(kind, key, each.records_of(kind))]
             if rows:
-                self._database.fill(kind, COLUMNS[kind], rows)
+                self._database.bulk_insert(kind, COLUMNS[kind], rows)
             count += len(rows)
         placing.settle(made)
         return count
@@ -317,6 +299,11 @@ class Storage:
             ' (SELECT 1 FROM "TraceSpan" s WHERE s."traceId" = "TraceUnresolved"."id")'
         )
         forget_processes(self._database)
+
+
+def open_sql(location: Location, *, create: bool) -> Storage:
+    """Open the SQL database at a location; see `store.open_store`."""
+    return Storage.at(location, create=create)
 
 
 def _expiry(older_than_ns: int) -> tuple[int, int, int, int, int]:

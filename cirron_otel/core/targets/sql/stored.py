@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ....errors import InputError
 from ...records.columns import TraceBatch
 from .database import Database, quoted
-from .rows import COLUMNS, data_of, name_of_stored, record_of, stored_name
+from .rows import COLUMNS, column_of_name, data_of, name_of_column, record_of
+from .store import Select
 
 _PAGE_BATCHES = 64
 _HEADER = ("batchKey", "name", "schemaVersion", "sdkVersion", "batchId", "createdNs", "extra")
@@ -17,36 +17,22 @@ _HEADER = ("batchKey", "name", "schemaVersion", "sdkVersion", "batchId", "create
 _FIELDS = TraceBatch.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
-    """Which batches are wanted; None means all. A batch is wanted or not as a whole."""
-
-    workspace_id: str | None = None
-    run_id: str | None = None
-    """With a span of that run, or a mark or snapshot on one; or of that run as a whole."""
-    since_ns: int | None = None
-    """Not created before, Unix ns."""
-    until_ns: int | None = None
-    """Created before, Unix ns."""
-    name: str | None = None
-    """With that file name."""
-
-    def conditions(self) -> tuple[str, list[Any]]:
-        """Of a statement on the table of batches, called b."""
-        texts: list[str] = []
-        values: list[Any] = []
-        for column, wanted in (("workspaceId", self.workspace_id), ("runId", self.run_id)):
-            if wanted is not None:
-                texts.append(_belongs(column))
-                values += [wanted] * texts[-1].count("?")
-        for sign, time in ((">=", self.since_ns), ("<", self.until_ns)):
-            if time is not None:
-                texts.append(f'b."createdNs" {sign} ?')
-                values.append(time)
-        if self.name is not None:
-            texts.append('b."name" = ?')
-            values.append(stored_name(self.name))
-        return "".join(f" AND ({text})" for text in texts), values
+def _conditions(select: Select) -> tuple[str, list[Any]]:
+    """Return conditions for a statement on the table of batches, called b, and their values."""
+    texts: list[str] = []
+    values: list[Any] = []
+    for column, wanted in (("workspaceId", select.workspace_id), ("runId", select.run_id)):
+        if wanted is not None:
+            texts.append(_belongs(column))
+            values += [wanted] * texts[-1].count("?")
+    for sign, time in ((">=", select.since_ns), ("<", select.until_ns)):
+        if time is not None:
+            texts.append(f'b."createdNs" {sign} ?')
+            values.append(time)
+    if select.name is not None:
+        texts.append('b."name" = ?')
+        values.append(column_of_name(select.name))
+    return "".join(f" AND ({text})" for text in texts), values
 
 
 def _belongs(column: str) -> str:
@@ -71,7 +57,7 @@ def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, by
     All is read as it stands when the first one is asked for, a page of batches at a time. Raises
     InputError where a batch is damaged.
     """
-    condition, values = select.conditions()
+    condition, values = _conditions(select)
     last: tuple[str, int] = ("", 0)
     with database.snapshot():
         while True:
@@ -91,26 +77,26 @@ def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, by
 def _page_of(database: Database, page: list[tuple[Any, ...]]) -> Iterator[tuple[str, bytes]]:
     keys = [row[0] for row in page]
     found: dict[str, dict[int, list[Any]]] = {kind: {key: [] for key in keys} for kind in COLUMNS}
-    among = database.among('"batchKey"')
+    condition = database.in_clause('"batchKey"')
     for kind, columns in COLUMNS.items():
         rows = database.rows(
-            f'SELECT {quoted(columns)} FROM "{kind}" WHERE {among}'  # noqa: S608
+            f'SELECT {quoted(columns)} FROM "{kind}" WHERE {condition}'  # noqa: S608
             ' ORDER BY "batchKey", "ordinal"',
-            database.many(keys),
+            database.array_param(keys),
         )
         for row in rows:
             found[kind][row[0]].append(record_of(kind, row))
     bodies = dict(
         database.rows(
             'SELECT "batchKey", "body" FROM "TraceBatch"'  # noqa: S608
-            f' WHERE {among} AND "body" IS NOT NULL',
-            database.many(keys),
+            f' WHERE {condition} AND "body" IS NOT NULL',
+            database.array_param(keys),
         )
     )
     for key, name, *header in page:
         records = {kind: found[kind].pop(key) for kind in COLUMNS}
         try:
             whole = TraceBatch(**dict(zip(_FIELDS, header, strict=True)))
-            yield name_of_stored(name), data_of(whole, bodies.get(key), records)
+            yield name_of_column(name), data_of(whole, bodies.get(key), records)
         except InputError as error:
             raise InputError(f"the stored batch {name!a} is damaged: {error}") from None

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ....errors import TargetError, UsageError
 from ...delivery.batch_target import BlobSink, Receipt, SealedBatch
 from ...delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
-from .ownership import Context
-from .storage import Storage
+from .ownership import OwnerContext
+from .store import BatchStore, open_store
 from .url import parse_url
 
 _REQUEST_BYTES = 4_000_000
@@ -23,14 +23,14 @@ class StorageTarget:
     request_bytes = _REQUEST_BYTES
 
     def __init__(
-        self, url: str, context: Context | None = None, *, blobs: BlobSink | None = None
+        self, url: str, context: OwnerContext | None = None, *, blobs: BlobSink | None = None
     ) -> None:
         """`blobs` is where the snapshot files go. Raises UsageError where the URL is none."""
         location = parse_url(url)
-        self._url, self._context = url, context or Context()
+        self._url, self._context = url, context or OwnerContext()
         self.key, self.shown = location.key, location.shown
         self.blobs = blobs
-        self._storage: Storage | None = None
+        self._storage: BatchStore | None = None
         self._is_interrupted = False
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
@@ -39,7 +39,7 @@ class StorageTarget:
             raise StoppedError(f"stopped before {self.shown} had everything")
         try:
             if self._storage is None:
-                self._storage = Storage.open(self._url)
+                self._storage = open_store(self._url)
             self._storage.write(batches, self._context)
         except UsageError as error:  # found out by the driver, or no driver
             raise MisconfiguredError(str(error)) from None

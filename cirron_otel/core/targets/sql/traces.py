@@ -13,21 +13,21 @@ from collections.abc import Collection, Iterable, Sequence
 from .database import Database, parts
 from .ownership import BlobUri
 from .processes import settle_processes
-from .root_ids import followed
-from .rows import SNAPSHOT, Made, readdressed
+from .root_ids import resolve_root
+from .rows import SNAPSHOT, PreparedBatch, replace_blob_uri
 
 
 class Placing:
     """Finds the trace ids of batches that are about to be stored, in one transaction."""
 
-    def __init__(self, database: Database, made: Sequence[Made]) -> None:
+    def __init__(self, database: Database, made: Sequence[PreparedBatch]) -> None:
         """Set the trace id, and the run id that follows from it, of all spans of `made`."""
         self._database = database
         self._new_ids: list[str] = []
-        self._tops: dict[str, str] = {}
+        self._root_ids: dict[str, str] = {}
         for each in made:
-            for some_id, top in each.tops.items():
-                self._tops.setdefault(some_id, top)
+            for some_id, top in each.root_ids.items():
+                self._root_ids.setdefault(some_id, top)
         for each in made:
             if each.records is not None:
                 self._new_ids += [span.id for span in each.records.spans]
@@ -35,7 +35,7 @@ class Placing:
         for each in made:
             self._place(each)
 
-    def settle(self, made: Sequence[Made]) -> None:
+    def settle(self, made: Sequence[PreparedBatch]) -> None:
         """When the rows are stored: move what waited for them; note what is waited for.
 
         Of several writers one at a time is here, and stays until its transaction has ended: so a
@@ -47,7 +47,7 @@ class Placing:
         self._look_up(is_open)
         arrived = self._noted(self._new_ids)
         for some_id in sorted({*is_open, *arrived}):
-            trace_id = followed(some_id, self._tops)
+            trace_id = resolve_root(some_id, self._root_ids)
             if trace_id != some_id:
                 database.run(
                     'UPDATE "TraceSpan" SET "traceId" = ?, "runId" ='
@@ -56,56 +56,59 @@ class Placing:
                     trace_id,
                     some_id,
                 )
-        among = database.among('"id"')
+        condition = database.in_clause('"id"')
+        statement = f'DELETE FROM "TraceUnresolved" WHERE {condition}'  # noqa: S608
         for ids in parts(sorted(arrived)):
-            database.run(f'DELETE FROM "TraceUnresolved" WHERE {among}', database.many(ids))  # noqa: S608
+            database.run(statement, database.array_param(ids))
         waiting = self._open(made)
         for ids in parts(sorted(waiting - self._noted(waiting))):
-            database.fill("TraceUnresolved", ["id"], [(some_id,) for some_id in ids])
+            database.bulk_insert("TraceUnresolved", ["id"], [(some_id,) for some_id in ids])
         settle_processes(database, made)
 
-    def set_blob_uris(self, made: Made, uri_of: BlobUri) -> None:
+    def set_blob_uris(self, made: PreparedBatch, uri_of: BlobUri) -> None:
         """Say where the blobs of a batch's snapshots go; `extra` keeps what was recorded."""
         for row, record in zip(made.records_of(SNAPSHOT), made.snapshots, strict=True):
             if row.blob_uri is not None:
-                run_id = made.owner.run_id or followed(row.span_id, self._tops)
-                readdressed(row, record, uri_of(record, made.owner.workspace_id, run_id))
+                run_id = made.owner.run_id or resolve_root(row.span_id, self._root_ids)
+                replace_blob_uri(row, record, uri_of(record, made.owner.workspace_id, run_id))
 
-    def _place(self, made: Made) -> None:
+    def _place(self, made: PreparedBatch) -> None:
         records = made.records
         if records is None:
             return
         for span in records.spans:
-            span.trace_id = followed(span.trace_id, self._tops)
+            span.trace_id = resolve_root(span.trace_id, self._root_ids)
             span.run_id = span.run_id or span.trace_id
 
-    def _open(self, made: Sequence[Made]) -> set[str]:
+    def _open(self, made: Sequence[PreparedBatch]) -> set[str]:
         """The scopes that spans stand under and that nothing is known of."""
         ends = {
-            followed(span.trace_id, self._tops)
+            resolve_root(span.trace_id, self._root_ids)
             for each in made
             if each.records is not None
             for span in each.records.spans
         }
-        return {some_id for some_id in ends if some_id not in self._tops}
+        return {some_id for some_id in ends if some_id not in self._root_ids}
 
     def _look_up(self, ids: Iterable[str]) -> None:
         """Learn where stored scopes stand; of several with one id, the first."""
         database = self._database
-        among = database.among('"id"')
+        condition = database.in_clause('"id"')
         for some in parts(sorted(ids)):
             found = database.rows(
-                f'SELECT "id", "traceId" FROM "TraceSpan" WHERE {among}'  # noqa: S608
+                f'SELECT "id", "traceId" FROM "TraceSpan" WHERE {condition}'  # noqa: S608
                 ' ORDER BY "batchKey" DESC, "ordinal" DESC',
-                database.many(some),
+                database.array_param(some),
             )
-            self._tops |= found
+            self._root_ids |= found
 
     def _noted(self, ids: Collection[str]) -> set[str]:
         """Of these scopes, the ones that spans wait for."""
         database = self._database
-        among = database.among('"id"')
-        statement = f'SELECT "id" FROM "TraceUnresolved" WHERE {among}'  # noqa: S608
+        condition = database.in_clause('"id"')
+        statement = f'SELECT "id" FROM "TraceUnresolved" WHERE {condition}'  # noqa: S608
         return {
-            row[0] for some in parts(ids) for row in database.rows(statement, database.many(some))
+            row[0]
+            for some in parts(ids)
+            for row in database.rows(statement, database.array_param(some))
         }

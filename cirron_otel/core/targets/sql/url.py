@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -9,8 +10,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from ....errors import UsageError
 from ....ids import digest
 
-_POSTGRES = ("postgresql://", "postgres://")
-_SQLITE = "sqlite:"
 _USE = "use sqlite:///FILE (sqlite:////FILE for an absolute path) or postgresql://HOST/DATABASE"
 _SECRET = ("user", "password", "passfile", "sslpassword", "sslkey", "sslcert")
 """Parameters of a connection that say how one gets in, and not where to."""
@@ -26,6 +25,8 @@ class Location:
     """As people may see it: without user, password and parameters."""
     key: str
     """What tells it from others; it holds no secret."""
+    scheme: str
+    """The kind of storage: a key of `store.STORES`."""
     path: Path | None = None
     """The file, for SQLite; None for PostgreSQL."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -34,15 +35,14 @@ class Location:
 
 def is_storage_url(text: str) -> bool:
     """Whether `text` is meant as the URL of a storage, rather than as a path."""
-    return text.startswith((_SQLITE, *_POSTGRES))
+    return text.startswith(tuple(SCHEMES))
 
 
 def parse_url(url: str) -> Location:
     """The location that a URL names. Raises UsageError where it is none; it shows no password."""
-    if url.startswith(_SQLITE):
-        return _sqlite(url)
-    if url.startswith(_POSTGRES):
-        return _postgres(url)
+    for prefix, parse in SCHEMES.items():
+        if url.startswith(prefix):
+            return parse(url)
     scheme = url.partition("://")[0] if "://" in url else "none"
     raise UsageError(f"a storage URL of the scheme {scheme[:20]!a}: {_USE}")
 
@@ -53,7 +53,7 @@ def _sqlite(url: str) -> Location:
         raise UsageError(f"{url!a} names no file: {_USE}")
     path = Path(name)
     key = digest("storage", "sqlite", str(path.absolute()))[:8].hex()
-    return Location(url, f"sqlite:///{name}", key, path)
+    return Location(url, f"sqlite:///{name}", key, "sqlite", path)
 
 
 def _postgres(url: str) -> Location:
@@ -77,5 +77,14 @@ def _postgres(url: str) -> Location:
         url,
         f"postgresql://{quote(shown_address, safe=':,[]./')}/{quote(named)}",
         key,
+        "postgresql",
         secrets=tuple({s for each in secrets for s in (each, unquote(each)) if s}),
     )
+
+
+SCHEMES: dict[str, Callable[[str], Location]] = {
+    "sqlite:": _sqlite,
+    "postgresql://": _postgres,
+    "postgres://": _postgres,
+}
+"""By the beginning of a URL."""

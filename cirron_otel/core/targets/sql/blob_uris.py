@@ -1,0 +1,70 @@
+"""The URIs of snapshot files in stored rows: the run they belong to, and their change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .... import exactjson
+from .database import Database, quoted
+from .keys import bounded
+from .rows import COLUMNS, SNAPSHOT, column_of_name, hash_of, record_of, replace_blob_uri
+
+
+def run_of_span(database: Database, workspace_id: str, span_id: str) -> str | None:
+    """Return the id of the run that a stored span belongs to; None if it is not stored."""
+    rows = database.rows(
+        'SELECT "runId" FROM "TraceSpan" WHERE "id" = ? AND "workspaceId" = ?'
+        ' ORDER BY "batchKey", "ordinal" LIMIT 1',
+        bounded(span_id),
+        bounded(workspace_id),
+    )
+    return str(rows[0][0]) if rows and rows[0][0] else None
+
+
+def set_blob_uris(
+    database: Database, name: str, data: bytes | None, uris: Mapping[int, str]
+) -> bool:
+    """Set the URIs of a batch's snapshots, by their index; False if the batch is not stored."""
+    with database.transaction():
+        key = _key_of(database, name, data)
+        if key is None:
+            return False
+        columns = COLUMNS[SNAPSHOT]
+        for number, uri in uris.items():
+            stored = database.rows(
+                f'SELECT {quoted(columns)} FROM "{SNAPSHOT}"'  # noqa: S608
+                ' WHERE "batchKey" = ? AND "ordinal" = ?',
+                key,
+                number,
+            )
+            for values in stored:
+                row = record_of(SNAPSHOT, values)
+                replace_blob_uri(row, {"blob_uri": _recorded(row)}, uri)
+                database.run(
+                    f'UPDATE "{SNAPSHOT}" SET "blobUri" = ?, "extra" = ?'  # noqa: S608
+                    ' WHERE "batchKey" = ? AND "ordinal" = ?',
+                    row.blob_uri,
+                    row.extra,
+                    key,
+                    number,
+                )
+    return True
+
+
+def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
+    """Return the key of the batch of that name and content, or of the only batch of that name."""
+    stored = database.rows(
+        'SELECT "batchKey", "hash" FROM "TraceBatch" WHERE "name" = ?', column_of_name(name)
+    )
+    exact = [key for key, hash_ in stored if data is not None and bytes(hash_) == hash_of(data)]
+    if exact:
+        return int(exact[0])
+    return int(stored[0][0]) if len(stored) == 1 else None
+
+
+def _recorded(row: Any) -> Any:
+    """Return the `blob_uri` that was recorded: it is in `extra` once the column was changed."""
+    residual = exactjson.loads(row.extra) if row.extra else {}
+    kept = residual.get("set", {}) if isinstance(residual, dict) else {}
+    return kept.get("blob_uri", row.blob_uri)

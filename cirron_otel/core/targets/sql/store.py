@@ -1,0 +1,148 @@
+"""The seam of storage: a writer and a reader of batches, whatever stores them.
+
+`Storage` implements it for SQLite and PostgreSQL. A column store such as ClickHouse would be
+another implementation, with its own tables: it has neither the transactions nor the unique
+constraints that `Database` requires, so it would recognise repeated batches by name and hash when
+it reads them (a ReplacingMergeTree does), and place late spans by a query rather than by updates.
+It plugs in as a row of `STORES` and, for its URL, of `url.SCHEMES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self, cast
+
+from ...delivery.batch_target import SealedBatch
+from .ownership import OwnerContext
+from .url import parse_url
+
+STORES = {
+    "sqlite": "cirron_otel.core.targets.sql.storage:open_sql",
+    "postgresql": "cirron_otel.core.targets.sql.storage:open_sql",
+}
+"""By scheme of a URL: `package.module:function`, which is called with a Location and `create`."""
+
+
+class WriteResult(NamedTuple):
+    """The result of `BatchStore.write`."""
+
+    new: int
+    known: int
+    """The number of batches that the storage contained already, with the same name and content."""
+    rows: int
+    """Spans, marks and snapshots that were added."""
+
+
+class Expired(NamedTuple):
+    """The number of batches that `BatchStore.retain` would remove."""
+
+    old: int
+    batches: int
+    """The number of all batches."""
+
+
+class Retained(NamedTuple):
+    """What was removed because of its age."""
+
+    batches: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Criteria for batches; None matches all. A batch is returned complete or not at all."""
+
+    workspace_id: str | None = None
+    run_id: str | None = None
+    """Batches of this run, with a span of it, or with a mark or snapshot on such a span."""
+    since_ns: int | None = None
+    """Batches created at this time (Unix ns) or later."""
+    until_ns: int | None = None
+    """Batches created before this time (Unix ns)."""
+    name: str | None = None
+    """Batches with this file name."""
+
+
+class BatchWriter(Protocol):
+    """The writing half of a storage."""
+
+    def write(self, batches: Sequence[SealedBatch], context: OwnerContext = ...) -> WriteResult:
+        """Store batches: all of them, or none if it raises.
+
+        A batch that is stored already, with the same name and content, is left unchanged. A batch
+        with a known name and other content is stored beside the first. Parts of a collector's
+        batch that another batch contains already are omitted (see `received`). Raises RefusedError
+        for data that is not a batch, and TargetError for a name that no file could have.
+        """
+
+
+class BatchReader(Protocol):
+    """The reading half of a storage."""
+
+    def batches(self, select: Select = ...) -> Iterator[tuple[str, bytes]]:
+        """Yield (file name, bytes) of the stored batches, in the order of their names.
+
+        Each is equal, as JSON values, to the batch that was written. All are read as of the time
+        of the first one. Raises InputError if a batch is damaged.
+        """
+
+
+class BatchStore(BatchWriter, BatchReader, Protocol):
+    """A storage of batches. One thread uses it; any thread may call `interrupt`.
+
+    Methods raise UnreachableError if the storage is not available now (MisconfiguredError if the
+    configuration seems wrong), RefusedError if it will never accept what it is given, and
+    StoppedError after `interrupt`. After UnreachableError, close it and open it again.
+    """
+
+    @property
+    def shown(self) -> str:
+        """The address for messages: without user, password and parameters."""
+
+    def expired(self, older_than_ns: int) -> Expired:
+        """Count the batches that `retain` would remove, and all batches."""
+
+    def retain(self, older_than_ns: int) -> Retained:
+        """Remove the batches that were created before a time (Unix ns), with all their rows.
+
+        If the creation time is missing or impossible (before the year 2000, as a time in another
+        unit is, or later than tomorrow), the time at which the batch was stored counts.
+        """
+
+    def run_of_span(self, workspace_id: str, span_id: str) -> str | None:
+        """Return the id of the run that a stored span belongs to; None if it is not stored."""
+
+    def set_blob_uris(self, name: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
+        """Set the URI of a batch's snapshots, by their index; False if it is not stored.
+
+        The batch is read back unchanged. Of several batches of this name, the one with the content
+        `data` is changed.
+        """
+
+    def interrupt(self) -> None:
+        """End the call that another thread makes, and refuse later ones."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+    def abandon(self) -> None:
+        """In a forked child: drop the connection without sending anything to the server."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def open_store(url: str, *, create: bool = True) -> BatchStore:
+    """Open the storage at a URL; `create` makes it, or brings it up to date.
+
+    `create=False` is for reading only: it changes nothing. Raises as the methods do, and
+    UsageError for an invalid URL, MissingExtraError if a driver is not installed, and, with
+    `create=False`, InputError if there is no storage.
+    """
+    location = parse_url(url)
+    module, _, name = STORES[location.scheme].partition(":")
+    opener = getattr(importlib.import_module(module), name)
+    return cast("BatchStore", opener(location, create=create))
