@@ -116,7 +116,7 @@ def test_of_several_contents_of_one_key_one_wins(url: str, tmp_path: Path) -> No
 PROGRAM = """
 import sys, time
 from cirron_otel.core.targets.objects import open_store
-from cirron_otel.core.targets.objects.content import Content
+from cirron_otel.core.targets.objects.content import BlobContent
 
 class Stuck(BlobContent):
     def checked_pieces(self, size=1 << 20):

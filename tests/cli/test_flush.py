@@ -28,7 +28,7 @@ from tests.spool.processes import Process
 RECORD = """
 owner = Owner.acquire(paths)
 data, name = sealed(owner, 1, spans=[span(3, 2), span(4, 2)], marks=[mark(8, 2)])
-Journal(paths, owner).write(journal(owner.prefix, [
+OwnerJournal(paths, owner).write(journal(owner.prefix, [
     open_span(1, None, name="cirron.session"), open_span(2, 1, name="epoch")], next_batch=name))
 SpoolWriter(paths.root).write(data, name)
 (paths.spool / f"{5:020d}-{owner.new_batch_id()}.json.tmp").write_bytes(b"{")

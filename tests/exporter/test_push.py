@@ -146,9 +146,9 @@ def test_a_missing_extra_is_named(missing: str, protocol: str) -> None:
     out = run(
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from cirron_otel.errors import MissingExtraError\n"
-        "from cirron_otel.core.targets.otlp.config import OtlpConfig, Protocol\n"
+        "from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol\n"
         "from cirron_otel.core.targets.otlp.pusher import Pusher\n"
-        f"try: Pusher(OtlpConfig(Protocol.{protocol}, 'http://x'))\n"
+        f"try: Pusher(OtlpConfig(OtlpProtocol.{protocol}, 'http://x'))\n"
         "except MissingExtraError as error: print(error)\n"
     )
     assert "needs the extra 'otlp': run `pip install 'cirron-otel[otlp]'`" in out

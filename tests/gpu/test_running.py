@@ -65,7 +65,7 @@ def test_a_check_that_raises_gives_its_traceback_and_its_figures(
 _CLOSING = """
 import sys
 from types import SimpleNamespace
-from cirron_otel.sdk.session.errors import swallowed
+from cirron_otel.sdk.session.errors import record_error
 from tests.gpu import machine
 
 def begin(**options):
@@ -86,7 +86,10 @@ except machine.CheckError as error:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("hooks.remove = lambda: swallowed('late', ValueError('!'))", "errors were kept from the"),
+        (
+            "hooks.remove = lambda: record_error('late', ValueError('!'))",
+            "errors were kept from the",
+        ),
         (
             "hooks.hooks['torch'].torch_state.clock"
             " = SimpleNamespace(unread=2, expire=int, close=int)",

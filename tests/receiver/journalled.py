@@ -66,7 +66,7 @@ def read(directory: Path, after: Position | None = None) -> tuple[list[bytes], l
 _BEFORE = """
 import asyncio, json, os, random, resource, sys
 from pathlib import Path
-from cirron_otel.collector.receiver.journal.writer import Journal, JournalFullError
+from cirron_otel.collector.receiver.journal.writer import IntakeJournal, JournalFullError
 from cirron_otel.collector.receiver.journal.files import remove_before
 from cirron_otel.collector.receiver.journal.reader import frames
 from tests.receiver.journalled import head

@@ -135,7 +135,7 @@ def test_parts_outlive_the_server(blobs: Blobs, tmp_path: Path) -> None:
 LISTED = """
 import sys
 from pathlib import Path
-from cirron_otel.collector.receiver import http_parts
+from cirron_otel.collector.receiver.http import parts
 from cirron_otel.collector.receiver.upload_room import UploadRoom
 
 root, count, listed = Path(sys.argv[1]), 200, []
@@ -146,8 +146,8 @@ for number in range(count):
 hooked = ("os.listdir", "os.scandir")
 sys.addaudithook(lambda event, _: listed.append(event) if event in hooked else None)
 now_s = [0.0]
-http_parts._now_s = lambda: now_s[0]
-staging = http_parts.Staging(root, UploadRoom(10**9))
+parts._now_s = lambda: now_s[0]
+staging = parts.Staging(root, UploadRoom(10**9))
 print(len(staging._unfinished), len(listed) < 10)
 now_s[0] = 90_000.0
 staging.expire()

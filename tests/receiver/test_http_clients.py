@@ -39,8 +39,7 @@ from cirron_otel.collector.receiver.consumer import (
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.delivery.errors import MisconfiguredError, RefusedError, UnreachableError
 from cirron_otel.core.delivery.retry_policy import Backoff
-from cirron_otel.core.targets.otlp.config import Compression as OurCompression
-from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
+from cirron_otel.core.targets.otlp.config import OtlpCompression, OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
@@ -137,9 +136,9 @@ def test_opentelemetry_gives_up_what_is_refused(server: Served) -> None:
     }
 
 
-@pytest.mark.parametrize("compression", list(OurCompression))
+@pytest.mark.parametrize("compression", list(OtlpCompression))
 @pytest.mark.parametrize("protocol", [OtlpProtocol.HTTP_PROTOBUF, OtlpProtocol.HTTP_JSON])
-def test_our_exporter(server: Served, protocol: OtlpProtocol, compression: OurCompression) -> None:
+def test_our_exporter(server: Served, protocol: OtlpProtocol, compression: OtlpCompression) -> None:
     config = OtlpConfig(
         protocol,
         f"{server.url}/v1/traces",

@@ -31,7 +31,7 @@ async def work(journal, task):
         number += 1
 
 async def main():
-    journal = Journal(directory, segment_bytes=300_000, max_bytes=2**40)
+    journal = IntakeJournal(directory, segment_bytes=300_000, max_bytes=2**40)
     await asyncio.gather(*(work(journal, task) for task in range(8)))
 
 asyncio.run(main())
@@ -67,7 +67,7 @@ def test_what_was_acknowledged_outlives_any_kill(tmp_path: Path) -> None:
 
 
 def test_only_one_process_has_the_journal(tmp_path: Path) -> None:
-    holder = process("journal = Journal(directory)\nsay('held')\nsys.stdin.read()", tmp_path)
+    holder = process("journal = IntakeJournal(directory)\nsay('held')\nsys.stdin.read()", tmp_path)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -77,7 +77,7 @@ def test_only_one_process_has_the_journal(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    taken = process("asyncio.run(Journal(directory).close())\nsay('taken')", tmp_path)
+    taken = process("asyncio.run(IntakeJournal(directory).close())\nsay('taken')", tmp_path)
     assert taken.communicate()[0] == "taken\n"
 
 
@@ -95,7 +95,7 @@ async def work(journal, numbers):
             refused.append(number)
 
 async def main():
-    journal = Journal(directory)
+    journal = IntakeJournal(directory)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     for step, limit in enumerate((150_000, 8, hard)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -143,7 +143,7 @@ async def main():
         whole = frames(directory, None, sys.exit)
         return [[int(frame.body.split()[0]), *frame.end] for frame in whole]
 
-    journal = Journal(directory, segment_bytes=200_000)
+    journal = IntakeJournal(directory, segment_bytes=200_000)
     number = 0
     while await append(number):
         number += 1

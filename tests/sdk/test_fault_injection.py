@@ -54,7 +54,7 @@ def test_the_faults_struck_where_it_matters(reports: list[dict[str, Any]]) -> No
         "sdk.flush.sealer:Sealer.seal",
         "core.spool.writer:SpoolWriter.write",
         "core.delivery.delivery:Delivery.notify",
-        "core.spool.journal:Journal.write",
+        "core.spool.journal:OwnerJournal.write",
         "core.spool.owner:Owner.acquire",
         "sdk.session.starting:start_runtime",
         "sdk.tracing.buffers:Buffers.next_id",

@@ -12,7 +12,7 @@ _BEFORE = """
 import json, os, sys, time
 from pathlib import Path
 from cirron_otel.core.spool.writer import SpoolWriter
-from cirron_otel.core.spool.journal import Journal
+from cirron_otel.core.spool.journal import OwnerJournal
 from cirron_otel.core.spool.lease import claim
 from cirron_otel.core.spool.owner import Owner, is_alive
 from cirron_otel.core.spool.paths import SpoolPaths, file_name

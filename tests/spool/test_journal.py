@@ -62,7 +62,7 @@ def test_a_journal_is_never_without_the_lock_of_its_owner(paths: SpoolPaths) -> 
 def test_a_process_that_is_killed_leaves_a_whole_journal(paths: SpoolPaths) -> None:
     script = """
 owner = Owner.acquire(paths)
-kept = Journal(paths, owner)
+kept = OwnerJournal(paths, owner)
 kept.write(journal(owner.prefix, []))
 say(owner.prefix)
 for number in range(10**9):

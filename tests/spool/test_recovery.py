@@ -242,7 +242,7 @@ def test_a_recording_of_cirron_sdk_is_left_as_it_is(tmp_path: Path, name: str) -
 # round n and closed in round n + 2; the session stays open.
 RECORD = """
 owner = Owner.acquire(paths)
-kept, writer = Journal(paths, owner), SpoolWriter(paths.root, max_bytes=None)
+kept, writer = OwnerJournal(paths, owner), SpoolWriter(paths.root, max_bytes=None)
 offset = int(sys.argv[2])
 session = open_span(offset, None, name="cirron.session")
 say(owner.prefix)
