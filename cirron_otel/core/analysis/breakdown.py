@@ -102,8 +102,8 @@ class Breakdown:
         if len(durations) < _FEW:
             return 0
         limit = 2 * self.steps.median_ns
-        most = min(len(durations) // 4, _MOST_WARM_UP)
-        slow = itertools.takewhile(lambda ns: ns > limit, durations[:most])
+        max_count = min(len(durations) // 4, _MOST_WARM_UP)
+        slow = itertools.takewhile(lambda ns: ns > limit, durations[:max_count])
         return sum(1 for _ in slow)
 
     @property
@@ -192,14 +192,14 @@ def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
     is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
     if not is_closure or phase.start_ns is None:
         return max(duration - sum(each.duration_ns or 0 for each in inner), 0)
-    own, reached, is_over = 0, phase.start_ns, False
+    own_ns, reached, is_over = 0, phase.start_ns, False
     for each in sorted(inner, key=lambda node: node.start_ns or 0):
         start = each.start_ns or 0
         if is_over and not ends_closure(each.name):
-            own += max(start - reached, 0)
+            own_ns += max(start - reached, 0)
         is_over = ends_closure(each.name)
         reached = max(reached, start + (each.duration_ns or 0))
-    return own + max(phase.start_ns + duration - reached, 0)
+    return own_ns + max(phase.start_ns + duration - reached, 0)
 
 
 def _inside(phase: TreeNode) -> Iterator[TreeNode]:

@@ -89,11 +89,11 @@ def failures_of(
     `assign_sessions` must have been applied to the index. Processes that a signal ended come after
     those with an exception, because the launcher of a job ends all ranks if one fails.
     """
-    found = [each for each in sessions if each.state in _ENDED and each.id is not None][:_MOST]
-    failures = [_failure(index, each) for each in found]
+    ended = [each for each in sessions if each.state in _ENDED and each.id is not None][:_MOST]
+    failures = [_failure(index, each) for each in ended]
     if all(each.scope == JOB for each in failures):
-        for failure, ended in zip(failures, found, strict=True):
-            _place_of_job(index, failure, ended)
+        for failure, summary in zip(failures, ended, strict=True):
+            _place_of_job(index, failure, summary)
     if reader is not None:
         ids = [each.span_id for each in failures if each.span_id is not None]
         records = records_of(index, reader, [*ids, *(each.session for each in failures)])
@@ -153,8 +153,8 @@ def _around(index: SpoolIndex, failure: SessionFailure, row: tuple[Any, ...] | N
             failure.step = position
         elif name == "epoch" and failure.epoch is None:
             failure.epoch = position
-        found = next(index.rows(_ABOVE, parent), None) if parent is not None else None
-        row = None if found is None else (found[3], *found[:3])
+        parent_row = next(index.rows(_ABOVE, parent), None) if parent is not None else None
+        row = None if parent_row is None else (parent_row[3], *parent_row[:3])
 
 
 def _where(record: dict[str, Any]) -> str | None:
@@ -167,8 +167,8 @@ def _where(record: dict[str, Any]) -> str | None:
         )
         stack = attributes.get("exception.stacktrace") if isinstance(attributes, dict) else None
         lines = _LINE.findall(stack) if isinstance(stack, str) else []
-        own = [line for line in lines if not _LIBRARY.search(line[0])]
+        own_lines = [line for line in lines if not _LIBRARY.search(line[0])]
         if lines:
-            path, line, function = (own or lines)[-1]
+            path, line, function = (own_lines or lines)[-1]
             return f"{path}:{line} in {function}"
     return None

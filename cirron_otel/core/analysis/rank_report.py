@@ -37,8 +37,8 @@ class RankReport:
         """The number of steps after the warm-up, divided by the time in and between steps."""
         rows = self.time.rows
         ns = rows["steps"] + rows["between_steps"]
-        done = len(self.steps.steady.durations)
-        return done * 1e9 / ns if ns and done else None
+        steps = len(self.steps.steady.durations)
+        return steps * 1e9 / ns if ns and steps else None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object, which includes the keys of the breakdown."""

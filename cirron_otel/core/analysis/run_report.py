@@ -267,10 +267,10 @@ def _slow(index: SpoolIndex, row: tuple[Any, ...]) -> SlowStep:
 
 def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:
     for _ in range(_MOST_LEVELS):
-        found = next(index.rows(_ABOVE, parent), None) if parent is not None else None
-        if found is None:
+        row = next(index.rows(_ABOVE, parent), None) if parent is not None else None
+        if row is None:
             return None
-        name, position, parent = found
+        name, position, parent = row
         if name == _EPOCH:
             return str(position) if position is not None else None
     return None

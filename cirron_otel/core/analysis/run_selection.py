@@ -54,8 +54,8 @@ def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:
 
     Files of processes that belong only to other runs are excluded.
     """
-    own = {owner_of(name) for name in run.batches}
-    others = {owner_of(name) for each in runs for name in each.batches} - own - {None}
+    run_owners = {owner_of(name) for name in run.batches}
+    others = {owner_of(name) for each in runs for name in each.batches} - run_owners - {None}
     return {name for name in reader.unread if owner_of(name) not in others}
 
 

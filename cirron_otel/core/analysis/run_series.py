@@ -80,10 +80,10 @@ def _points(
     """Yield at most `limit` points of `count` values with their times, of nearly equal size."""
     parts = min(count, limit)
     for _, group in groupby(enumerate(records), key=lambda each: each[0] * parts // count):
-        found = list(group)
-        numbers = sorted(value for _, (value, _) in found if value is not None)
-        point = Point(found[0][0], len(found), len(numbers))
-        times = [at for _, (_, at) in found if at is not None]
+        part = list(group)
+        numbers = sorted(value for _, (value, _) in part if value is not None)
+        point = Point(part[0][0], len(part), len(numbers))
+        times = [at for _, (_, at) in part if at is not None]
         if times:
             point.begin_ns, point.end_ns = min(times), max(times)
         if numbers:

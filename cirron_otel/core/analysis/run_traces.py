@@ -60,25 +60,25 @@ def step_traces(
     `report_run` must have been called with the index. Raises InputError if no scope has one of the
     requested ids.
     """
-    found: dict[str, StepTrace] = {}
-    for given in asked:
-        span_id = _whole_id(index, given)
+    traces: dict[str, StepTrace] = {}
+    for requested_id in asked:
+        span_id = _complete_id(index, requested_id)
         node = build_tree(index, span_id, limits)
         if node is None:
             raise InputError(
-                f"no scope {given!a} in this run: `report` lists the ids of the slowest steps,"
-                " `spool show` all"
+                f"no scope {requested_id!a} in this run: `report` lists the ids of the slowest"
+                " steps, `spool show` all"
             )
-        found.setdefault(span_id, StepTrace("asked", node, _above(index, span_id)))
+        traces.setdefault(span_id, StepTrace("asked", node, _above(index, span_id)))
     for rank in ranks:
         for why, query in (("slowest", _SLOWEST), ("typical", _TYPICAL)):
             key = index.one(query, rank)
             step_id = id_of(key) if key is not None else None
-            if step_id is not None and step_id not in found:
+            if step_id is not None and step_id not in traces:
                 node = build_tree(index, step_id, limits)
                 if node is not None:
-                    found[step_id] = StepTrace(why, node, _above(index, step_id))
-    return list(found.values())
+                    traces[step_id] = StepTrace(why, node, _above(index, step_id))
+    return list(traces.values())
 
 
 def scopes_of(tree: TreeNode) -> Iterator[tuple[int, TreeNode]]:
@@ -98,7 +98,7 @@ def records_of(
     for span_id in ids:
         for name, position in index.rows(_PLACE, key_of(span_id)):
             wanted[name].append((span_id, position))
-    found: dict[str, dict[str, Any]] = {}
+    spans: dict[str, dict[str, Any]] = {}
     for name, places in wanted.items():
         batch = reader.read(name, check=False)
         if batch is not None:
@@ -106,8 +106,8 @@ def records_of(
             for span_id, position in places:
                 record = _record(records, position)
                 if record is not None and record.get("id") == span_id:
-                    found[span_id] = record
-    return found
+                    spans[span_id] = record
+    return spans
 
 
 def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -144,7 +144,7 @@ def _record(records: list[Any], position: int) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _whole_id(index: SpoolIndex, text: str) -> str:
+def _complete_id(index: SpoolIndex, text: str) -> str:
     """Return the id that `text` is or starts, since OTLP's span id is the first half of an id."""
     text = text.strip().lower()
     if _HALF.fullmatch(text):
@@ -155,12 +155,12 @@ def _whole_id(index: SpoolIndex, text: str) -> str:
 
 
 def _above(index: SpoolIndex, span_id: str) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = []
+    ancestors: list[tuple[str, str | None]] = []
     row = next(index.rows(_ABOVE, key_of(span_id)), None)
     for _ in range(_MOST_LEVELS):
         parent = row[3] if row is not None else None
         row = next(index.rows(_ABOVE, parent), None) if parent is not None else None
         if row is None:
             break
-        found.append((row[1] or "?", row[2]))
-    return found[::-1]
+        ancestors.append((row[1] or "?", row[2]))
+    return ancestors[::-1]

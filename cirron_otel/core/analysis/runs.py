@@ -68,9 +68,9 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as a JSON object, without the names of its files."""
-        made = asdict(self)
-        del made["batches"], made["is_recorded"]
-        return made
+        document = asdict(self)
+        del document["batches"], document["is_recorded"]
+        return document
 
     def cells(self) -> tuple[str, ...]:
         """Return the fields of `run_html.HEADS` as strings."""
@@ -158,8 +158,8 @@ def read_runs(reader: SpoolReader) -> SpoolRuns:
     _settle(sessions.values(), reader.paths)
     runs = _grouped(sessions.values())
     without |= _add_foreign(foreign, runs)
-    made = [_run(each) for each in runs]
-    return SpoolRuns(sorted(made, key=lambda run: (run.start_ns or 0, run.id)), without)
+    summaries = [_run(each) for each in runs]
+    return SpoolRuns(sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)), without)
 
 
 def _settle(sessions: Iterable[_Session], paths: SpoolPaths) -> None:
@@ -242,17 +242,17 @@ def _joined(
     groups: list[list[_Session]], are_one: Callable[[list[_Session], list[_Session]], bool]
 ) -> list[list[_Session]]:
     """Join groups that overlap in time and are one run according to `are_one`."""
-    made: list[list[_Session]] = []
+    joined: list[list[_Session]] = []
     for group in groups:
         begun = min(each.began for each in group)
-        for other in reversed(made[-MOST_LISTED:]):
+        for other in reversed(joined[-MOST_LISTED:]):
             ended = max(each.end_ns or 0 for each in other)
             if begun <= ended and are_one(other, group):
                 other.extend(group)
                 break
         else:
-            made.append(group)
-    return made
+            joined.append(group)
+    return joined
 
 
 def _is_same_job(one: list[_Session], other: list[_Session]) -> bool:
@@ -317,8 +317,8 @@ def _name(group: list[_Session], run_id: str) -> str:
     """Return the name that the user chose, or else the one derived from the script's name."""
     names = [name for each in group if (name := each.text(RUN_NAME)) is not None]
     suffix = f"-{run_id[:SHORT_ID_DIGITS]}"
-    given = (name for name in names if not name.endswith(suffix))
-    return next(given, names[0] if names else run_id[:SHORT_ID_DIGITS])
+    chosen = (name for name in names if not name.endswith(suffix))
+    return next(chosen, names[0] if names else run_id[:SHORT_ID_DIGITS])
 
 
 def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:

@@ -133,25 +133,25 @@ def sessions_of(
     `marks` is the number of marks of each session; without it they are counted.
     """
     marks = dict(index.rows(_MARKS)) if marks is None else marks
-    found = {
+    sessions = {
         number: SessionSummary(id_of(key) if key is not None else None, state)
         for number, key, state in index.rows("SELECT no, key, state FROM session")
     }
     for number, spans, start_ns, end_ns in index.rows(_PER_SESSION):
-        session = found[number]
+        session = sessions[number]
         session.spans, session.start_ns, session.end_ns = spans, start_ns, end_ns
     for number, error in index.rows(_ERRORS):
-        found[number].error = error
+        sessions[number].error = error
     for number, rank in index.rows(_RANKS):
-        _append(found[number].ranks, rank)
+        _append(sessions[number].ranks, rank)
     for number, pid in index.rows(_PIDS):
-        _append(found[number].pids, pid)
+        _append(sessions[number].pids, pid)
     for number, count in index.rows(_SNAPSHOTS):
         if number is not None:
-            found[number].snapshots = count
-    for each, session in found.items():
+            sessions[number].snapshots = count
+    for each, session in sessions.items():
         session.marks = marks.get(each, 0)
-    return sorted(found.values(), key=_order)
+    return sorted(sessions.values(), key=_order)
 
 
 def with_processes(

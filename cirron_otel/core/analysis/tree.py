@@ -130,8 +130,8 @@ def build_tree(index: SpoolIndex, span_id: str, limits: TreeLimits) -> TreeNode 
     `assign_sessions` must have been applied to the index.
     """
     builder = _Builder(index, limits)
-    found = builder.grow(builder.of_id(span_id))
-    return found[0] if found else None
+    trees = builder.grow(builder.of_id(span_id))
+    return trees[0] if trees else None
 
 
 _NODE = """
@@ -274,14 +274,14 @@ class _Builder:
         self, number: int | None, session: str | None
     ) -> Iterator[tuple[TreeNode, bytes | None]]:
         """Yield the topmost scopes in order of start, up to the limits."""
-        most = self.limits.spans
-        asked = None if session is None else key_of(session)
-        found = heapq.merge(
-            self.index.rows(_ROOTS, number, most),
-            self.index.rows(_MARK_ONLY, key_of("root"), asked, most),
+        limit = self.limits.spans
+        session_key = None if session is None else key_of(session)
+        rows = heapq.merge(
+            self.index.rows(_ROOTS, number, limit),
+            self.index.rows(_MARK_ONLY, key_of("root"), session_key, limit),
             key=lambda row: row[0] or 0,
         )
-        for _, span, parent, key in itertools.islice(found, most):
+        for _, span, parent, key in itertools.islice(rows, limit):
             if span is not None:
                 yield from self.nodes(self.index.rows(_BY_NUMBER, span))
             else:
@@ -325,12 +325,12 @@ class _Builder:
         self, node: TreeNode, key: bytes | None, level: int
     ) -> list[tuple[TreeNode, bytes | None]]:
         """Return the children of a node up to the limits; count the others."""
-        most = min(self.limits.children, self.limits.spans - self.shown)
+        limit = min(self.limits.children, self.limits.spans - self.shown)
         if level >= self.limits.depth or key is None:
-            most = 0
-        children = list(self.nodes(self.index.rows(_CHILDREN, key, most))) if most > 0 else []
+            limit = 0
+        children = list(self.nodes(self.index.rows(_CHILDREN, key, limit))) if limit > 0 else []
         node.children = [child for child, _ in children]
-        if len(children) >= most:
+        if len(children) >= limit:
             node.children_left_out = self.count_children(key) - len(children)
         return children
 

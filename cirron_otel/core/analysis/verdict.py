@@ -211,7 +211,7 @@ def _suggestions(bound: Bound, ranks: Sequence[RankReport]) -> list[str]:
     return [first, second]
 
 
-def what(bound: Bound) -> str:
+def description_of(bound: Bound) -> str:
     """Return the description of a bound."""
     return _WHAT[bound]
 
@@ -244,19 +244,19 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
             f" the middle rank {_ms(straggler.others_ns)}; the difference is in {straggler.phase}"
         )
     steps = [each.steps for each in ranks]
-    done = max(sum(len(each.steps.durations) for each in steps), 1)
+    step_count = max(sum(len(each.steps.durations) for each in steps), 1)
     phases = {name for name, kind in _KINDS.items() if kind == bound}
     if bound in ("unattributed time", "other phases") or phases:
         mean = _mean(bound, phases, steps)
         again = sum(each.recompute_ns for each in ranks) if bound == "backward" else 0
-        whole = sum(each.steps.total_ns for each in steps) // done
-        recomputed = f", {_ms(again // done)} of it to recompute activations" if again else ""
-        return f"{_ms(mean)} of a step's {_ms(whole)} on average{recomputed}"
+        mean_step = sum(each.steps.total_ns for each in steps) // step_count
+        recomputed = f", {_ms(again // step_count)} of it to recompute activations" if again else ""
+        return f"{_ms(mean)} of a step's {_ms(mean_step)} on average{recomputed}"
     if bound == "start-up":
         first = [each.time.rows["set_up"] for each in ranks]
         warm = [each.time.rows["warm_up"] for each in ranks]
         slow = f", {_ms(max(warm))} in slow first steps" if max(warm) else ""
-        step = "a later step" if done > 1 else "the only step"
+        step = "a later step" if step_count > 1 else "the only step"
         return f"{_ms(max(first))} before the first step{slow}; {step} takes {_ms(_typical(steps))}"
     named: dict[str, tuple[Row, ...]] = {
         "evaluation": ("evaluation",),
@@ -264,7 +264,7 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
     }
     rows = named.get(bound, ("between_steps", "after_steps"))
     taken = sum(each.time.rows[row] for each in ranks for row in rows)
-    return f"{_ms(taken // len(ranks))} per rank, {_ms(taken // done)} for each step"
+    return f"{_ms(taken // len(ranks))} per rank, {_ms(taken // step_count)} for each step"
 
 
 def _typical(steps: Sequence[Breakdown]) -> int:
@@ -274,9 +274,9 @@ def _typical(steps: Sequence[Breakdown]) -> int:
 
 
 def _mean(bound: Bound, phases: set[str], steps: Sequence[Breakdown]) -> int:
-    total = done = 0
+    total = step_count = 0
     for each in steps:
-        done += len(each.steps.durations)
+        step_count += len(each.steps.durations)
         if bound == "unattributed time":
             total += max(each.unattributed.total_ns, 0)
         else:
@@ -285,26 +285,26 @@ def _mean(bound: Bound, phases: set[str], steps: Sequence[Breakdown]) -> int:
                 for phase in each.phases
                 if (phase.name in phases) or (bound == "other phases" and phase.name not in _KINDS)
             )
-    return total // max(done, 1)
+    return total // max(step_count, 1)
 
 
 def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
     """Return the rank for which the others wait; None if no rank clearly stands out."""
     if len(ranks) < 2:
         return None
-    own = {each.rank: _own(each.steps) for each in ranks}
-    sums = {rank: sum(phases.values()) for rank, phases in own.items()}
+    busy = {each.rank: _busy_by_phase(each.steps) for each in ranks}
+    sums = {rank: sum(phases.values()) for rank, phases in busy.items()}
     slowest = max(sums, key=lambda rank: sums[rank])
     others = [ns for rank, ns in sums.items() if rank != slowest]
     middle = round(statistics.median(others))
     step = statistics.median(each.steps.steps.median_ns for each in ranks)
     if sums[slowest] - middle < _STRAGGLES * max(step, 1):
         return None
-    names = {name for phases in own.values() for name in phases}
+    names = {name for phases in busy.values() for name in phases}
 
     def excess(name: str) -> float:
-        rest = [phases.get(name, 0) for rank, phases in own.items() if rank != slowest]
-        return own[slowest].get(name, 0) - statistics.median(rest)
+        rest = [phases.get(name, 0) for rank, phases in busy.items() if rank != slowest]
+        return busy[slowest].get(name, 0) - statistics.median(rest)
 
     waits = sum(max(sums[slowest] - ns, 0) for ns in others)
     mean = sum(each.steps.steps.total_ns for each in ranks) / max(
@@ -314,15 +314,15 @@ def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
     return Straggler(slowest, sums[slowest], middle, max(names, key=excess), share)
 
 
-def _own(steps: Breakdown) -> dict[str, int]:
+def _busy_by_phase(steps: Breakdown) -> dict[str, int]:
     """Return the mean time per step without waiting for other ranks, by phase, ns."""
-    done = max(len(steps.steps.durations), 1)
-    own = {
-        phase.name: phase.total_ns // done
+    step_count = max(len(steps.steps.durations), 1)
+    busy = {
+        phase.name: phase.total_ns // step_count
         for phase in steps.phases
         if phase.name not in _WAITING and not phase.name.startswith(_COLLECTIVES)
     }
-    return own | {"unattributed": max(steps.unattributed.total_ns, 0) // done}
+    return busy | {"unattributed": max(steps.unattributed.total_ns, 0) // step_count}
 
 
 def _ms(ns: float) -> str:

@@ -91,14 +91,14 @@ _REPEATED: tuple[tuple[str, str, str, str], ...] = (
 def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
     """Yield records of one type that share an id: a note for equal ones, an error for others."""
     parsed = functools.lru_cache(maxsize=4)(lambda name: _parsed(reader, name))
-    for key, what, repeated, where in _REPEATED:
+    for key, noun, repeated, locations in _REPEATED:
         for (record_id,) in index.rows(repeated):
-            places = index.rows(where, record_id)
+            places = index.rows(locations, record_id)
             first, position = next(places)
             original = _record(parsed(first), key, position)
             for name, position in places:
                 same = exactjson.equal(original, _record(parsed(name), key, position))
-                text = f"{what} that {first} holds too" if same else f"another one is in {first}"
+                text = f"{noun} that {first} holds too" if same else f"another one is in {first}"
                 message = f"{id_of(record_id)[:40]!a}: {text}"
                 path = f"$.{key}[{position}].id"
                 yield Finding(name, "repeated-id", message, _note_if(same), path)

@@ -76,15 +76,15 @@ def _find(
     uri: str, key: BlobKey | None, snapshots: Path, name: str
 ) -> tuple[Path | None, Finding | None]:
     """Return the file that a URI references, and a finding on its location, if any."""
-    stated = _regular(Path(file_path(uri)))
-    if stated is not None:
-        return stated, None
-    beside = None if key is None else _beside(snapshots, key)
-    if beside is None:
+    recorded = _regular(Path(file_path(uri)))
+    if recorded is not None:
+        return recorded, None
+    moved = None if key is None else _beside(snapshots, key)
+    if moved is None:
         message = f"{uri[:200]!a} does not exist: the snapshot's values are gone"
         return None, Finding(name, "blob-missing", message)
     message = f"{uri[:200]!a} lies beside the spool now: blob_uri is where it was recorded"
-    return beside, Finding(name, "blob-moved", message, "note")
+    return moved, Finding(name, "blob-moved", message, "note")
 
 
 def _beside(snapshots: Path, key: BlobKey) -> Path | None:

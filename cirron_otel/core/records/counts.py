@@ -27,7 +27,7 @@ _decoder = msgspec.json.Decoder(_Lists)
 def records_of(data: bytes) -> Records:
     """Return the number of records in a batch; 0 of each kind for invalid data."""
     try:
-        found = _decoder.decode(data)
+        lists = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return Records()
-    return Records(len(found.spans), len(found.marks), len(found.snapshots))
+    return Records(len(lists.spans), len(lists.marks), len(lists.snapshots))

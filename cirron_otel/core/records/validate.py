@@ -44,15 +44,15 @@ def validate_batch(data: bytes, name: str = "") -> list[Finding]:
 def _check_name(name: str, created_ns: Any, batch_id: Any) -> Iterator[Remark]:
     if not name:
         return
-    stated = parse_name(name)
-    if stated is None:
+    parts = parse_name(name)
+    if parts is None:
         yield Remark("file-name", "not <created_ns in 20 digits>-<batch_id>.json", "")
         return
-    if type(created_ns) is int and stated[0] != created_ns:
+    if type(created_ns) is int and parts[0] != created_ns:
         yield Remark(
             "file-name", f"its created_ns is {created_ns}: order is by name", "$.created_ns"
         )
-    if isinstance(batch_id, str) and stated[1] != batch_id:
+    if isinstance(batch_id, str) and parts[1] != batch_id:
         yield Remark("file-name", f"its batch_id is {batch_id[:40]!a}", "$.batch_id")
 
 

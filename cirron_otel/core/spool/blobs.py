@@ -107,12 +107,12 @@ def _tolerantly(data: bytes) -> list[_Reference]:
     snapshots = batch.get("snapshots") if isinstance(batch, dict) else None
     if not isinstance(snapshots, list):
         return []
-    found = []
+    references = []
     for snapshot in snapshots:
         if isinstance(snapshot, dict) and isinstance(snapshot.get("blob_uri"), str):
             text = {key: _text(snapshot.get(key)) for key in ("span_id", "tensor_name")}
-            found.append(_Reference(blob_uri=snapshot["blob_uri"], **text))
-    return found
+            references.append(_Reference(blob_uri=snapshot["blob_uri"], **text))
+    return references
 
 
 def _text(value: Any) -> str:

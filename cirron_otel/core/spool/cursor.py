@@ -24,7 +24,7 @@ _KEPT = 2_000
 """The number of newest names that are stored individually: a process seals nearly in order."""
 
 
-class _Told(msgspec.Struct):
+class _CursorContent(msgspec.Struct):
     version: Literal[1]
     target: str
     owner: str
@@ -35,7 +35,7 @@ class _Told(msgspec.Struct):
     refused_count: int
 
 
-_decoder = msgspec.json.Decoder(_Told)
+_decoder = msgspec.json.Decoder(_CursorContent)
 
 
 class Cursor:
@@ -76,25 +76,25 @@ class Cursor:
             data = self.path.read_bytes()
             if not data:  # a power failure can leave an unsynced file empty
                 return
-            told = _decoder.decode(data)
+            content = _decoder.decode(data)
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"cursor {self.path} cannot be read ({error}): remove it to send all again"
             ) from None
-        if (told.target, told.owner) != (self._target, self._owner):
+        if (content.target, content.owner) != (self._target, self._owner):
             raise InputError(
-                f"cursor {self.path} is of {told.target} {told.owner}, expected {self._target}"
-                f" {self._owner}: remove it to send all again"
+                f"cursor {self.path} is of {content.target} {content.owner}, expected"
+                f" {self._target} {self._owner}: remove it to send all again"
             )
         self.mark, self.refused, self._done = (
-            told.low_water_mark,
-            told.refused,
-            set(told.acknowledged),
+            content.low_water_mark,
+            content.refused,
+            set(content.acknowledged),
         )
-        self.acknowledged_count = told.acknowledged_count
-        self.refused_count = told.refused_count
+        self.acknowledged_count = content.acknowledged_count
+        self.refused_count = content.refused_count
 
     def __contains__(self, name: str) -> bool:
         return name <= self.mark or name in self._done or name in self.refused
@@ -132,7 +132,7 @@ class Cursor:
         those that are `waiting`.
         """
         self._raise_mark(pending)
-        told = _Told(
+        content = _CursorContent(
             1,
             self._target,
             self._owner,
@@ -142,7 +142,7 @@ class Cursor:
             self.acknowledged_count,
             self.refused_count,
         )
-        replace_file(self.path, msgspec.json.encode(told))
+        replace_file(self.path, msgspec.json.encode(content))
 
     def close(self) -> None:
         """Do nothing: the file is not kept open."""

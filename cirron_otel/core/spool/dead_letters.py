@@ -216,8 +216,8 @@ def dead_letters(paths: SpoolPaths) -> Iterator[DeadLetter]:
                 status = path.stat()
                 changed = status.st_ctime_ns
                 why = _why_of(path) or Why(name, key, "", 0, changed, changed)
-                asked = f"{name}{_TRY}" in names
-                yield DeadLetter(key, name, why, status.st_size, asked)
+                is_requested = f"{name}{_TRY}" in names
+                yield DeadLetter(key, name, why, status.st_size, is_requested)
 
 
 def dead_letter_names(paths: SpoolPaths) -> set[str]:

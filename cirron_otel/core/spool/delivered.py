@@ -123,13 +123,13 @@ class Delivered:
     def refused(self) -> dict[str, str]:
         """Batches in the spool that the target refused permanently, and why."""
         query = "SELECT name, refused FROM batch WHERE refused IS NOT NULL"
-        told = {name: why for name, why in self._new.items() if why is not None}
+        reasons = {name: why for name, why in self._new.items() if why is not None}
         with self._lock, self._explained():
             if self._open_existing() and self._db is not None:
-                told |= {os.fsdecode(name): why for name, why in self._db.execute(query)}
+                reasons |= {os.fsdecode(name): why for name, why in self._db.execute(query)}
             elif self._earlier is not None:
-                told |= self._earlier.refused
-        return told
+                reasons |= self._earlier.refused
+        return reasons
 
     def _has(self, name: str) -> bool:
         try:
@@ -212,8 +212,8 @@ class Delivered:
             self._tell(db, names, prune_at)
         self._names, self._prune_at = names, prune_at
 
-    def _insert(self, db: sqlite3.Connection, told: dict[str, str | None]) -> int:
-        rows = [(os.fsencode(name), why) for name, why in told.items()]
+    def _insert(self, db: sqlite3.Connection, results: dict[str, str | None]) -> int:
+        rows = [(os.fsencode(name), why) for name, why in results.items()]
         return max(db.executemany("INSERT OR IGNORE INTO batch VALUES (?, ?)", rows).rowcount, 0)
 
     def _tell(self, db: sqlite3.Connection, names: int, prune_at: int) -> None:
@@ -242,7 +242,7 @@ class Delivered:
                 return False
             db = self._connect()
             try:
-                found = db.execute("SELECT * FROM about").fetchone()
+                about = db.execute("SELECT * FROM about").fetchone()
             except sqlite3.OperationalError as error:
                 db.close()
                 if "no such table" in str(error):  # another process is still creating it
@@ -251,15 +251,15 @@ class Delivered:
             except BaseException:
                 db.close()
                 raise
-            if found is None or found[:2] != (VERSION, self._target):
+            if about is None or about[:2] != (VERSION, self._target):
                 db.close()
                 raise InputError(
-                    f"cursor {self.path} is of {found and found[:2]}, expected"
+                    f"cursor {self.path} is of {about and about[:2]}, expected"
                     f" {(VERSION, self._target)}: remove it to send all again"
                 )
             self._use(db)
             self._earlier = None
-            *_, self.acknowledged_count, self.refused_count, self._names, self._prune_at = found
+            *_, self.acknowledged_count, self.refused_count, self._names, self._prune_at = about
         return True
 
     def _connect(self) -> sqlite3.Connection:
@@ -356,10 +356,10 @@ class Delivered:
 
 def _identity(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _set_aside(path: Path) -> None:

@@ -49,22 +49,24 @@ def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
     In this order: a directory with `spool/`, one with `.cirron/spool/`, one that is named `spool`,
     one that contains a file with a batch's name. Raises InputError if there is none.
     """
-    given = Path(path)
+    directory = Path(path)
     try:
-        if not given.is_dir():
-            what = "is not a directory" if given.exists() else "does not exist"
-            raise InputError(f"{given} {what}: expected a directory that holds spool/ or is it")
-        for root in (given, given / ".cirron"):
+        if not directory.is_dir():
+            problem = "is not a directory" if directory.exists() else "does not exist"
+            raise InputError(
+                f"{directory} {problem}: expected a directory that holds spool/ or is it"
+            )
+        for root in (directory, directory / ".cirron"):
             if (root / "spool").is_dir():
                 return SpoolPaths.under(root)
-        if _is_named_spool(given):
-            return SpoolPaths.under(given.resolve().parent)
-        if _holds_batches(given):
-            return SpoolPaths.bare(given)
+        if _is_named_spool(directory):
+            return SpoolPaths.under(directory.resolve().parent)
+        if _holds_batches(directory):
+            return SpoolPaths.bare(directory)
     except OSError as error:
-        raise InputError(f"{given} cannot be read: {_reason(error)}") from None
+        raise InputError(f"{directory} cannot be read: {_reason(error)}") from None
     raise InputError(
-        f"{given} holds no spool: expected a directory that holds spool/ or .cirron/spool/, or"
+        f"{directory} holds no spool: expected a directory that holds spool/ or .cirron/spool/, or"
         f" batch files named <created_ns>-<batch_id>.json"
     )
 
@@ -74,19 +76,19 @@ def target_spool(path: str | os.PathLike[str]) -> SpoolPaths:
 
     It need not exist. Raises TargetError if `path` is not a directory.
     """
-    given = Path(path)
+    directory = Path(path)
     try:
-        if given.exists() and not given.is_dir():
-            raise TargetError(f"{given} is not a directory: name a directory for the spool")
-        if (given / "spool").is_dir():
-            return SpoolPaths.under(given)
-        if _is_named_spool(given):
-            return SpoolPaths.under(given.resolve().parent)
-        if given.is_dir() and _holds_batches(given):
-            return SpoolPaths.bare(given)
+        if directory.exists() and not directory.is_dir():
+            raise TargetError(f"{directory} is not a directory: name a directory for the spool")
+        if (directory / "spool").is_dir():
+            return SpoolPaths.under(directory)
+        if _is_named_spool(directory):
+            return SpoolPaths.under(directory.resolve().parent)
+        if directory.is_dir() and _holds_batches(directory):
+            return SpoolPaths.bare(directory)
     except OSError as error:
-        raise TargetError(f"{given} cannot be written: {_reason(error)}") from None
-    return SpoolPaths.under(given)
+        raise TargetError(f"{directory} cannot be written: {_reason(error)}") from None
+    return SpoolPaths.under(directory)
 
 
 def file_name(created_ns: int, batch_id: str) -> str:

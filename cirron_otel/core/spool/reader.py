@@ -99,8 +99,8 @@ class SpoolReader:
         except _RefusedError as error:
             self._report(name, error.problem)
             return None
-        if check and (found := check_batch(data)) is not None:
-            self._report(name, found)
+        if check and (invalid := check_batch(data)) is not None:
+            self._report(name, invalid)
             return None
         return BatchFile(name, path, data)
 

@@ -55,7 +55,7 @@ def recover(paths: SpoolPaths) -> list[Recovered]:
 
     Raises TargetError if the spool cannot be written; the remaining owners are left unchanged.
     """
-    found = []
+    recovered = []
     dead = dead_owners(paths)
     torn = _torn(paths) if dead else {}
     for prefix in dead:
@@ -65,10 +65,10 @@ def recover(paths: SpoolPaths) -> list[Recovered]:
         with lease:
             # Since it was listed, it may have become alive or been recovered by another process.
             if prefix in dead_owners(paths):
-                found.append(_recover(paths, prefix, torn.get(prefix, [])))
+                recovered.append(_recover(paths, prefix, torn.get(prefix, [])))
     if dead:
         _forget_deliveries(paths)
-    return found
+    return recovered
 
 
 def find_recoverable(path: str | os.PathLike[str]) -> SpoolPaths:
@@ -87,22 +87,22 @@ def find_recoverable(path: str | os.PathLike[str]) -> SpoolPaths:
 
 def _recover(paths: SpoolPaths, prefix: str, torn: Iterable[str]) -> Recovered:
     removed = tuple(name for name in torn if remove_unlocked(paths.spool / name))
-    done = Recovered(prefix, torn=removed)
+    result = Recovered(prefix, torn=removed)
     try:
         journal = read_journal(paths, prefix)
     except InputError as error:
         set_aside(journal_path(paths, prefix))
-        done = done._replace(problem=str(error))
+        result = result._replace(problem=str(error))
     else:
         if journal is not None:
-            done = _close(paths, prefix, journal, done)
+            result = _close(paths, prefix, journal, result)
     _remove_traces(paths, prefix)
-    return done
+    return result
 
 
-def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, done: Recovered) -> Recovered:
+def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, result: Recovered) -> Recovered:
     state = journal.state
-    done = done._replace(session=state.session)
+    result = result._replace(session=state.session)
     wanted = {span.id for span in (*state.open, *state.closed)}
     sealed = sealed_of(paths, prefix, wanted)
     # Marks created since the previous batch were in the batch that was not sealed, and are lost.
@@ -113,7 +113,7 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, done: Recovered
     ]
     left = [span for span in _exact(journal, "open") if span["id"] not in sealed.ids]
     if not closed and not left:
-        return done
+        return result
     ends = _ends(left, closed, sealed, state.written_ns)
     spans = closed + [
         _incomplete(span, ends[span["id"]], sealed.marks_of(span["id"])) for span in left
@@ -123,7 +123,7 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, done: Recovered
     writer = SpoolWriter(paths.root, max_bytes=None)
     writer.paths = paths  # the spool that was found, even if it is empty now
     name = writer.write(batch_bytes(batch), file_name(state.written_ns, batch["batch_id"])).name
-    return done._replace(name=name, incomplete=len(left), closed=len(closed))
+    return result._replace(name=name, incomplete=len(left), closed=len(closed))
 
 
 def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
@@ -142,20 +142,20 @@ def _ends(
         span["id"]: max(written_ns, span["start_ns"], sealed.child_ends.get(span["id"], 0))
         for span in left
     }
-    above = {span["id"]: span["parent_id"] for span in left}
+    parents = {span["id"]: span["parent_id"] for span in left}
     for span in closed:
         if span["parent_id"] in ends:
             ends[span["parent_id"]] = max(ends[span["parent_id"]], span["end_ns"])
     for some_id in list(ends):
-        _push_up(some_id, above, ends)
+        _push_up(some_id, parents, ends)
     return ends
 
 
-def _push_up(some_id: str, above: dict[str, str | None], ends: dict[str, int]) -> None:
-    parent = above.get(some_id)
+def _push_up(some_id: str, parents: dict[str, str | None], ends: dict[str, int]) -> None:
+    parent = parents.get(some_id)
     while parent is not None and parent in ends and ends[parent] < ends[some_id]:
         ends[parent] = ends[some_id]
-        some_id, parent = parent, above.get(parent)
+        some_id, parent = parent, parents.get(parent)
 
 
 def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str]) -> dict[str, Any]:
@@ -200,13 +200,13 @@ def _remove_traces(paths: SpoolPaths, prefix: str) -> None:
 
 def _torn(paths: SpoolPaths) -> dict[str, list[str]]:
     """Return the names of temporary files, in use or left behind, by owner."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name in _entries(paths):
         if name.endswith(TMP_SUFFIX):
             prefix = owner_of(name.removesuffix(".tmp"))
             if prefix is not None:
-                found.setdefault(prefix, []).append(name)
-    return found
+                names.setdefault(prefix, []).append(name)
+    return names
 
 
 def _entries(paths: SpoolPaths) -> Iterator[str]:

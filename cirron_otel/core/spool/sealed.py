@@ -54,13 +54,13 @@ def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> Sealed
 
     Files that are not batches as this package writes them are skipped: `spool verify` reports them.
     """
-    found = SealedScopes()
+    sealed = SealedScopes()
     if not paths.spool.is_dir():
-        return found
+        return sealed
     try:
         reader = SpoolReader(paths.spool)
     except InputError:  # an empty directory that is not named spool
-        return found
+        return sealed
     for name in reader.names():
         if owner_of(name) != prefix:
             continue
@@ -70,17 +70,17 @@ def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> Sealed
                 batch = _decoder.decode(file.data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            _look(batch, wanted, found)
-    return found
+            _look(batch, wanted, sealed)
+    return sealed
 
 
-def _look(batch: _Batch, wanted: Collection[str], found: SealedScopes) -> None:
+def _look(batch: _Batch, wanted: Collection[str], sealed: SealedScopes) -> None:
     for span in batch.spans:
         if span.id in wanted:
-            found.ids.add(span.id)
+            sealed.ids.add(span.id)
         if span.parent_id is not None and span.parent_id in wanted:
-            before = found.child_ends.get(span.parent_id, 0)
-            found.child_ends[span.parent_id] = max(before, span.end_ns)
+            before = sealed.child_ends.get(span.parent_id, 0)
+            sealed.child_ends[span.parent_id] = max(before, span.end_ns)
     for mark in batch.marks:
         if mark.span_id in wanted:
-            found.marks.setdefault(mark.span_id, []).append((mark.ts_ns, mark.id))
+            sealed.marks.setdefault(mark.span_id, []).append((mark.ts_ns, mark.id))

@@ -116,15 +116,15 @@ def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
-    from ...core.analysis.verdict import what
+    from ...core.analysis.verdict import description_of
 
-    text = f"{what(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
+    text = f"{description_of(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
     yield from wrapped(text, f"Bound by {verdict.bound}: ", "  ")
     yield from wrapped(verdict.evidence, "  ", "  ")
     yield from _suggestions(verdict.suggestions)
     steps = verdict.in_steps
     if steps is not None:
-        text = f"{what(steps.bound)} took {100 * steps.share:.0f} % of their time"
+        text = f"{description_of(steps.bound)} took {100 * steps.share:.0f} % of their time"
         yield from wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")
         yield from wrapped(steps.evidence, "  ", "  ")
         yield from _suggestions(steps.suggestions)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
-from ....core.analysis.verdict import Verdict, what
+from ....core.analysis.verdict import Verdict, description_of
 from ..report_text import wall_time_names
 from ..text import duration, local_moment, reason
 from .content import RunContent
@@ -69,7 +69,7 @@ def verdict_section(content: RunContent) -> Element | None:
         f"Bound by {verdict.bound}",
         Element(
             "p",
-            f"{what(verdict.bound)} took {share(verdict.share)} of the wall time:"
+            f"{description_of(verdict.bound)} took {share(verdict.share)} of the wall time:"
             f" {verdict.evidence}.",
         ),
         Element("ul", [Element("li", each) for each in verdict.suggestions]),
@@ -83,8 +83,8 @@ def _steps(verdict: Verdict) -> Iterator[Content]:
     if steps is not None:
         yield Element(
             "p",
-            f"Its steps are bound by {steps.bound}: {what(steps.bound)} took {share(steps.share)}"
-            f" of their time: {steps.evidence}.",
+            f"Its steps are bound by {steps.bound}: {description_of(steps.bound)} took"
+            f" {share(steps.share)} of their time: {steps.evidence}.",
         )
         yield Element("ul", [Element("li", each) for each in steps.suggestions])
 
