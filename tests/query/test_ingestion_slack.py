@@ -16,7 +16,7 @@ import yaml
 
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.tools.cli.main import run as run_here
-from cirron_otel.tools.doctor.check import State
+from cirron_otel.tools.doctor.check import CheckState
 from cirron_otel.tools.doctor.search import examine_search
 from cirron_otel.tools.query import ingestion_slack
 from cirron_otel.tools.query.ingestion_slack import IngestionSlack, find_slack, slack_in
@@ -87,7 +87,7 @@ def test_what_the_page_says_of_old_runs(
     monkeypatch.setattr(ingestion_slack, "QUERY_PORT", port)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{tempo.otlp_grpc}")
     [check] = examine_search(old_run, os.environ)
-    assert check.state == (State.OK if is_raised else State.WARNING)
+    assert check.state == (CheckState.OK if is_raised else CheckState.WARNING)
     assert ("batches that were not sent are up to 3 days old" in check.found) is not is_raised
     assert run_here(["export", str(old_run)]) == 0
     assert run_here(["export", str(old_run), "--json"]) == 0

@@ -62,7 +62,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gone:
+class _Outcome:
     """The results of converting, storing and sending the run."""
 
     there: Report
@@ -94,14 +94,14 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
     """
     from ...core.analysis.breakdown import break_down
 
-    with _place(directory) as place, demo_targets.storing(place) as storing:
+    with _output_directory(directory) as place, demo_targets.storing(place) as storing:
         if not as_json and not replay and training.is_installed():
             output.result("Training a small network on the CPU, for a few seconds …")
             output.flush()
         run = _run(place, replay)
         trip = _round_trip(run, place)
         stored = storing.store(run.source, run.session, run.forest.spans)
-        gone = _Gone(*trip, stored, demo_targets.send(run.source, run.session))
+        gone = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
         found = break_down(run.forest.trees)
         if as_json:
             output.document(_to_json(run, found, place, gone))
@@ -112,7 +112,7 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
     return _exit_code(run, gone)
 
 
-def _exit_code(run: _Run, gone: _Gone) -> int:
+def _exit_code(run: _Run, gone: _Outcome) -> int:
     """Report failures; return 5 if the endpoint failed, 1 for any other failure."""
     if run.has_failed:
         output.message(f"the training failed, and the recording was shown: {run.reason}")
@@ -131,7 +131,7 @@ def _exit_code(run: _Run, gone: _Gone) -> int:
 
 
 @contextlib.contextmanager
-def _place(directory: str | None) -> Iterator[Path]:
+def _output_directory(directory: str | None) -> Iterator[Path]:
     """Yield the directory for the files; a new temporary one is removed if the block fails."""
     if directory is not None:
         path = Path(directory)
@@ -213,7 +213,7 @@ def _has_same_batches(left: Path, right: Path) -> bool:
     )
 
 
-def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Gone) -> dict[str, Any]:
+def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[str, Any]:
     return {
         "trained": run.is_trained,
         "reason": run.reason,
@@ -251,7 +251,7 @@ def _heading(run: _Run) -> list[str]:
     return [*lines, ""]
 
 
-def _files(place: Path, gone: _Gone) -> list[str]:
+def _files(place: Path, gone: _Outcome) -> list[str]:
     otlp, there = place / _OTLP, gone.there
     outcome = "every value of every batch is the same" if gone.is_equal else "NOT THE SAME"
     lines = [
@@ -273,7 +273,7 @@ def _command() -> str:
     return printable(str(called)) if is_elsewhere else _NAME
 
 
-def _commands(place: Path, gone: _Gone) -> list[str]:
+def _commands(place: Path, gone: _Outcome) -> list[str]:
     """Return the three commands to try next, quoted for a shell."""
     import shlex
 
@@ -288,7 +288,7 @@ def _commands(place: Path, gone: _Gone) -> list[str]:
     return [line("report", where, "--slowest", "3", "--perfetto", perfetto), second, line("doctor")]
 
 
-def _next(place: Path, gone: _Gone) -> list[str]:
+def _next(place: Path, gone: _Outcome) -> list[str]:
     import shlex
 
     first, second, third = _commands(place, gone)

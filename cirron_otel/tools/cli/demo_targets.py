@@ -94,7 +94,7 @@ class Storing:
                     "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
                 })  # fmt: skip
             self._collector.finish()
-            _ask(stored, _stored_run(source, session))
+            _query_run(stored, _stored_run(source, session))
         except (EmbeddedError, CirronOtelError, sqlite3.Error) as error:
             stored.reason, stored.has_failed = str(error), True
         if not stored.has_failed and stored.spans != spans:
@@ -158,7 +158,7 @@ def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:
     return export(ExportRequest(source=str(source)), environ=environ, stop=threading.Event())
 
 
-def _ask(stored: Stored, session: str | None) -> None:
+def _query_run(stored: Stored, session: str | None) -> None:
     """Query what a user would: whether all spans are there, and which step was the slowest."""
     # Not `mode=ro`: whoever may not write leaves the files of the WAL behind.
     opened = open_database(stored.database, "query_only=1", must_exist=True)
@@ -229,7 +229,7 @@ def send(source: Path, session: str | None) -> Sent | None:
     sent = Sent("", trace_id=session or "")
     try:
         sent.target = OtlpConfig.from_env(environ).shown_endpoint
-        sent.failure = _trouble(environ)
+        sent.failure = _endpoint_problem(environ)
         if not sent.failure:
             with tempfile.TemporaryDirectory(prefix="cirron-otel-") as folder:
                 only = _session_alone(source, session, Path(folder))
@@ -242,7 +242,7 @@ def send(source: Path, session: str | None) -> Sent | None:
     return sent
 
 
-def _trouble(environ: Mapping[str, str]) -> str:
+def _endpoint_problem(environ: Mapping[str, str]) -> str:
     """Return the doctor's finding about the endpoint, with its advice; "" if there is none."""
     from ..doctor.otlp import OtlpRequest, examine_otlp
 

@@ -47,9 +47,9 @@ def doctor(no_send: bool, no_hooks: bool, timeout: float, as_json: bool) -> int:
     and the endpoints that the environment names: name, connection, TLS, protocol, headers. Exit
     code 5 where an endpoint fails, 1 where something else is to be mended.
     """
-    from ..doctor import Request, examine
+    from ..doctor import DoctorRequest, examine
 
-    request = Request(os.environ, timeout, is_sent=not no_send, has_hooks=not no_hooks)
+    request = DoctorRequest(os.environ, timeout, is_sent=not no_send, has_hooks=not no_hooks)
     checks: list[Check] = []
     for check in examine(request):
         checks.append(check)

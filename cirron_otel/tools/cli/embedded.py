@@ -117,7 +117,7 @@ class Embedded:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with _unbroken():
+        with _ignoring_interrupts():
             if self._process.poll() is None:
                 self._hang_up()
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -141,7 +141,7 @@ class Embedded:
 
 
 @contextlib.contextmanager
-def _unbroken() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Ignore further Ctrl-C within the block: what was started must be cleaned up."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -34,7 +34,7 @@ class TooVariedError(Exception):
     """The folded trees have more lines than the limit."""
 
 
-class Source(Protocol):
+class ScopeSource(Protocol):
     """Access to the children and the marks of one scope at a time."""
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
@@ -188,7 +188,7 @@ class Fold:
 
 
 def fold(
-    roots: Iterable[TreeNode], source: Source | None = None, most: int | None = None
+    roots: Iterable[TreeNode], source: ScopeSource | None = None, most: int | None = None
 ) -> list[Fold]:
     """Fold each tree on its own; without a `source`, the scopes hold their children and marks.
 
@@ -208,7 +208,7 @@ class _Open(NamedTuple):
 
 
 class _Folding:
-    def __init__(self, source: Source, most: int | None) -> None:
+    def __init__(self, source: ScopeSource, most: int | None) -> None:
         self._source, self._most = source, most
         self._shapes: dict[Hashable, int] = {}
         self._lines = 0

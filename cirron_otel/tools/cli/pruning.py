@@ -35,7 +35,7 @@ class Removal:
 
 
 @dataclass(slots=True)
-class Plan:
+class PrunePlan:
     """The removals, oldest first, and what remains; sizes in bytes, snapshots included."""
 
     removals: list[Removal]
@@ -58,7 +58,7 @@ class Plan:
         return sum(removal.size for removal in self.removals)
 
 
-def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> Plan:
+def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> PrunePlan:
     """Choose removals until both limits hold. Raises InputError if the spool cannot be read."""
     try:
         steps = _steps(paths)
@@ -74,7 +74,7 @@ def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> 
         total -= step.size
         removals.append(step)
     kept = sum(step.batch is not None for step in steps[len(removals) :])
-    return Plan(removals, kept, total)
+    return PrunePlan(removals, kept, total)
 
 
 def remove(paths: SpoolPaths, removal: Removal) -> None:

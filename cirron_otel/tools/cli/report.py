@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.records.findings import Finding
     from ...core.spool.reader import SpoolReader
-    from .sources import SpoolOf
+    from .sources import OpenedSource
 
 _MOST_ASKED = 20
 
@@ -167,7 +167,7 @@ def _write_page(
     path: str,
     found: RunReport,
     index: SpoolIndex,
-    run: tuple[str, SpoolOf, SpoolReader, tuple[str, ...]],
+    run: tuple[str, OpenedSource, SpoolReader, tuple[str, ...]],
     chosen: ChosenRun,
 ) -> None:
     from ...core.otlp.replacing import replacing

@@ -80,7 +80,7 @@ def run(
     """
     options = _Options(command, not no_hooks, command_args, quiet, name)
     with signals_held() as held:
-        job = _opened(directory, options)
+        job = _open_job(directory, options)
         environ = dict(os.environ)
         if job is not None:
             environ = job.environment(environ, hooks=options.has_hooks)
@@ -121,7 +121,7 @@ def _resolved(directory: str | None, name: str | None) -> Resolved:
     return found
 
 
-def _opened(directory: str | None, options: _Options) -> Job | None:
+def _open_job(directory: str | None, options: _Options) -> Job | None:
     """Open the job's span; return None if that fails. The command runs in any case."""
     from ...sdk.session.job import open_job
 
@@ -159,7 +159,7 @@ def _finish(
     died = batches.died(recover(job.paths))
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
-    targets = _sent(job) if job.exporters else []
+    targets = _send_rest(job) if job.exporters else []
     if options.is_quiet or not is_started:
         return
     if died:
@@ -181,7 +181,7 @@ def _name(code: int) -> str:
         return f"signal {code - BY_SIGNAL}"
 
 
-def _sent(job: Job) -> list[TargetReport]:
+def _send_rest(job: Job) -> list[TargetReport]:
     """Send the rest: batches of ranks that died, and batches that could not be sent in time."""
     from ...core.delivery.flush import flush
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolOf:
+class OpenedSource:
     """A spool: the source itself, or one converted from it."""
 
     directory: str
@@ -52,7 +52,7 @@ def shown_source(source: str) -> str:
 
 
 @contextlib.contextmanager
-def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
+def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
     """Yield the spool that `source` is, or a temporary one converted from it.
 
     Raises as `convert` does: UsageError, InputError, TargetError.
@@ -62,7 +62,7 @@ def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
     from ..convert.sources import is_spool
 
     if is_spool(source, source_format):
-        yield SpoolOf(source)
+        yield OpenedSource(source)
         return
     with temporary_folder() as folder:
         request = ConvertRequest(
@@ -72,4 +72,4 @@ def as_spool(source: str, source_format: str | None) -> Iterator[SpoolOf]:
             made = convert(request, progress=progress)
         with writing_temporary_files():
             (folder / "spool").mkdir(exist_ok=True)
-        yield SpoolOf(str(folder), made)
+        yield OpenedSource(str(folder), made)

@@ -12,7 +12,7 @@ import click
 from ...errors import UsageError
 from . import output
 from .parameters import age_in_ns, json_option, size_in_bytes, spool_argument
-from .pruning import Plan, Removal, plan, remove
+from .pruning import PrunePlan, Removal, plan, remove
 from .text import count, printable, size
 
 
@@ -64,7 +64,7 @@ def _show(removal: Removal, dry_run: bool) -> None:
         output.result(f"{verb} {printable(name)}")
 
 
-def _summary(found: Plan, dry_run: bool) -> str:
+def _summary(found: PrunePlan, dry_run: bool) -> str:
     verb = "would drop" if dry_run else "dropped"
     return (
         f"{verb} {count(found.batches, 'batch', 'batches')} and"
@@ -74,7 +74,7 @@ def _summary(found: Plan, dry_run: bool) -> str:
     )
 
 
-def _to_json(found: Plan) -> dict[str, Any]:
+def _to_json(found: PrunePlan) -> dict[str, Any]:
     return {
         "batches": found.batches,
         "blobs": found.blobs,

@@ -6,7 +6,7 @@ except that one span is sent, and one file is created in the spool's directory a
 
 from __future__ import annotations
 
-from .check import Check, State
-from .examine import Request, examine
+from .check import Check, CheckState
+from .examine import DoctorRequest, examine
 
-__all__ = ["Check", "Request", "State", "examine"]
+__all__ = ["Check", "CheckState", "DoctorRequest", "examine"]

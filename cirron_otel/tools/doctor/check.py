@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """The outcome of a check."""
 
     OK = "ok"
@@ -27,7 +27,7 @@ class Check:
     """One line of the doctor's output."""
 
     name: str
-    state: State
+    state: CheckState
     found: str
     """The finding, without secrets."""
     advice: str = ""
@@ -59,22 +59,22 @@ class Problem(Exception):  # noqa: N818 - a finding that ends a series of checks
 
 def ok(name: str, found: str, **details: Any) -> Check:
     """Return a check that found no problem."""
-    return Check(name, State.OK, found, details=details)
+    return Check(name, CheckState.OK, found, details=details)
 
 
 def warning(name: str, found: str, advice: str, **details: Any) -> Check:
     """Return a check whose finding is hardly intended."""
-    return Check(name, State.WARNING, found, advice, details)
+    return Check(name, CheckState.WARNING, found, advice, details)
 
 
 def failed(name: str, found: str, advice: str, **details: Any) -> Check:
     """Return a check that found something that does not work."""
-    return Check(name, State.FAILED, found, advice, details)
+    return Check(name, CheckState.FAILED, found, advice, details)
 
 
-def unreached(name: str, problem: Problem) -> Check:
+def unreachable(name: str, problem: Problem) -> Check:
     """Return a failed check of an endpoint."""
-    return Check(name, State.FAILED, problem.found, problem.advice, is_endpoint=True)
+    return Check(name, CheckState.FAILED, problem.found, problem.advice, is_endpoint=True)
 
 
 class Deadline:

@@ -15,7 +15,7 @@ from .versions import examine_packages, examine_python
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DoctorRequest:
     """The scope of an examination."""
 
     environ: Mapping[str, str]
@@ -27,7 +27,7 @@ class Request:
     """Whether a training step is taken with the hooks on."""
 
 
-def examine(request: Request) -> Iterator[Check]:
+def examine(request: DoctorRequest) -> Iterator[Check]:
     """Yield the findings as they are made; the endpoints, which may take long, come last."""
     environ = request.environ
     resolved = resolve(environ=environ)

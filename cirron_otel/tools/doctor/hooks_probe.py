@@ -26,13 +26,13 @@ def main(directory: str) -> None:
     import cirron_otel as ci
 
     found: dict[str, Any] = {"torch": torch.__version__, **_device(torch)}
-    before = _standing()
+    before = _callables()
     ci.profile(output_dir=directory, frameworks=["torch"])
     during = _changed(before)
     _train(torch)
     ci.shutdown()
     found["hooked"] = len(during)
-    found["left"] = _left(before, during)
+    found["left"] = _unrestored(before, during)
     found["swallowed"] = ci.health()["swallowed_errors"]
     found["scopes"] = sorted(_recorded(Path(directory)))
     print(json.dumps(found))
@@ -59,7 +59,7 @@ def _train(torch: Any) -> None:
         optimizer.zero_grad()
 
 
-def _standing() -> dict[str, Any]:
+def _callables() -> dict[str, Any]:
     """Return the callables of torch's modules and their classes, by name.
 
     For a table of hooks for all modules or optimizers, the value is its length.
@@ -84,12 +84,12 @@ def _changed(before: dict[str, Any]) -> dict[str, Any]:
     """Return the current callables that differ from those in `before`."""
     return {
         name: value
-        for name, value in _standing().items()
+        for name, value in _callables().items()
         if name in before and before[name] is not value
     }
 
 
-def _left(before: dict[str, Any], during: Container[str]) -> list[str]:
+def _unrestored(before: dict[str, Any], during: Container[str]) -> list[str]:
     """Return the names that the hooks did not restore: tables, replaced callables, our functions.
 
     Torch itself sets others while it works.

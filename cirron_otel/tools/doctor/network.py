@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from .check import Check, Deadline, Problem, ok, unreached, warning, within
+from .check import Check, Deadline, Problem, ok, unreachable, warning, within
 
 DAYS_LEFT = 14
 """Days; a certificate that expires sooner gets a warning."""
@@ -28,7 +28,7 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEX
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class SettingNames:
     """The names of an endpoint's settings, for advice."""
 
     endpoint: str
@@ -38,13 +38,13 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EndpointAddress:
     """The address of an endpoint, and the credentials for TLS."""
 
     host: str
     port: int
     is_tls: bool
-    words: Words
+    words: SettingNames
     alpn: str = "http/1.1"
     ca: str | None = None
     """A file of CA certificates; None means the system's."""
@@ -64,11 +64,11 @@ class Place:
         return self.host == "localhost" or self.host.endswith(".localhost")
 
 
-Found = tuple[Any, ...]
+AddressInfo = tuple[Any, ...]
 """An entry of the result of `getaddrinfo`."""
 
 
-def look_up(place: Place, deadline: Deadline) -> list[Found]:
+def resolve_host(place: EndpointAddress, deadline: Deadline) -> list[AddressInfo]:
     """Resolve the host. Raises Problem."""
     try:
         return within(
@@ -86,7 +86,7 @@ def look_up(place: Place, deadline: Deadline) -> list[Found]:
     )
 
 
-def connect(place: Place, found: list[Found], deadline: Deadline) -> socket.socket:
+def connect(place: EndpointAddress, found: list[AddressInfo], deadline: Deadline) -> socket.socket:
     """Connect to the first address that accepts a connection. Raises Problem."""
     failures: list[tuple[str, OSError]] = []
     for number, (family, kind, protocol, _, address) in enumerate(found):
@@ -103,7 +103,9 @@ def connect(place: Place, found: list[Found], deadline: Deadline) -> socket.sock
     raise _unconnected(place, failures, deadline)
 
 
-def _unconnected(place: Place, failures: list[tuple[str, OSError]], deadline: Deadline) -> Problem:
+def _unconnected(
+    place: EndpointAddress, failures: list[tuple[str, OSError]], deadline: Deadline
+) -> Problem:
     kinds = [type(error) for _, error in failures]
     tried = ", ".join(dict.fromkeys(address for address, _ in failures))
     if ConnectionRefusedError in kinds:
@@ -123,10 +125,12 @@ def _unconnected(place: Place, failures: list[tuple[str, OSError]], deadline: De
     )
 
 
-class Line:
+class Connector:
     """A resolved endpoint that connections are opened to, with TLS if it uses TLS."""
 
-    def __init__(self, place: Place, found: list[Found], deadline: Deadline) -> None:
+    def __init__(
+        self, place: EndpointAddress, found: list[AddressInfo], deadline: Deadline
+    ) -> None:
         """Take the resolved addresses, without connecting."""
         self.place, self.deadline = place, deadline
         self._found = found
@@ -177,7 +181,7 @@ class Line:
             return False
 
 
-def tls_problem(place: Place, error: Exception) -> Problem:
+def tls_problem(place: EndpointAddress, error: Exception) -> Problem:
     """Explain a TLS error."""
     words, shown = place.words, place.shown
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -211,7 +215,7 @@ def tls_problem(place: Place, error: Exception) -> Problem:
     return Problem(f"no TLS with {shown}: {said}", f"check {words.endpoint}")
 
 
-def _untrusted(place: Place, error: ssl.SSLCertVerificationError) -> Problem:
+def _untrusted(place: EndpointAddress, error: ssl.SSLCertVerificationError) -> Problem:
     code, shown, words = error.verify_code, place.shown, place.words
     if code == _EXPIRED:
         return Problem(f"the certificate of {shown} has expired", "renew it there")
@@ -268,25 +272,27 @@ def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult 
         return None
 
 
-def reach(prefix: str, place: Place, deadline: Deadline) -> tuple[list[Check], Line | None]:
+def check_connection(
+    prefix: str, place: EndpointAddress, deadline: Deadline
+) -> tuple[list[Check], Connector | None]:
     """Check name and connection; return the checks, and the endpoint if both succeed."""
     begun = time.monotonic()
     try:
-        found = look_up(place, deadline)
+        found = resolve_host(place, deadline)
     except Problem as problem:
-        return [unreached(f"{prefix} dns", problem)], None
+        return [unreachable(f"{prefix} dns", problem)], None
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     took = f"{1000 * (time.monotonic() - begun):.0f} ms"
     checks = [ok(f"{prefix} dns", f"{place.host} is {', '.join(addresses)}", addresses=addresses)]
     if place.host in addresses:
         checks = []  # there was nothing to look up
-    line = Line(place, found, deadline)
+    line = Connector(place, found, deadline)
     begun = time.monotonic()
     try:
         with line.open(tls=False) as sock:
             took = f"{1000 * (time.monotonic() - begun):.0f} ms"
             peer = sock.getpeername()[0]
     except Problem as problem:
-        return [*checks, unreached(f"{prefix} tcp", problem)], None
+        return [*checks, unreachable(f"{prefix} tcp", problem)], None
     checks.append(ok(f"{prefix} tcp", f"{place.shown} takes connections ({peer}, {took})"))
     return checks, line

@@ -12,10 +12,10 @@ from ...core.targets.otlp.config import OtlpConfig
 from ...core.targets.otlp.pusher import transport_for
 from ...core.targets.otlp.transport import Outcome, Response
 from ...errors import CirronOtelError, MissingExtraError, UsageError
-from .check import Check, Deadline, Problem, failed, ok, unreached, warning, within
-from .network import Place, Words, certificate_check, proxy_of, reach
+from .check import Check, Deadline, Problem, failed, ok, unreachable, warning, within
+from .network import EndpointAddress, SettingNames, certificate_check, check_connection, proxy_of
 from .otlp_settings import TRACES_PATH, headers_check, is_grpc, settings_check, variable
-from .protocol import Expected, Heard, find_protocol, skew_check
+from .protocol import ExpectedProtocol, ProbeReply, find_protocol, skew_check
 
 SPAN_NAME = "cirron-otel doctor"
 
@@ -37,7 +37,7 @@ def examine_otlp(request: OtlpRequest) -> Iterator[Check]:
     environ = request.environ
     try:
         config = OtlpConfig.from_env(environ)
-        place = _place(config, environ)
+        place = _address(config, environ)
     except UsageError as error:
         yield failed("otlp settings", str(error), "mend it")
         return
@@ -49,11 +49,11 @@ def examine_otlp(request: OtlpRequest) -> Iterator[Check]:
     if proxy is not None and place is not None:
         yield _proxied(place, f"{proxy.hostname}:{proxy.port or 80}")
     elif place is not None:
-        checks, heard = _way(place, config, environ, deadline)
+        checks, heard = _check_route(place, config, environ, deadline)
         yield from checks
         if heard is None:
             return
-    yield _sent(request, config, deadline)
+    yield _send_span(request, config, deadline)
 
 
 def _scheme_and_place(config: OtlpConfig) -> tuple[str, str]:
@@ -63,13 +63,13 @@ def _scheme_and_place(config: OtlpConfig) -> tuple[str, str]:
     return url.scheme, url.netloc.rpartition("@")[2]
 
 
-def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
+def _address(config: OtlpConfig, environ: Mapping[str, str]) -> EndpointAddress | None:
     """Return the host and port; None for gRPC targets without them (`unix:…`, `dns:///…`)."""
     by_grpc = is_grpc(config)
     text = config.endpoint.removeprefix("dns:///") if by_grpc else config.endpoint
     named = variable(environ, "ENDPOINT")
     text = text if text not in ("http://", "https://") else ""
-    if by_grpc and _is_no_place(text):
+    if by_grpc and _has_no_address(text):
         return None
     try:
         url = urlsplit(f"//{text}" if by_grpc else text)
@@ -80,28 +80,28 @@ def _place(config: OtlpConfig, environ: Mapping[str, str]) -> Place | None:
         what = "host" if not host else "port"
         raise UsageError(f"{named} names no {what}: say http://host:4317")
     is_tls = not config.insecure
-    return Place(
+    return EndpointAddress(
         host=host,
         port=port or (443 if by_grpc or is_tls else 80),
         is_tls=is_tls,
-        words=Words(
+        words=SettingNames(
             named,
             variable(environ, "CERTIFICATE"),
             variable(environ, "CLIENT_CERTIFICATE"),
         ),
         alpn="h2" if by_grpc else "http/1.1",
-        ca=config.certificate or (_authorities(by_grpc) if is_tls else None),
+        ca=config.certificate or (_ca_file(by_grpc) if is_tls else None),
         client_certificate=config.client_certificate,
         client_key=config.client_key,
     )
 
 
-def _is_no_place(target: str) -> bool:
+def _has_no_address(target: str) -> bool:
     """Return whether a gRPC target is something other than a host and a port."""
     return target.startswith(("unix:", "unix-abstract:", "xds:")) or "://" in target
 
 
-def _authorities(by_grpc: bool) -> str | None:
+def _ca_file(by_grpc: bool) -> str | None:
     """Return the CA file of the exporter's library; None means the system's certificates."""
     if by_grpc:
         return os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
@@ -115,7 +115,7 @@ def _authorities(by_grpc: bool) -> str | None:
     return str(certifi.where())
 
 
-def _proxied(place: Place, proxy: str) -> Check:
+def _proxied(place: EndpointAddress, proxy: str) -> Check:
     if place.is_loopback:
         return warning(
             "otlp proxy",
@@ -125,15 +125,15 @@ def _proxied(place: Place, proxy: str) -> Check:
     return ok("otlp proxy", f"the way to {place.shown} leads through the proxy {proxy}")
 
 
-def _way(
-    place: Place, config: OtlpConfig, environ: Mapping[str, str], deadline: Deadline
-) -> tuple[list[Check], Heard | None]:
+def _check_route(
+    place: EndpointAddress, config: OtlpConfig, environ: Mapping[str, str], deadline: Deadline
+) -> tuple[list[Check], ProbeReply | None]:
     """Check name, connection, TLS, protocol; return the endpoint's answer, or None on failure."""
-    checks, line = reach("otlp", place, deadline)
+    checks, line = check_connection("otlp", place, deadline)
     if line is None:
         return checks, None
     protocol = variable(environ, "PROTOCOL")
-    expected = Expected(is_grpc(config), protocol, place.words.endpoint)
+    expected = ExpectedProtocol(is_grpc(config), protocol, place.words.endpoint)
     step = "otlp tls" if place.is_tls else "otlp protocol"
     try:
         if place.is_tls:
@@ -144,7 +144,7 @@ def _way(
             checks.append(tls)
     except Problem as problem:
         is_tls = place.is_tls and "answers" not in problem.found
-        checks.append(unreached(step if is_tls else "otlp protocol", problem))
+        checks.append(unreachable(step if is_tls else "otlp protocol", problem))
         return checks, None
     what = "HTTP/2, which gRPC needs" if is_grpc(config) else "HTTP/1.1"
     found = f"{place.shown} speaks {what}"
@@ -154,14 +154,14 @@ def _way(
     return [*checks, *skew_check("otlp clock", heard)], heard
 
 
-def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check:
+def _send_span(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check:
     """Send one span, or a request without any, and report the answer."""
     name = "otlp span" if request.is_sent else "otlp request"
     trace_id = os.urandom(16)
     body = one_span(trace_id, request.service) if request.is_sent else b""
     begun = time.monotonic()
     try:
-        response = _answer(config, body, deadline)
+        response = _send(config, body, deadline)
     except MissingExtraError as error:
         return failed(name, str(error), "install it: without it nothing is sent")
     except CirronOtelError as error:
@@ -170,7 +170,7 @@ def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check
         problem = Problem(
             f"no answer within {request.timeout:.3g} s", "try again with a longer --timeout"
         )
-        return unreached(name, problem)
+        return unreachable(name, problem)
     took = 1000 * (time.monotonic() - begun)
     details = {
         "status": response.status,
@@ -183,11 +183,11 @@ def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check
     if response.outcome is not Outcome.ACCEPTED:
         advice = _advice(request, config, response, deadline)
         found = f"not taken: {response.status}{said}"
-        return replace(unreached(name, Problem(found, advice)), details=details)
+        return replace(unreachable(name, Problem(found, advice)), details=details)
     if response.rejected_spans and request.is_sent:
         found = f"{response.status}, and the span was rejected{said}"
         return replace(
-            unreached(name, Problem(found, "what the endpoint says there is the reason")),
+            unreachable(name, Problem(found, "what the endpoint says there is the reason")),
             details=details,
         )
     if not request.is_sent:
@@ -200,7 +200,7 @@ def _sent(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check
     return ok(name, found, **details)
 
 
-def _answer(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:
+def _send(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:
     """Make one attempt. Raises CirronOtelError, and TimeoutError if it takes too long."""
     transport = transport_for(config)
 
@@ -257,7 +257,7 @@ def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) ->
         if other.endpoint == config.endpoint or deadline.is_over:
             continue
         try:
-            response = _answer(other, b"", deadline)
+            response = _send(other, b"", deadline)
         except (CirronOtelError, TimeoutError):
             break
         if response.outcome is Outcome.ACCEPTED and not response.warnings:

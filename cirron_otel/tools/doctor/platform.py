@@ -24,12 +24,12 @@ from ...core.targets.otlp.transport import USER_AGENT
 from ...errors import CirronOtelError
 from ...ids import uuid4_shaped
 from ...semconv import COSTS
-from .check import Check, Deadline, Problem, failed, ok, unreached, warning, within
-from .network import Place, Words, certificate_check, proxy_of, reach
+from .check import Check, Deadline, Problem, failed, ok, unreachable, warning, within
+from .network import EndpointAddress, SettingNames, certificate_check, check_connection, proxy_of
 from .otlp import SPAN_NAME
-from .protocol import Expected, find_protocol, skew_check
+from .protocol import ExpectedProtocol, find_protocol, skew_check
 
-_WORDS = Words("CIRRON_API_ENDPOINT", "SSL_CERT_FILE")
+_WORDS = SettingNames("CIRRON_API_ENDPOINT", "SSL_CERT_FILE")
 
 
 def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterator[Check]:
@@ -49,24 +49,24 @@ def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterat
     url = urlsplit(config.api_endpoint)
     deadline = Deadline(timeout)
     is_tls = url.scheme == "https"
-    place = Place(url.hostname or "", url.port or (443 if is_tls else 80), is_tls, _WORDS)
+    place = EndpointAddress(url.hostname or "", url.port or (443 if is_tls else 80), is_tls, _WORDS)
     proxy = proxy_of(url.scheme, url.netloc)
     if proxy is not None:
         yield ok("cirron proxy", f"the way to {place.shown} leads through {proxy.hostname}")
     else:
-        checks, is_there = _way(place, deadline)
+        checks, is_there = _check_route(place, deadline)
         yield from checks
         if not is_there:
             return
     if is_sent:
-        yield _sent(target, deadline)
+        yield _send_span(target, deadline)
     else:
-        yield _asked(config, deadline)
+        yield _check_key(config, deadline)
     target.close()
 
 
-def _way(place: Place, deadline: Deadline) -> tuple[list[Check], bool]:
-    checks, line = reach("cirron", place, deadline)
+def _check_route(place: EndpointAddress, deadline: Deadline) -> tuple[list[Check], bool]:
+    checks, line = check_connection("cirron", place, deadline)
     if line is None:
         return checks, False
     step = "cirron tls" if place.is_tls else "cirron protocol"
@@ -75,9 +75,9 @@ def _way(place: Place, deadline: Deadline) -> tuple[list[Check], bool]:
             with line.open() as sock:
                 checks.append(certificate_check("cirron tls", sock))
             step = "cirron protocol"
-        heard = find_protocol(line, Expected(False, "CIRRON_API_ENDPOINT", _WORDS.endpoint))
+        heard = find_protocol(line, ExpectedProtocol(False, "CIRRON_API_ENDPOINT", _WORDS.endpoint))
     except Problem as problem:
-        return [*checks, unreached(step, problem)], False
+        return [*checks, unreachable(step, problem)], False
     found = f"{place.shown} speaks HTTP/1.1"
     if heard.is_ours:
         found += "; it is a cirron-otel collector"
@@ -85,16 +85,16 @@ def _way(place: Place, deadline: Deadline) -> tuple[list[Check], bool]:
     return [*checks, *skew_check("cirron clock", heard)], True
 
 
-def _sent(target: CirronTarget, deadline: Deadline) -> Check:
+def _send_span(target: CirronTarget, deadline: Deadline) -> Check:
     """Send a batch of one span, and report the answer."""
     batch, span = _batch()
     begun = time.monotonic()
     try:
         within(deadline.left() + 1, lambda: target.send([batch]))
     except TimeoutError:
-        return unreached("cirron span", Problem("no answer in time", "try a longer --timeout"))
+        return unreachable("cirron span", Problem("no answer in time", "try a longer --timeout"))
     except PushError as error:
-        return unreached("cirron span", Problem(*_told(str(error))))
+        return unreachable("cirron span", Problem(*_split_message(str(error))))
     took = 1000 * (time.monotonic() - begun)
     return ok(
         "cirron span", f"taken in {took:.0f} ms; look for the span {span}", span_id=span,
@@ -102,7 +102,7 @@ def _sent(target: CirronTarget, deadline: Deadline) -> Check:
     )  # fmt: skip
 
 
-def _asked(config: Config, deadline: Deadline) -> Check:
+def _check_key(config: Config, deadline: Deadline) -> Check:
     """Check the API key by a request for a snapshot file that does not exist."""
     name, seconds = "cirron request", deadline.left()
     file = f"{config.ingest_path.rstrip('/')}/blobs/snapshots/{os.urandom(16).hex()}/none"
@@ -111,20 +111,20 @@ def _asked(config: Config, deadline: Deadline) -> Check:
     try:
         answer = within(seconds + 1, lambda: client.request("HEAD", file, headers, timeout=seconds))
     except TimeoutError:
-        return unreached(name, Problem("no answer in time", "try a longer --timeout"))
+        return unreachable(name, Problem("no answer in time", "try a longer --timeout"))
     except (OSError, BrokenAnswerError, CirronOtelError) as error:
-        return unreached(name, Problem(f"no answer: {error}", "check CIRRON_API_ENDPOINT"))
+        return unreachable(name, Problem(f"no answer: {error}", "check CIRRON_API_ENDPOINT"))
     finally:
         client.close()
     status = answer.status
     if status in (401, 403):
-        return unreached(name, Problem(f"not let in: {status}", "check CIRRON_API_KEY"))
+        return unreachable(name, Problem(f"not let in: {status}", "check CIRRON_API_KEY"))
     if status >= 500 and status != 501:
         return warning(name, f"it answers {status}", "look into its log", status=status)
     return ok(name, f"it answers ({status}); no span was sent", status=status)
 
 
-def _told(message: str) -> tuple[str, str]:
+def _split_message(message: str) -> tuple[str, str]:
     """Split an error's message into the finding and the remedy."""
     found, _, advice = message.partition("; ")
     return found, advice

@@ -16,7 +16,7 @@ from enum import Enum, auto
 
 from ...core.targets.otlp.transport import USER_AGENT
 from .check import Check, Problem, ok, warning
-from .network import Line, tls_problem
+from .network import Connector, tls_problem
 
 SKEW_S = 5.0
 """The tolerated clock difference: the header has whole seconds, and the answer took time."""
@@ -30,7 +30,7 @@ _PATIENCE_S = 5.0
 _OURS = b'{"status": "ok"}'
 
 
-class Spoken(Enum):
+class DetectedProtocol(Enum):
     """A protocol, as far as it can be detected from outside."""
 
     HTTP1 = auto()
@@ -44,10 +44,10 @@ class Spoken(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ProbeReply:
     """An endpoint's answer."""
 
-    spoken: Spoken
+    spoken: DetectedProtocol
     data: bytes = b""
     skew_s: float | None = None
     """How far its clock is ahead of ours, by the Date header; None without that header."""
@@ -55,28 +55,28 @@ class Heard:
     @property
     def is_ours(self) -> bool:
         """Whether this package's collector answers."""
-        return self.spoken is Spoken.HTTP1 and self.data.rstrip().endswith(_OURS)
+        return self.spoken is DetectedProtocol.HTTP1 and self.data.rstrip().endswith(_OURS)
 
 
-def ask_http1(line: Line) -> Heard:
+def probe_http1(line: Connector) -> ProbeReply:
     """Return the answer to a GET of `/health`, which our own collector serves. Raises Problem."""
     request = (
         f"GET /health HTTP/1.1\r\nHost: {line.place.shown}\r\nUser-Agent: {USER_AGENT}\r\n"
         "Connection: close\r\n\r\n"
     )
     before = time.time()
-    heard = _ask(line, request.encode("ascii", "ignore"), _is_headed)
-    if heard.spoken is not Spoken.HTTP1:
+    heard = _probe(line, request.encode("ascii", "ignore"), _is_complete)
+    if heard.spoken is not DetectedProtocol.HTTP1:
         return heard
-    return Heard(heard.spoken, heard.data, _skew(heard.data, before, time.time()))
+    return ProbeReply(heard.spoken, heard.data, _skew(heard.data, before, time.time()))
 
 
-def ask_http2(line: Line) -> Heard:
+def probe_http2(line: Connector) -> ProbeReply:
     """Return the answer to the HTTP/2 preface, which gRPC begins with. Raises Problem."""
-    return _ask(line, _PREFACE, lambda data: len(data) >= _FRAME_BYTES)
+    return _probe(line, _PREFACE, lambda data: len(data) >= _FRAME_BYTES)
 
 
-def _is_headed(data: bytes) -> bool:
+def _is_complete(data: bytes) -> bool:
     """Return whether the answer is complete; one without a length ends with its connection."""
     head, end, body = data.partition(b"\r\n\r\n")
     if not data.startswith(b"HTTP/"):
@@ -88,7 +88,7 @@ def _is_headed(data: bytes) -> bool:
     return False
 
 
-def _ask(line: Line, words: bytes, is_enough: Callable[[bytes], bool]) -> Heard:
+def _probe(line: Connector, words: bytes, is_enough: Callable[[bytes], bool]) -> ProbeReply:
     """Send `words` on a new connection, and return the answer. Raises Problem."""
     data = b""
     with line.open() as sock:
@@ -102,15 +102,15 @@ def _ask(line: Line, words: bytes, is_enough: Callable[[bytes], bool]) -> Heard:
                     break
                 data += piece
         except TimeoutError:
-            return Heard(Spoken.SILENCE if not data else _kind(data), data)
+            return ProbeReply(DetectedProtocol.SILENCE if not data else _kind(data), data)
         except OSError:
             pass  # it hung up, perhaps for what was said
     if not data and line.place.is_tls:
-        _listen_for_refusal(line)
-    return Heard(_kind(data), data)
+        _read_refusal(line)
+    return ProbeReply(_kind(data), data)
 
 
-def _listen_for_refusal(line: Line) -> None:
+def _read_refusal(line: Connector) -> None:
     """Raise Problem if the server refuses us after the handshake, as TLS 1.3 does.
 
     Nothing is sent meanwhile: a server with unread input resets the connection, and the reason is
@@ -127,18 +127,20 @@ def _listen_for_refusal(line: Line) -> None:
             pass
 
 
-def _kind(data: bytes) -> Spoken:
+def _kind(data: bytes) -> DetectedProtocol:
     if not data:
-        return Spoken.NOTHING
+        return DetectedProtocol.NOTHING
     if data.startswith(b"HTTP/"):
         head = data.partition(b"\r\n")[0]
         # Servers of Go and nginx answer in clear what came in clear.
-        return Spoken.TLS if b" 400" in head and b"HTTPS" in data else Spoken.HTTP1
+        return (
+            DetectedProtocol.TLS if b" 400" in head and b"HTTPS" in data else DetectedProtocol.HTTP1
+        )
     if data.startswith(_ALERT):
-        return Spoken.TLS
+        return DetectedProtocol.TLS
     if len(data) >= _FRAME_BYTES and data[3] in (_SETTINGS, _GOAWAY) and data[5:9] == bytes(4):
-        return Spoken.HTTP2
-    return Spoken.OTHER
+        return DetectedProtocol.HTTP2
+    return DetectedProtocol.OTHER
 
 
 def _skew(data: bytes, before: float, after: float) -> float | None:
@@ -154,7 +156,7 @@ def _skew(data: bytes, before: float, after: float) -> float | None:
     return None
 
 
-def skew_check(name: str, heard: Heard) -> list[Check]:
+def skew_check(name: str, heard: ProbeReply) -> list[Check]:
     """Check the clock of an endpoint that sends its time."""
     skew = heard.skew_s
     if skew is None:
@@ -173,7 +175,7 @@ def skew_check(name: str, heard: Heard) -> list[Check]:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedProtocol:
     """The expected protocol, and the names of the settings that specify it."""
 
     is_grpc: bool
@@ -181,43 +183,43 @@ class Expected:
     endpoint_setting: str
 
 
-def find_protocol(line: Line, expected: Expected) -> Heard:
+def find_protocol(line: Connector, expected: ExpectedProtocol) -> ProbeReply:
     """Return the endpoint's answer in the expected protocol. Raises Problem for any other."""
-    heard = (ask_http2 if expected.is_grpc else ask_http1)(line)
-    wanted = Spoken.HTTP2 if expected.is_grpc else Spoken.HTTP1
+    heard = (probe_http2 if expected.is_grpc else probe_http1)(line)
+    wanted = DetectedProtocol.HTTP2 if expected.is_grpc else DetectedProtocol.HTTP1
     if heard.spoken is wanted:
         return heard
-    if heard.spoken in (Spoken.NOTHING, Spoken.OTHER):
-        other = (ask_http1 if expected.is_grpc else ask_http2)(line)
-        if other.spoken in (Spoken.HTTP1, Spoken.HTTP2, Spoken.TLS):
+    if heard.spoken in (DetectedProtocol.NOTHING, DetectedProtocol.OTHER):
+        other = (probe_http1 if expected.is_grpc else probe_http2)(line)
+        if other.spoken in (DetectedProtocol.HTTP1, DetectedProtocol.HTTP2, DetectedProtocol.TLS):
             heard = other
         elif not line.place.is_tls and line.speaks_tls():
-            heard = Heard(Spoken.TLS)
+            heard = ProbeReply(DetectedProtocol.TLS)
     if heard.spoken is wanted:
         return heard
     raise _other_protocol(line, expected, heard)
 
 
-def _other_protocol(line: Line, expected: Expected, heard: Heard) -> Problem:
+def _other_protocol(line: Connector, expected: ExpectedProtocol, heard: ProbeReply) -> Problem:
     shown, setting = line.place.shown, expected.protocol_setting
     protocol = "gRPC" if expected.is_grpc else "HTTP/1.1"
-    if heard.spoken is Spoken.TLS:
+    if heard.spoken is DetectedProtocol.TLS:
         return Problem(
             f"{shown} speaks TLS, and {expected.endpoint_setting} says to go without",
             f"say https:// in {expected.endpoint_setting}",
         )
-    if heard.spoken is Spoken.HTTP1:
+    if heard.spoken is DetectedProtocol.HTTP1:
         return Problem(
             f"{shown} answers HTTP/1.1, and no gRPC",
             f"set {setting}=http/protobuf, or name the port for gRPC (mostly 4317)",
         )
-    if heard.spoken is Spoken.HTTP2:
+    if heard.spoken is DetectedProtocol.HTTP2:
         return Problem(
             f"{shown} answers HTTP/2, as gRPC does, and no HTTP/1.1",
             f"set {setting}=grpc, or name the port for HTTP (mostly 4318)",
         )
     client = line.place.words.client_certificate
-    if heard.spoken is Spoken.NOTHING and line.place.is_tls and client:
+    if heard.spoken is DetectedProtocol.NOTHING and line.place.is_tls and client:
         given = "does not take our client certificate, or" if line.place.client_certificate else ""
         return Problem(
             f"{shown} hangs up behind the TLS handshake: perhaps it"
@@ -225,8 +227,8 @@ def _other_protocol(line: Line, expected: Expected, heard: Heard) -> Problem:
             f"{'check' if given else 'set'} {client}, or check the port",
         )
     what = {
-        Spoken.NOTHING: "hangs up without an answer",
-        Spoken.SILENCE: "takes the connection, and says nothing",
+        DetectedProtocol.NOTHING: "hangs up without an answer",
+        DetectedProtocol.SILENCE: "takes the connection, and says nothing",
     }.get(heard.spoken, f"answers with what is no {protocol}")
     return Problem(
         f"{shown} {what}", f"check the port in {expected.endpoint_setting}: something else is there"

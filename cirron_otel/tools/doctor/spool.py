@@ -50,8 +50,8 @@ def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) ->
     """
     directory = config.output_dir
     try:
-        yield within(timeout, lambda: _writing(directory))
-        yield within(timeout, lambda: _room(directory, config.spool_max_bytes))
+        yield within(timeout, lambda: _check_writing(directory))
+        yield within(timeout, lambda: _check_room(directory, config.spool_max_bytes))
     except TimeoutError as error:
         yield failed(
             "spool",
@@ -67,10 +67,10 @@ def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) ->
         )
         return
     with contextlib.suppress(CirronOtelError, OSError):
-        yield from _left(find_recoverable(directory), directory, targets)
+        yield from _check_leftovers(find_recoverable(directory), directory, targets)
 
 
-def standing(directory: Path) -> Path:
+def nearest_existing(directory: Path) -> Path:
     """Return the directory, or its nearest ancestor that exists."""
     for each in (directory, *directory.parents):
         if each.is_dir():
@@ -80,9 +80,9 @@ def standing(directory: Path) -> Path:
     return Path("/")
 
 
-def _writing(directory: Path) -> Check:
+def _check_writing(directory: Path) -> Check:
     """Write, sync, lock, rename and remove a file, as the spool does. Raises OSError."""
-    place = standing(directory)
+    place = nearest_existing(directory)
     begun = time.monotonic()
     descriptor, name = tempfile.mkstemp(prefix=_PROBE, dir=place)
     path = Path(name)
@@ -105,7 +105,7 @@ def _writing(directory: Path) -> Check:
             f"{found}; its file system has no locks",
             "use a directory on a disk of this machine: nobody can tell there who has died",
         )
-    if place == directory and (open_to := _open_to(directory)):
+    if place == directory and (open_to := _readers(directory)):
         return warning("spool", f"{found}; {open_to}", f"chmod 700 {shlex.quote(str(directory))}")
     if took > _SLOW_FSYNC_S:
         return warning("spool", f"{found}, which is slow", "use a disk of this machine")
@@ -120,7 +120,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _open_to(directory: Path) -> str:
+def _readers(directory: Path) -> str:
     """Return which other users can read the recording; "" if none can."""
     spool = directory / "spool"
     status = (spool if spool.is_dir() else directory).stat()
@@ -131,9 +131,9 @@ def _open_to(directory: Path) -> str:
     return ""
 
 
-def _room(directory: Path, cap: int) -> Check:
+def _check_room(directory: Path, cap: int) -> Check:
     """Check the free space and the kind of file system. Raises OSError."""
-    place = standing(directory)
+    place = nearest_existing(directory)
     free = shutil.disk_usage(place).free
     kind = filesystem_of(place)
     shown = f"{free / 1e9:.1f} GB free" if free >= 1e9 else f"{free / 1e6:.0f} MB free"
@@ -181,7 +181,9 @@ def filesystem_of(place: Path) -> str:
     return kind
 
 
-def _left(paths: SpoolPaths, directory: Path, targets: Mapping[str, str]) -> Iterator[Check]:
+def _check_leftovers(
+    paths: SpoolPaths, directory: Path, targets: Mapping[str, str]
+) -> Iterator[Check]:
     """Check for scopes that dead processes left open, and for unsent batches."""
     shown = shlex.quote(str(directory))
     alive = set(owners(paths))
