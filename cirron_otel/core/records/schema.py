@@ -12,6 +12,10 @@ optional fields to the required ones of its base: forms of a record for a specia
 records, the SDK's rows) extend the base, or the class itself, and redeclare only the fields whose
 types differ. A form that extends the base rejects optional fields that it does not declare, so that
 fast paths never drop a field that was added to the schema later.
+
+To add an optional field to a span, append it to `Span`, add its OTLP attribute to
+`semconv.OPTIONAL`, a column to `columns.TraceSpan` with a migration, a field to trace.proto, and
+its documentation.
 """
 
 from __future__ import annotations
