@@ -1,4 +1,4 @@
-"""The few fields of a batch that say where its records stand, read fast."""
+"""The few fields of a batch that decide the placement of its records, read on a fast path."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class SpanOutline(msgspec.Struct, gc=False):
 
 
 class RecordRef(msgspec.Struct, gc=False):
-    """What a mark or a snapshot belongs to."""
+    """The span of a mark or a snapshot."""
 
     span_id: str = ""
     name: str = ""
 
 
 def is_user_record(ref: RecordRef) -> bool:
-    """Whether a mark or snapshot is the user's: the SDK's own overhead does not count."""
+    """Whether a mark or snapshot was recorded by the user, and is not the SDK's own overhead."""
     return ref.name != OVERHEAD_NS
 
 
 class OtelOutline(msgspec.Struct, gc=False):
-    """What a batch says of itself beyond Cirron's fields."""
+    """The fields of a batch's `otel` that placement needs."""
 
     session: str | None = None
     resource_spans: list[msgspec.Raw] = []
 
 
 class BatchOutline(msgspec.Struct, gc=False):
-    """A batch, seen from afar."""
+    """The identity and times of a batch's records."""
 
     spans: list[SpanOutline] = []
     marks: list[RecordRef] = []
@@ -62,7 +62,7 @@ class BatchOutline(msgspec.Struct, gc=False):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its spans came in OTLP: they say their traces themselves."""
+        """Whether its spans came in OTLP, and have trace ids of their own."""
         return self.otel is not None and bool(self.otel.resource_spans)
 
 
@@ -70,7 +70,9 @@ _decoder = msgspec.json.Decoder(BatchOutline)
 
 
 def read_outline(data: bytes) -> BatchOutline:
-    """Read a batch; what has an odd type counts as absent. Raises InputError for no JSON."""
+    """Read a batch; a field of an unexpected type counts as absent. Raises InputError for invalid
+    JSON.
+    """
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -78,7 +80,7 @@ def read_outline(data: bytes) -> BatchOutline:
 
 
 def outline_of(batch: Any) -> BatchOutline:
-    """The same of a batch that is parsed already."""
+    """Return the outline of a batch that is parsed already."""
     if not isinstance(batch, dict):
         return BatchOutline()
     otel = batch.get("otel")
@@ -118,7 +120,7 @@ def _span(record: dict[str, Any]) -> SpanOutline:
 
 
 def _text(value: object) -> str | None:
-    """A text as the index can hold it: lone surrogates, which no id of ours has, replaced."""
+    """Replace lone surrogates, which the index cannot store and no id of ours contains."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 

@@ -13,7 +13,7 @@ from .scope_position import Ancestor, Row, ScopePosition, position_of
 _MOST_KEPT = 10_000
 """The most resolved scopes in memory."""
 _KEPT_EVERY = 64
-"""On a walk up the parents, the result of one scope in this many is kept."""
+"""On a walk up the parents, the result of one scope in this many is cached."""
 
 
 class ScopeIndex:
@@ -109,7 +109,7 @@ class ScopeIndex:
         """Place a scope that was never recorded.
 
         It is a session if epochs or requests are its children, else it is in the session of its
-        child's process. Without such a session it takes the place of one, so that its descendants
+        child's process. Without such a session it counts as one itself, so that its descendants
         stay together.
         """
         if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
@@ -129,17 +129,20 @@ class ScopeIndex:
         return position_of(row, above)
 
     def session_at(self, pid: str, when_ns: int) -> str | None:
-        """The session of a process that was open at a time; the latest if there are several."""
+        """Return the session of a process that was open at a time; of several, the latest."""
         open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
         return max(open_then)[2] if open_then else None
 
     def without_parent(self, some_id: str, pid: str, start_ns: int) -> ScopePosition:
-        """Place the parent of a root scope that is not a session: its session, else itself."""
+        """Return the position above a root scope that is not a session.
+
+        That is its session, else the scope itself.
+        """
         session = self.session_at(pid, start_ns)
         return ScopePosition(session or some_id, 0, None)
 
     def _open_roots(self, some_id: str, seen: set[str]) -> Iterator[str]:
-        """The nearest unrecorded ancestor of `some_id`, unless the chain to it was `seen`."""
+        """Yield the nearest unrecorded ancestor of `some_id`, unless the chain to it was `seen`."""
         while some_id not in seen:
             seen.add(some_id)
             row = self._node(some_id)
@@ -166,7 +169,7 @@ class ScopeIndex:
 def _without_circle(rows: list[Row], entry: str) -> list[Row]:
     """Cut a circle of parents, which begins and ends at `entry`, after its smallest id.
 
-    A circle has no top. Its smallest id takes that place, so that the result does not depend on
+    A circle has no top. Its smallest id counts as the top, so that the result does not depend on
     the scope at which the walk begins.
     """
     start = next(number for number, row in enumerate(rows) if row[0] == entry)

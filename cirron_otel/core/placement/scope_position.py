@@ -1,4 +1,4 @@
-"""Where a scope stands: its session, its depth, and the scope that decides about its segment."""
+"""The position of a scope: its session, its depth, and the scope that decides its segment."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from .batch_outline import BatchOutline
 
 
 class ScopePosition(NamedTuple):
-    """Where a scope stands: its session, depth, and the child or grandchild it is in."""
+    """The position of a scope: its session, depth, and the child or grandchild that contains it."""
 
     session: str
     depth: int
     unit: tuple[int, str] | None
-    """(start_ns, id) of the scope that decides about its segment; None in the first one."""
+    """(start_ns, id) of the scope that decides its segment; None in the first segment."""
 
 
 Outline = BatchOutline | TypedBatch
-"""A batch in either of the forms that say where its records stand."""
+"""A batch in either of the forms from which its records are placed."""
 
 
 class Ancestor(NamedTuple):
-    """A scope on the way from a record up to its session."""
+    """A scope on the path from a record up to its session."""
 
     name: str
     number: int | None
 
 
 Row = tuple[str, ...]
-"""A scope's row in the index (see `sessions`)."""
+"""A scope's row in the index (see `session_index`)."""
 
 
 def position_of(row: Row, above: ScopePosition | None) -> ScopePosition:
-    """Where a recorded scope stands.
+    """Return the position of a recorded scope.
 
-    `row` tells the way from it to the topmost scope of its batch; `above` is where the parent of
-    that one stands, or what is above it if it has no parent; None for a session.
+    `row` has the path from it to the topmost scope of its batch. `above` is the position of that
+    scope's parent, or the position above it if it has no parent; None for a session.
     """
     rel, top = int(row[2]), (int(row[4]), row[3])
     second = (int(row[6]), row[5]) if row[5] is not None else top

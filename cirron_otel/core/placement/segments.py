@@ -1,7 +1,7 @@
-"""Counts the records of a session into segments: the traces that a long session is made of.
+"""Count the records of a session into segments: the traces that form a long session.
 
-For batches that do not name their session: in those that do, each record says its trace. Files are
-counted in the order of their names (docs/adr/0003).
+Only batches that do not name their session are counted: in the others, each record has its trace
+id. Files are counted in the order of their names (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
 
 
 class Segmenter:
-    """The segments of the sessions in an index, and how many records the last of each holds."""
+    """The segments of the sessions in an index, and the number of records in the last of each."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        """Go on where `db` stands, which has the tables of SEGMENT_SCHEMA."""
+        """Continue with the counts in `db`, which has the tables of SEGMENT_SCHEMA."""
         self._db = db
         self.by_session: dict[str, list[Segment]] = {}
         """In the order in which they opened; without the first one, which every session has."""
@@ -81,9 +81,9 @@ class Segmenter:
     ) -> None:
         """Count a batch's records, in the order of its file's name.
 
-        `standings` says where each span stands, `resolve` where a scope of another batch does.
-        Within a batch records count in the order of their start. A segment opens at the first
-        child or grandchild of the session that starts when the one before holds enough.
+        `standings` has the position of each span; `resolve` returns that of a scope in another
+        batch. Within a batch, records count in the order of their start. A segment opens at the
+        first child or grandchild of the session that starts once the previous one is full.
         """
         riders: dict[str, int] = {}
         for ref in filter(is_user_record, (*batch.marks, *batch.snapshots)):
@@ -105,7 +105,7 @@ class Segmenter:
             self._weights[session] += number
 
     def count_at_once(self, session: str, records: int) -> bool:
-        """Count the records of a whole batch; False, uncounted, where a segment may open in it."""
+        """Count all records of a batch; False, uncounted, if a segment may open in it."""
         weight = self._weights.get(session, 0) + records
         if weight > SEGMENT_RECORDS:
             return False
@@ -114,7 +114,7 @@ class Segmenter:
         return True
 
     def _open(self, span: SpanOutline, standing: ScopePosition, weight: int) -> int:
-        """Open a segment at a span, if it can; returns the records in the one that is open then."""
+        """Open a segment at a span, if possible; return the number of records in the open one."""
         segments = self.by_session.setdefault(standing.session, [])
         if segments and (span.start_ns, span.id) <= segments[-1][:2]:
             return weight  # it started before the open segment did and belongs to an earlier one

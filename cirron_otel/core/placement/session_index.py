@@ -1,12 +1,12 @@
-"""Which session a record belongs to, and which segment, for spools whose records do not say.
+"""Find the session and the segment of each record of a spool whose batches do not name them.
 
-This project's SDK says both in every batch; such batches are only looked at for the scopes that
-others refer to.
+This project's SDK writes both into every batch; such batches are only searched for the scopes that
+other batches refer to.
 
 A batch of cirron-sdk's does not name its session, and a scope's parent is often still open when the
 scope is sealed. So a spool is read twice before it is converted: once to find the scopes that other
-batches refer to, once to count records into segments. What is found stands in an SQLite file, so
-that memory does not grow with the spool and worker processes can look things up.
+batches refer to, once to count records into segments. The results are in an SQLite file, so that
+memory does not grow with the spool and worker processes can query them.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ CREATE TABLE IF NOT EXISTS batch (name BLOB PRIMARY KEY, outside TEXT, records I
 
 
 class SessionIndex(ScopeIndex):
-    """What is known about the sessions of a spool, in an SQLite file."""
+    """The sessions of a spool and their scopes, in an SQLite file."""
 
     def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
-        """Open or make the index at `path`; `durable` for one that outlives its process."""
+        """Open or create the index at `path`; `durable` is for one that outlives its process."""
         self.path = str(path)
         db = open_database(self.path, WAL if durable else "journal_mode=OFF", "synchronous=OFF")
         db.executescript(_SCHEMA + SEGMENT_SCHEMA)
@@ -61,13 +61,13 @@ class SessionIndex(ScopeIndex):
             self._sessions.setdefault(pid, []).append((int(start), int(end), session))
 
     def commit(self) -> None:
-        """Make what was added visible to others that open the file."""
+        """Make additions visible to other connections to the file."""
         self._segments.save()
         self._db.execute("COMMIT")
         self._db.execute("BEGIN")
 
     def close(self, *, commit: bool = True) -> None:
-        """Close the file; `commit=False` forgets what was added since the last commit."""
+        """Close the file; `commit=False` drops what was added since the last commit."""
         if commit:
             self.commit()
         self._db.close()
@@ -75,7 +75,7 @@ class SessionIndex(ScopeIndex):
     # --- first reading: the scopes that other batches refer to ----------------------------------
 
     def observe(self, batch: BatchOutline, name: str = "") -> None:
-        """Take a batch in the order of its file's name; `name` is for `count_all`."""
+        """Add a batch, in the order of its file's name; `count_all` needs `name`."""
         ids = {span.id for span in batch.spans}
         parents = {span.parent_id for span in batch.spans}
         outside = parents - ids
@@ -153,16 +153,16 @@ class SessionIndex(ScopeIndex):
     def count(self, batch: BatchOutline) -> None:
         """Count a batch's records into segments, in the order of its file's name.
 
-        The records of a batch that names its session say their traces themselves.
+        The records of a batch that names its session have trace ids of their own.
         """
         if batch.session is None:
             index = {span.id: span for span in batch.spans}
             self._segments.count(batch, self.standings(batch, index), self.resolve)
 
     def count_all(self, read: Callable[[str], BatchOutline | None]) -> None:
-        """Count the batches that were observed by name; `read` gives one again where it must.
+        """Count the batches that were added by name; `read` reads one again if necessary.
 
-        A batch of one session in which no segment can open needs no second look.
+        A batch of one session in which no segment can open is not read again.
         """
         for name, outside, records in self._observed():
             if outside and self._counted_at_once(json.loads(outside), records):
@@ -172,7 +172,7 @@ class SessionIndex(ScopeIndex):
                 self.count(batch)
 
     def _observed(self) -> Iterator[tuple[str, str, int]]:
-        """The batches in order, a page at a time: counting writes between them."""
+        """Yield the batches in order, a page at a time, because counting writes between them."""
         last = b""
         while True:
             page = self._db.execute(
@@ -192,7 +192,7 @@ class SessionIndex(ScopeIndex):
     # --- answers --------------------------------------------------------------------------------
 
     def standings(self, batch: BatchOutline, index: dict[str, SpanOutline]) -> list[ScopePosition]:
-        """Where each span of a batch stands; of one that names its session, only in which."""
+        """Return the position of each span; if the batch names its session, only the session."""
         if batch.session is not None:
             return [ScopePosition(batch.session, 0, None)] * len(batch.spans)
         known: dict[str, ScopePosition] = {}
@@ -229,7 +229,7 @@ class SessionIndex(ScopeIndex):
         return ScopePosition(above.session, depth, unit)
 
     def place(self, standing: ScopePosition, segmented: bool) -> Place:
-        """The trace of something that stands there."""
+        """Return the session, the trace and the depth of a record at a position."""
         trace_id = trace_id_for(standing.session)
         if segmented and standing.unit is not None:
             plan = Plan(standing.session, segments=self._segments.by_session)
@@ -238,7 +238,7 @@ class SessionIndex(ScopeIndex):
         return Place(standing.session, trace_id, standing.depth)
 
     def plan(self, batch: Outline, segmented: bool, fallback: str) -> Plan:
-        """The plan of a batch; `fallback` is the session if nothing else is known."""
+        """Return the plan of a batch; `fallback` is the session if no other is found."""
         ids = {span.id for span in batch.spans}
         outside = {span.parent_id for span in batch.spans} - ids
         external: dict[str, Place] = {}
@@ -255,10 +255,10 @@ class SessionIndex(ScopeIndex):
         return Plan(default, external, self._segments.by_session if segmented else {})
 
     def undecided(self, batch: BatchOutline) -> set[str]:
-        """Scopes that a batch refers to and of which it is not known yet where they stand.
+        """Return the scopes that a batch refers to and whose positions are not known yet.
 
-        None of spans that came in OTLP: the trace is theirs, and a parent may be in a service whose
-        spans never come here.
+        Empty for spans that came in OTLP: they have trace ids, and a parent may be in a service
+        whose spans never arrive.
         """
         if batch.session is not None or batch.is_foreign:
             return set()
@@ -270,5 +270,5 @@ class SessionIndex(ScopeIndex):
 
 
 def _sortable(name: str) -> bytes:
-    """A file name, UTF-8 or not, as bytes that sort like Python's strings."""
+    """Return a file name, UTF-8 or not, as bytes that sort like Python's strings."""
     return name.encode("utf-8", "surrogatepass")

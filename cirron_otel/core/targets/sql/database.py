@@ -1,4 +1,4 @@
-"""The seam between the storage and the databases that it works in."""
+"""The interface of an SQL database. Only SQLite and PostgreSQL implement it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ _MOST_VALUES = 20_000
 class Database(Protocol):
     """One connection. Statements are written with `?`, names in double quotes.
 
-    Every method raises UnreachableError where the database cannot do it now (MisconfiguredError
-    where that looks like a fault of the configuration), RefusedError where it will never take what
-    it is given, and StoppedError behind `interrupt`. After UnreachableError it is to be closed.
+    Every method raises UnreachableError if the database is not available now (MisconfiguredError
+    if the configuration seems wrong), RefusedError if it will never accept what it is given, and
+    StoppedError after `interrupt`. After UnreachableError, close the connection.
     """
 
     dialect: str
     """`sqlite` or `postgresql`."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All that is done inside is done when it ends, or nothing of it."""
+        """Commit all changes of the block when it ends, or none if it raises."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """All that is read inside is of one moment."""
+        """Read everything in the block as of one moment."""
 
     def serialize(self) -> None:
-        """In a transaction: wait until no other one is behind this call, and see what they did."""
+        """In a transaction: wait until no other is past this call, and see their changes."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives."""
+        """Return the rows of a statement."""
 
     def run(self, statement: str, *parameters: Any) -> int:
-        """Do something; how many rows it changed."""
+        """Execute a statement; return the number of rows that it changed."""
 
     def in_clause(self, column: str) -> str:
-        """A condition: the column's value is one of a parameter made by `many`."""
+        """Return a condition: the column's value is in a parameter of `array_param`."""
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
-        """A parameter for `among`."""
+        """Return a parameter for `in_clause`."""
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows, one by one; the `batchKey` of each, None where it is there already."""
+        """Insert rows, one by one; return the `batchKey` of each, None if it exists already."""
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
         """Insert rows of a digest (in the unique column `column`) and a `batchKey`, in their order.
@@ -55,34 +55,34 @@ class Database(Protocol):
         """Insert many rows."""
 
     def script(self, text: str) -> None:
-        """Do several statements, in the transaction that is open."""
+        """Execute several statements in the open transaction."""
 
     def has_table(self, name: str) -> bool:
-        """Whether there is a table of that name."""
+        """Whether a table of that name exists."""
 
     def shrink(self) -> None:
-        """Give space that was freed back to the file system, as far as that is cheap."""
+        """Return freed space to the file system, as far as that is cheap."""
 
     def interrupt(self) -> None:
-        """End what another thread is doing here, and allow nothing after it."""
+        """End the call that another thread makes, and refuse later ones."""
 
     def close(self) -> None:
         """Close the connection."""
 
     def abandon(self) -> None:
-        """In a forked child: let go of the connection without a word to the server."""
+        """In a forked child: drop the connection without sending anything to the server."""
 
 
 _Value = TypeVar("_Value", str, int)
 
 
 def parts(values: Collection[_Value]) -> Iterator[list[_Value]]:
-    """The values in lists that are short enough for one parameter of `many`."""
+    """Split the values into lists that are short enough for one parameter of `array_param`."""
     some = list(values)
     for start in range(0, len(some), _MOST_VALUES):
         yield some[start : start + _MOST_VALUES]
 
 
 def quoted(names: Iterable[str]) -> str:
-    """A list of columns."""
+    """Return names as a list of columns."""
     return ", ".join(f'"{name}"' for name in names)

@@ -1,4 +1,4 @@
-"""Texts that stand in an index: PostgreSQL's hold no entry of more than 2,704 bytes."""
+"""Texts in indexed columns: a PostgreSQL index has no entry of more than 2,704 bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _KEPT = 40
 
 
 def bounded(value: str) -> str:
-    """The text itself, or, of a longer one, its beginning and its digest: equal ones stay equal."""
+    """Return a short text unchanged, and a long one as its beginning and its digest.
+
+    Equal texts stay equal.
+    """
     if len(value) * 4 <= MAX_KEY_BYTES:
         return clean(value)
     data = value.encode("utf-8", "surrogatepass")

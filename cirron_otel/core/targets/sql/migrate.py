@@ -1,7 +1,7 @@
-"""Bringing a database to the version that this package writes.
+"""Migrate a database to the version that this package writes.
 
 The steps are the files of `migrations/`: `<number>_<what>.sql` for both databases, or one with
-`.sqlite` or `.postgresql` before `.sql` for each. A step is never changed once it was released.
+`.sqlite` or `.postgresql` before `.sql` for each. A released step is never changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE = re.compile(r"(\d{4})_[a-z_]+(?:\.(sqlite|postgresql))?\.sql")
 
 @lru_cache
 def steps(dialect: str) -> dict[int, str]:
-    """The statements of each version, in order."""
+    """Return the statements of each version, in order."""
     found = {}
     for file in resources.files(__package__).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(file.name)
@@ -31,22 +31,22 @@ def steps(dialect: str) -> dict[int, str]:
 
 
 def current(dialect: str) -> int:
-    """The version that this package writes."""
+    """Return the version that this package writes."""
     return max(steps(dialect))
 
 
 def version_of(database: Database) -> int:
-    """The version of a database; 0 where it holds no storage."""
+    """Return the version of a database; 0 if it has no storage."""
     if not database.has_table(_VERSIONS):
         return 0
     return int(database.rows(f'SELECT MAX("version") FROM "{_VERSIONS}"')[0][0] or 0)  # noqa: S608
 
 
 def migrate(database: Database, to: int | None = None) -> int:
-    """Bring a database to the version `to`, by default the current one; what version it had.
+    """Migrate a database to the version `to`, by default the current one; return the previous one.
 
     All steps are one transaction. If several processes migrate at once, one of them does it and
-    the others wait for it. Raises MisconfiguredError if a newer release wrote the database, and
+    the others wait. Raises MisconfiguredError if a newer release wrote the database, and
     UnreachableError, never RefusedError, if a step fails: no batch is at fault then.
     """
     wanted = current(database.dialect) if to is None else to
@@ -76,7 +76,7 @@ def _migrate(database: Database, wanted: int) -> int:
 
 
 def check_readable(database: Database, shown: str) -> None:
-    """Raise InputError where a database holds no storage, or one that cannot be read."""
+    """Raise InputError if a database has no storage, or one that cannot be read."""
     version = version_of(database)
     if version == 0:
         raise InputError(f"{shown} holds no storage: expected a database that cirron-otel wrote")

@@ -1,4 +1,4 @@
-"""Whose records they are: workspace, run, pipeline, deployment and model of each span."""
+"""The owner of each span: workspace, run, pipeline, deployment and model."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...records.columns import text
 from .keys import bounded
 
 NAMES = (WORKSPACE_ID, RUN_ID, PIPELINE_ID, DEPLOYMENT_ID, MODEL_ID)
-"""The resource attributes that say it, in the order of Owner's fields."""
+"""The resource attributes of an owner, in the order of RowOwner's fields."""
 
 DEFAULT_WORKSPACE = "default"
 
 BlobUri = Callable[[Mapping[str, Any], str, str], str | None]
-"""(snapshot record, workspace id, run id) → where its blob lies in the object storage, or None."""
+"""(snapshot record, workspace id, run id) → the URI of its blob in the object storage, or None."""
 
 
 class RowOwner(NamedTuple):
-    """Whose a record is; None where nobody has said so."""
+    """The owner of a record; None if a part of it is not known."""
 
     workspace_id: str = DEFAULT_WORKSPACE
     run_id: str | None = None
@@ -32,19 +32,21 @@ class RowOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OwnerContext:
-    """What the batches do not say themselves. Keys are those of NAMES; raises UsageError else."""
+    """Owners that the batches do not contain. Raises UsageError for keys that are not in NAMES."""
 
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Holds where the resource of a record says nothing."""
+    """Used if the resource of a record lacks the attribute."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Holds whatever the resource says: for what is known of who sent it."""
+    """Used instead of the resource's attributes: for what is known about the sender."""
     blob_uri: BlobUri | None = None
-    """Where the blobs of snapshots go; None for leaving the recorded `blob_uri` in its column."""
+    """The URIs of the blobs of snapshots; None to leave the recorded `blob_uri` in its column."""
 
     def __post_init__(self) -> None:
         for key in (*self.defaults, *self.overrides):
             if key not in NAMES:
-                raise UsageError(f"{key!a} tells nobody's records: use one of {', '.join(NAMES)}")
+                raise UsageError(
+                    f"{key!a} is not an attribute of an owner: use one of {', '.join(NAMES)}"
+                )
 
 
 DEFAULT_CONTEXT = OwnerContext()
@@ -52,19 +54,19 @@ DEFAULT_CONTEXT = OwnerContext()
 
 
 class OwnerResolver:
-    """The owners of a batch's spans, found in its resources."""
+    """The owners of a batch's spans, from its resources."""
 
     def __init__(self, batch: Any, context: OwnerContext) -> None:
-        """Look through a batch, as `exactjson.loads` gives it."""
+        """Read the resources of a batch, as `exactjson.loads` returns it."""
         otel = batch.get("otel") if isinstance(batch, dict) else None
         otel = otel if isinstance(otel, dict) else {}
         self._context = context
         self.whole = self._owner(_attributes(otel))
-        """Of the batch, and of what stands in no resource of its own."""
+        """The owner of the batch, and of records without a resource of their own."""
         self._runs = list(self._of_resources(otel.get("resource_spans")))
 
     def of_spans(self, count: int) -> Iterator[RowOwner]:
-        """The owner of each of the batch's spans, in order."""
+        """Yield the owner of each of the batch's spans, in order."""
         for number, owner in self._runs:
             yield from (owner for _ in range(min(number, count)))
             count -= min(number, count)
@@ -80,7 +82,7 @@ class OwnerResolver:
         return RowOwner(workspace or DEFAULT_WORKSPACE, *others)
 
     def _of_resources(self, messages: Any) -> Iterator[tuple[int, RowOwner]]:
-        """Of a batch born in OTLP: how many of its spans stand in a row in one resource."""
+        """Yield the number of spans and the owner of each resource of a batch from OTLP."""
         for message in messages if isinstance(messages, list) else []:
             if isinstance(message, dict):
                 scopes = message.get("scope_spans")

@@ -16,21 +16,21 @@ from .url import Location
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
-except ImportError as _error:  # the driver, or the library that it needs
+except ImportError as _error:  # of the driver, or of the library that it needs
     raise MissingExtraError("postgres", "storage in PostgreSQL") from _error
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "cirron-otel",
     "connect_timeout": "10",
-    # A server that has vanished without a word is found out in about a minute, not in hours.
+    # A server that has vanished silently is detected in about a minute, not in hours.
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""What holds unless the URL says otherwise."""
+"""Settings that the URL may override."""
 _LOCK = 0x6369_7272_6F6E
-"""Of this package's transactions, among the advisory locks of a database."""
+"""The advisory lock of this package's transactions."""
 
 _abandoned: list[Any] = []
 
@@ -61,10 +61,10 @@ class PostgresDatabase:
                 make_conninfo(**(_DEFAULTS | conninfo_to_dict(location.url))),
                 autocommit=True,
                 client_encoding="UTF8",
-                # Behind a pool that changes connections at each transaction none outlives it.
+                # A pool may use another connection, without them, for each transaction.
                 prepare_threshold=None,
             )
-            # `serialize` relies on seeing what others have done meanwhile.
+            # `serialize` must see what other transactions have committed meanwhile.
             self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
     @contextlib.contextmanager
@@ -184,7 +184,7 @@ class PostgresDatabase:
         return bool(self.rows(found, name))
 
     def shrink(self) -> None:
-        """Nothing is to be done: the server's autovacuum does it."""
+        """Do nothing: the server's autovacuum frees space."""
 
     def interrupt(self) -> None:
         """See Database."""
@@ -204,5 +204,5 @@ class PostgresDatabase:
 
 @lru_cache
 def _marked(statement: str) -> bytes:
-    """A statement with the driver's place marks."""
+    """Return a statement with the driver's placeholders."""
     return statement.replace("?", "%s").encode()

@@ -1,9 +1,9 @@
 """Spans without a parent beside the session, of programs whose batches do not name it.
 
 A thread that was started without a scope around it records such spans. They belong to the session
-of their process: where nothing in their batch tells which that is, to the one stored session of
-the same workspace, process id and rank that was open when the span began. Where several were (the
-same process id on several hosts), nobody knows, and the span stays a trace of its own.
+of their process. If their batch does not contain it, that is the one stored session of the same
+workspace, process id and rank that was open when the span began. If several were open (the same
+process id on several hosts), the session is unknown, and the span keeps a trace of its own.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process
 
 
 def forget_processes(database: Database) -> None:
-    """Forget the sessions and the loose spans that are stored no more."""
+    """Remove the sessions and the loose spans that are no longer stored."""
     for table in (_SESSIONS, _LOOSE):
         database.run(_FORGET.format(table=table))
 

@@ -1,4 +1,4 @@
-"""The topmost scope above each span, as far as its own batch tells."""
+"""The topmost scope above each span, as far as it is in the span's own batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...records.columns import TraceSpan
 def local_root_ids(
     spans: Sequence[TraceSpan], session: str | None, *, is_one_process: bool
 ) -> dict[str, str]:
-    """By id of a span: the scope that it is to be sought under; each row's trace id is set to it.
+    """Return the topmost known scope of each span, by span id; set each row's trace id to it.
 
-    A scope that stands under itself is a root. Where the batch names its session, that is it. Of
-    a program's batch that names none, and that is `is_one_process`, spans without a parent beside
-    the session (a thread that was started without a scope around it) go where all others are.
+    A scope that maps to itself is a root. If the batch names its session, that is the root. In a
+    program's batch without one (`is_one_process`), spans without a parent beside the session (of a
+    thread that was started without a scope around it) get the root of all others.
     """
     tops: dict[str, str] = {}
     for span in spans:
@@ -34,7 +34,7 @@ def local_root_ids(
 
 
 def resolve_root(some_id: str, tops: dict[str, str]) -> str:
-    """The topmost scope that `tops` leads to; of a circle, the last before it closes."""
+    """Return the topmost scope that `tops` leads to; in a circle, the last before it closes."""
     seen = {some_id}
     while (above := tops.get(some_id)) is not None and above not in seen:
         seen.add(above)

@@ -1,4 +1,4 @@
-"""Batches as rows of the tables, and back: nothing is lost (see `translator.platform`)."""
+"""Batches as rows of the tables, and back, without loss (see `translator.own.platform`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPAN, MARK, SNAPSHOT = "TraceSpan", "TraceMark", "TraceSnapshot"
 _KINDS: dict[str, type[Any]] = {SPAN: TraceSpan, MARK: TraceMark, SNAPSHOT: TraceSnapshot}
 _FIELDS: dict[str, tuple[str, ...]] = {k: t.__struct_encode_fields__ for k, t in _KINDS.items()}
 COLUMNS = {kind: ("batchKey", "ordinal", *fields) for kind, fields in _FIELDS.items()}
-"""Of each table with records, in the order of the rows here."""
+"""The columns of each table with records, in the order of `rows_of`."""
 BATCH_COLUMNS = (
     "name", "hash", "schemaVersion", "sdkVersion", "batchId", "createdNs", "storedNs",
     "workspaceId", "runId", "extra", "body",
@@ -57,26 +57,26 @@ _of_json = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """A batch, ready to be stored."""
+    """A batch that is ready to be stored."""
 
     name: str
     hash: bytes
     header: TraceBatch
     owner: RowOwner
-    """Of the batch as a whole."""
+    """The owner of the batch itself."""
     records: PlatformRecords | None
-    """None where the batch is stored as its bytes."""
+    """None if the batch is stored as its bytes."""
     body: bytes | None
     root_ids: dict[str, str] = field(default_factory=dict)
-    """By a span's id: the topmost scope above it that is known of, or itself."""
+    """By span id: the topmost known scope above it, or itself."""
     is_one_process: bool = False
-    """Whether it is of a program that does not name its session."""
+    """Whether it comes from a program that does not name its session."""
     spans: list[Any] = field(default_factory=list)
     snapshots: list[Any] = field(default_factory=list)
-    """Those of `records` as they were recorded, as far as that is asked for."""
+    """The recorded snapshots, if their URIs are to be replaced."""
 
     def row(self, stored_ns: int) -> Row:
-        """For the table of batches."""
+        """Return the row of the table of batches."""
         header = self.header
         return (
             self.name, self.hash, header.schema_version, header.sdk_version, header.batch_id,
@@ -85,7 +85,7 @@ class PreparedBatch:
         )  # fmt: skip
 
     def records_of(self, kind: str) -> list[Any]:
-        """Its spans, marks or snapshots."""
+        """Return its spans, marks or snapshots."""
         records = self.records
         if records is None:
             return []
@@ -94,7 +94,7 @@ class PreparedBatch:
 
 
 def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> PreparedBatch:
-    """The rows of a batch. Raises RefusedError where it is none."""
+    """Convert a batch to rows. Raises RefusedError if the data is not a batch."""
     problem = check_batch(batch.data)
     if problem is not None:
         raise RefusedError(f"{batch.name!a} is no batch: {problem.message}")
@@ -105,7 +105,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
         session = _session_of(value)
         tops = local_root_ids(records.spans, session, is_one_process="otel" not in value)
     except (InputError, RecursionError):
-        # Nested deeper than can be taken apart: as a whole, then.
+        # It is nested too deep to be converted to rows, so its bytes are stored.
         header = TraceBatch(schema_version=1, sdk_version="", batch_id="", created_ns=0)
         return PreparedBatch(
             name, hash_, header, OwnerResolver(None, context).whole, None, batch.data
@@ -122,7 +122,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
 
 
 def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], PlatformRecords]:
-    """The batch as far as it matters here, and its rows."""
+    """Return the fields of the batch that are needed here, and its rows."""
     with contextlib.suppress(NotCanonicalError):
         records, value = fast_rows(data)
         if context.blob_uri is None or not records.snapshots:
@@ -134,22 +134,22 @@ def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], Pla
 
 
 def _below(frames: int, batch: Any) -> PlatformRecords:
-    """The batch's records, made deeper in the stack than whoever reads them back will be.
+    """Convert the batch `frames` deeper in the stack than a reader will be.
 
-    So what could be taken apart can be put together again.
+    A batch that can be converted to rows can then be restored from them.
     """
     return _below(frames - 1, batch) if frames else to_platform(batch)
 
 
 def _session_of(batch: dict[str, Any]) -> str | None:
-    """The session of all the batch's records, where it names it."""
+    """Return the session of all the batch's records, if the batch names it."""
     otel = batch.get("otel")
     named = otel.get("session") if isinstance(otel, dict) else None
     return named if is_id(named) else None
 
 
 def _make_storable(records: PlatformRecords, batch: dict[str, Any]) -> None:
-    """Change what the databases' columns cannot hold, and keep the record as a whole then."""
+    """Change values that the columns cannot hold; `extra` then has the complete record."""
     for number, span in enumerate(records.spans):
         kept = (span.id, span.parent_span_id)
         span.id, span.trace_id = bounded(span.id), bounded(span.trace_id)
@@ -179,7 +179,7 @@ def _whole(record: Any) -> str:
 
 
 def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
-    """Give a snapshot's row another `blob_uri`, if there is one; `extra` has the recorded one."""
+    """Replace the `blob_uri` of a snapshot's row; `extra` keeps the recorded one."""
     if uri is None or uri == row.blob_uri:
         return
     row.blob_uri = clean(uri)
@@ -190,26 +190,26 @@ def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
 
 
 def hash_of(data: bytes) -> bytes:
-    """What tells the contents of two batches of one name apart."""
+    """Return the hash that distinguishes batches of one name."""
     return hashlib.sha256(data).digest()
 
 
 def column_of_name(name: str) -> str:
-    """A file's name as a column holds it: one with odd letters as JSON, behind a mark."""
+    """Return a file's name for a column: one that is not plain text as `json:` and its JSON."""
     if clean(name) == name and not name.startswith(_MARKED_NAME):
         return name
     return _MARKED_NAME + exactjson.dumps_ascii(name)
 
 
 def name_of_column(column: str) -> str:
-    """The file's name that a column says."""
+    """Return the file's name of a column's value."""
     if not column.startswith(_MARKED_NAME):
         return column
     return str(exactjson.loads(column.removeprefix(_MARKED_NAME)))
 
 
 def rows_of(kind: str, key: int, records: Iterable[Any]) -> Iterator[Row]:
-    """The rows of a batch's records of one kind, in the order of COLUMNS."""
+    """Yield the rows of a batch's records of one kind, in the order of COLUMNS."""
     places = _PLACES[kind]
     for number, record in enumerate(records):
         row = [key, number, *msgspec.structs.astuple(record)]
@@ -220,7 +220,7 @@ def rows_of(kind: str, key: int, records: Iterable[Any]) -> Iterator[Row]:
 
 
 def record_of(kind: str, row: Row) -> Any:
-    """The record of a row, as the database gives it."""
+    """Return the record of a row that a database returned."""
     values = list(row[2:])
     for place in _PLACES[kind]:
         if isinstance(values[place], str):
@@ -231,7 +231,7 @@ def record_of(kind: str, row: Row) -> Any:
 
 
 def data_of(header: TraceBatch, body: bytes | None, records: dict[str, list[Any]]) -> bytes:
-    """A batch's file, of what the tables hold of it. Raises InputError where they are damaged."""
+    """Restore a batch's file from its rows. Raises InputError if they are damaged."""
     if body is not None:
         return bytes(body)
     spans, marks, snapshots = (records.get(kind, []) for kind in (SPAN, MARK, SNAPSHOT))

@@ -1,4 +1,4 @@
-"""A storage as the source of a conversion: its batches as a spool."""
+"""Copy the batches of a storage into a spool, the source of a conversion."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHOWN_DIGITS = 8
 
 @dataclass(slots=True)
 class SpoolCopy:
-    """What was copied."""
+    """The result of `copy_to_spool`."""
 
     batches: int = 0
     bytes: int = 0
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    """(name, name in the spool) of batches whose name another batch has as well."""
+    """(name, name in the spool) of batches whose name another batch has, too."""
 
 
 def copy_to_spool(
@@ -30,10 +30,10 @@ def copy_to_spool(
 ) -> SpoolCopy:
     """Write the batches of a storage into the spool at `directory`, under their files' names.
 
-    Where two batches share a name, the first that was stored keeps it, and the others get eight
-    digits of their hash into theirs. Raises UsageError for a URL that is none, InputError where
-    there is no storage or a batch is damaged, EndpointError where the database cannot be read,
-    and TargetError where the spool cannot be written.
+    If batches share a name, the first that was stored keeps it, and the names of the others get
+    eight digits of their hash. Raises UsageError for an invalid URL, InputError if there is no
+    storage or a batch is damaged, EndpointError if the database cannot be read, and TargetError
+    if the spool cannot be written.
     """
     copy = SpoolCopy()
     writer = SpoolWriter(directory, max_bytes=None, durable=False)
@@ -48,5 +48,5 @@ def copy_to_spool(
                 copy.renamed.append((name, other))
             copy.batches += 1
             copy.bytes += len(data)
-    make_private(writer.paths.spool)  # without a batch, too
+    make_private(writer.paths.spool)  # also if there is no batch
     return copy

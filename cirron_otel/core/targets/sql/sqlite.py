@@ -20,7 +20,7 @@ _BUSY_S = 30.0
 """How long a writer waits for another one, seconds."""
 
 _abandoned: list[sqlite3.Connection] = []
-"""Of a parent process: to close them would touch files that it has open."""
+"""Connections of a parent process: closing them would touch files that it has open."""
 
 _WRONG = ("unable to open", "readonly", "not a database", "malformed", "no such table", "authoriz")
 
@@ -31,7 +31,7 @@ class SqliteDatabase:
     dialect = "sqlite"
 
     def __init__(self, location: Location, *, create: bool) -> None:
-        """Open it; see `connect`. A file that is made has mode 0600, its directory 0700."""
+        """Open the file; see `connect`. A new file has mode 0600, its directory 0700."""
         if location.path is None:
             raise ValueError("an SQLite database without a file")
         self._path = path = location.path
@@ -73,7 +73,7 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See Database: writers exclude each other from the beginning on."""
+        """See Database: writers exclude each other from the beginning."""
         with self._block("BEGIN IMMEDIATE"):
             yield
 
@@ -95,7 +95,7 @@ class SqliteDatabase:
                     self._connection.execute("ROLLBACK")
 
     def serialize(self) -> None:
-        """Nothing is to be done: a transaction that writes is alone."""
+        """Do nothing: a writing transaction is always alone."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """See Database."""
@@ -175,7 +175,7 @@ class SqliteDatabase:
 
 
 def _insert(table: str, columns: Sequence[str]) -> str:
-    # All of them are this package's own words.
+    # Table and column names are constants of this package.
     marks = ", ".join("?" * len(columns))
     return f'INSERT INTO "{table}" ({quoted(columns)}) VALUES ({marks})'  # noqa: S608
 

@@ -52,10 +52,10 @@ def _belongs(column: str) -> str:
 
 
 def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, bytes]]:
-    """(file name, bytes) of each batch; two batches of one name come one behind the other.
+    """Yield (file name, bytes) of each batch; batches of one name follow each other.
 
-    All is read as it stands when the first one is asked for, a page of batches at a time. Raises
-    InputError where a batch is damaged.
+    All are read as of the time of the first one, a page at a time. Raises InputError if a batch
+    is damaged.
     """
     condition, values = _conditions(select)
     last: tuple[str, int] = ("", 0)

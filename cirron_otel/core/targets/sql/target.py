@@ -1,4 +1,4 @@
-"""The storage as a place that deliveries bring sealed batches to."""
+"""A storage as a target of deliveries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _REQUEST_BYTES = 4_000_000
 
 
 class StorageTarget:
-    """Stores sealed batches; see BatchTarget. It connects when the first ones come.
+    """Stores sealed batches; see BatchTarget. It connects when the first ones arrive.
 
-    So a database that is away, or comes later than the collector, costs nothing but time.
+    If the database is not available yet, or goes away, delivery resumes when it is back.
     """
 
     request_bytes = _REQUEST_BYTES
@@ -25,7 +25,7 @@ class StorageTarget:
     def __init__(
         self, url: str, context: OwnerContext | None = None, *, blobs: BlobSink | None = None
     ) -> None:
-        """`blobs` is where the snapshot files go. Raises UsageError where the URL is none."""
+        """`blobs` receives the snapshot files. Raises UsageError for an invalid URL."""
         location = parse_url(url)
         self._url, self._context = url, context or OwnerContext()
         self.key, self.shown = location.key, location.shown
@@ -41,7 +41,7 @@ class StorageTarget:
             if self._storage is None:
                 self._storage = open_store(self._url)
             self._storage.write(batches, self._context)
-        except UsageError as error:  # found out by the driver, or no driver
+        except UsageError as error:  # raised by the driver, or there is no driver
             raise MisconfiguredError(str(error)) from None
         except TargetError as error:
             raise RefusedError(str(error)) from None
@@ -51,7 +51,7 @@ class StorageTarget:
         return Receipt()
 
     def interrupt(self) -> None:
-        """Break off what `send` is about, and allow no other."""
+        """End the call of `send` that another thread makes, and refuse later ones."""
         self._is_interrupted = True
         if (storage := self._storage) is not None:
             storage.interrupt()
@@ -63,7 +63,7 @@ class StorageTarget:
             storage.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the connection without a word to the server."""
+        """In a forked child: drop the connection without sending anything to the server."""
         storage, self._storage = self._storage, None
         if storage is not None:
             storage.abandon()

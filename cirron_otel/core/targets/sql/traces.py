@@ -1,9 +1,9 @@
 """Trace ids across batches: the root scope's id of each span, although parents come late.
 
-A scope is written when it ends, so a span's parent, and the session above it, usually come in a
-later batch, or never. Until then a span stands under the topmost scope that is known of, stored or
-not; ids of such scopes that are not stored are noted in the table TraceUnresolved, and when one of
-them comes, what stands under it is moved to where it stands.
+A scope is written when it ends, so a span's parent, and the session above it, usually arrive in a
+later batch, or never. Until then the topmost known scope, stored or not, is the root of a span.
+The table TraceUnresolved has the ids of such roots that are not stored. When one of them arrives,
+its spans get the root of that scope.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Placing:
             self._place(each)
 
     def settle(self, made: Sequence[PreparedBatch]) -> None:
-        """When the rows are stored: move what waited for them; note what is waited for.
+        """After the rows are stored: update the spans that waited for them; note missing roots.
 
-        Of several writers one at a time is here, and stays until its transaction has ended: so a
+        Writers pass one at a time, and each holds the lock until its transaction has ended: so a
         child and its parent that are stored at the same time find each other.
         """
         database = self._database
@@ -66,7 +66,7 @@ class Placing:
         settle_processes(database, made)
 
     def set_blob_uris(self, made: PreparedBatch, uri_of: BlobUri) -> None:
-        """Say where the blobs of a batch's snapshots go; `extra` keeps what was recorded."""
+        """Set the URIs of a batch's snapshots; `extra` keeps the recorded ones."""
         for row, record in zip(made.records_of(SNAPSHOT), made.snapshots, strict=True):
             if row.blob_uri is not None:
                 run_id = made.owner.run_id or resolve_root(row.span_id, self._root_ids)
@@ -81,7 +81,7 @@ class Placing:
             span.run_id = span.run_id or span.trace_id
 
     def _open(self, made: Sequence[PreparedBatch]) -> set[str]:
-        """The scopes that spans stand under and that nothing is known of."""
+        """Return the roots of spans that are not known themselves."""
         ends = {
             resolve_root(span.trace_id, self._root_ids)
             for each in made
@@ -91,7 +91,7 @@ class Placing:
         return {some_id for some_id in ends if some_id not in self._root_ids}
 
     def _look_up(self, ids: Iterable[str]) -> None:
-        """Learn where stored scopes stand; of several with one id, the first."""
+        """Read the roots of stored scopes; of several with one id, the first."""
         database = self._database
         condition = database.in_clause('"id"')
         for some in parts(sorted(ids)):
@@ -103,7 +103,7 @@ class Placing:
             self._root_ids |= found
 
     def _noted(self, ids: Collection[str]) -> set[str]:
-        """Of these scopes, the ones that spans wait for."""
+        """Return those of these scopes that spans wait for."""
         database = self._database
         condition = database.in_clause('"id"')
         statement = f'SELECT "id" FROM "TraceUnresolved" WHERE {condition}'  # noqa: S608

@@ -1,4 +1,4 @@
-"""What a storage URL names: an SQLite file, or a database of a PostgreSQL server."""
+"""Storage URLs: an SQLite file, or a database of a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ....ids import digest
 
 _USE = "use sqlite:///FILE (sqlite:////FILE for an absolute path) or postgresql://HOST/DATABASE"
 _SECRET = ("user", "password", "passfile", "sslpassword", "sslkey", "sslcert")
-"""Parameters of a connection that say how one gets in, and not where to."""
+"""Connection parameters that are credentials rather than part of the location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a storage is."""
+    """The location of a storage."""
 
     url: str = field(repr=False)
-    """As it was given, password included."""
+    """The URL as it was given, including the password."""
     shown: str
-    """As people may see it: without user, password and parameters."""
+    """The URL for messages: without user, password and parameters."""
     key: str
-    """What tells it from others; it holds no secret."""
+    """Identifies the location; contains no secret."""
     scheme: str
     """The kind of storage: a key of `store.STORES`."""
     path: Path | None = None
     """The file, for SQLite; None for PostgreSQL."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What must be in no message."""
+    """Texts that no message may contain."""
 
 
 def is_storage_url(text: str) -> bool:
-    """Whether `text` is meant as the URL of a storage, rather than as a path."""
+    """Whether `text` is a storage URL rather than a path."""
     return text.startswith(tuple(SCHEMES))
 
 
 def parse_url(url: str) -> Location:
-    """The location that a URL names. Raises UsageError where it is none; it shows no password."""
+    """Parse a URL. Raises UsageError, which shows no password, if it is not valid."""
     for prefix, parse in SCHEMES.items():
         if url.startswith(prefix):
             return parse(url)
@@ -64,7 +64,9 @@ def _postgres(url: str) -> Location:
         raise UsageError(f"a storage URL that cannot be read: {_USE}") from None
     address = parts.netloc.rpartition("@")[2]
     database = unquote(parts.path.lstrip("/"))
-    if "@" in database or "\0" in url:  # a password with / in it, not escaped: it is in the path
+    if (
+        "@" in database or "\0" in url
+    ):  # an unescaped / in the password makes the rest part of the path
         raise UsageError(f"a storage URL with an odd letter in it: escape it (%2F for /); {_USE}")
     said = dict(parameters)
     secrets = [parts.netloc.rpartition("@")[0].partition(":")[2], said.get("password", "")]
