@@ -125,7 +125,7 @@ class StepsVerdict:
 
 @dataclass(slots=True)
 class Verdict:
-    """What bounds a run."""
+    """The bound of a run: the part of its time that limits its speed, with evidence."""
 
     bound: Bound
     share: float

@@ -47,7 +47,7 @@ class TraceSpan(Struct, rename="camel", kw_only=True):
     end_ns: int
     cpu_ns: int | None
     gpu_ns: int | None
-    """None where CUDA is not available."""
+    """None if CUDA is not available."""
     memory_peak_bytes: int | None
     thread_id: int | None
     rank: Annotated[int, INT32] = 0
@@ -114,19 +114,19 @@ class PlatformRecords(Struct, kw_only=True):
 
 
 def text(value: Any) -> str:
-    """A text column: another value than text stands as its JSON, a missing one as ""."""
+    """Convert to a text column: JSON for a value that is not a string, "" for a missing one."""
     if value is None:
         return ""
     return clean(value if isinstance(value, str) else exactjson.dumps_ascii(value))
 
 
 def nullable_text(value: Any) -> str | None:
-    """A text column that may be null."""
+    """Convert to a text column that may be null."""
     return None if value is None else text(value)
 
 
 def clean(value: str) -> str:
-    """`value` with U+FFFD in the place of each character that databases refuse."""
+    """Replace each character that databases reject by U+FFFD."""
     if value.isascii():
         return value.replace("\0", _REPLACEMENT)
     well_formed = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -134,20 +134,23 @@ def clean(value: str) -> str:
 
 
 def capped(value: Any, max_bytes: int) -> str | None:
-    """A text column of at most `max_bytes` of UTF-8, cut between characters; null for no text."""
+    """Convert to a text column of at most `max_bytes` of UTF-8; null if it is not a string.
+
+    The text is truncated between characters.
+    """
     if not isinstance(value, str):
         return None
     return clean(value).encode()[:max_bytes].decode("utf-8", "ignore")
 
 
 def integer(value: Any, bits: int) -> int | None:
-    """An integer column; null for what is none, or does not fit."""
+    """Convert to an integer column; null for a value that is not an integer or does not fit."""
     limit = 1 << bits - 1
     return value if type(value) is int and -limit <= value < limit else None
 
 
 def number(value: Any) -> float | None:
-    """A column of doubles; null for what is no finite number."""
+    """Convert to a column of doubles; null for a value that is not a finite number."""
     if type(value) is int:
         try:
             return float(value)
@@ -157,13 +160,13 @@ def number(value: Any) -> float | None:
 
 
 def json_object(value: Any) -> dict[str, Any] | None:
-    """A JSON column that holds an object, or null."""
+    """Convert to a JSON column that contains an object or null."""
     plain = plain_json(value)
     return plain if isinstance(plain, dict) else None
 
 
 def plain_json(value: Any) -> Any:
-    """A JSON column: what every parser reads; null for a number that it would not."""
+    """Convert to a JSON column that every parser reads; null for numbers that some cannot read."""
     if isinstance(value, dict):
         return {clean(key): plain_json(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -182,7 +185,7 @@ def plain_json(value: Any) -> Any:
 
 
 def _is_object(value: Raw) -> bool:
-    """Whether it is an object with a repeated key: the last counts, as for most parsers."""
+    """Whether it is an object with a repeated key; the last one counts, as in most parsers."""
     return value.text.startswith("{")
 
 

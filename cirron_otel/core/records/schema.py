@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 
 
 class Constraint(NamedTuple):
-    """What the format requires of a value beyond its type."""
+    """A requirement of the format on a value beyond its type."""
 
     name: str
     meta: Meta | None = None

@@ -1,7 +1,7 @@
-"""The same rows as `translator.platform` makes, for batches as programs write them, but faster.
+"""The fast path to the rows of `translator.platform`, for batches as programs write them.
 
-Everything here is done with records whose typed form encodes to the bytes of the file, so that
-nothing is unknown; what has any value that a column could not hold as it is goes the exact way.
+It handles batches whose typed form encodes to the bytes of the file, so that no data is unknown. A
+batch with a value that a column cannot store unchanged takes the generic path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ...translator.typed import (
 from .keys import MAX_KEY_BYTES
 
 _LONGEST = MAX_KEY_BYTES // 4
-"""Characters of a key: whatever they are, it is stored as it is."""
+"""The maximum length of a key in characters for which it is always stored unchanged."""
 _MAX_64 = 1 << 63
 _MOST_BRACKETS = 64
 _CACHED_BYTES = 200
@@ -56,12 +56,11 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def fast_rows(data: bytes) -> tuple[PlatformRecords, dict[str, Any]]:
-    """The rows of a batch, and of the batch itself what rows are not made of.
-
+    """Return the rows of a batch, and the batch-level fields that no row stores.
     A trace id is the topmost parent that the batch contains. Raises NotCanonicalError if only the
     generic path can read the batch.
     """
-    # Escapes stand for control characters, NUL among them.
+    # Escapes may represent control characters, including NUL.
     if b"\\u" in data:
         raise NotCanonicalError
     batch = decode(data)
@@ -90,7 +89,7 @@ def _spans(spans: list[TypedSpan], marks: dict[str, list[str]]) -> list[TraceSpa
 
 
 def _top(span: TypedSpan, parents: dict[str, str | None], tops: dict[str, str]) -> str:
-    """As `platform` finds it; the tops of parents are found once."""
+    """Return the topmost parent, like `platform`; the result of each parent is cached."""
     top, parent = span.id, span.parent_id
     if parent in tops:
         return tops[parent]
@@ -99,7 +98,7 @@ def _top(span: TypedSpan, parents: dict[str, str | None], tops: dict[str, str]) 
         seen.add(parent)
         top, parent = parent, parents.get(parent)
     if parent is None and span.parent_id is not None:
-        tops[span.parent_id] = top  # not in a circle, where it depends on where one begins
+        tops[span.parent_id] = top  # not in a cycle, in which the result depends on the first span
     return top
 
 
@@ -187,7 +186,7 @@ def _object(raw: msgspec.Raw) -> Any:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether every parser reads the very same of it: no repeated key, no number out of range."""
+    """Whether all parsers read it the same way: no repeated key, no number out of range."""
     return _is_known_plain(text) if len(text) <= _CACHED_BYTES else _is_found_plain(text)
 
 
@@ -205,7 +204,7 @@ _is_known_plain = lru_cache(maxsize=1024)(_is_found_plain)
 
 
 def _set(items: list[tuple[str, str]]) -> str:
-    """A difference, as `translator.patch` reads it."""
+    """Return a difference in the form that `json_diff` reads."""
     return '{"set":{' + ",".join(f'"{key}":{text}' for key, text in items) + "}}"
 
 

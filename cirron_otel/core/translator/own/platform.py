@@ -1,16 +1,16 @@
 """The platform's records, TraceSpan, TraceMark and TraceSnapshot, ↔ batches of the wire schema.
 
 Source: Cirron's schemas page, "Platform wire schemas". The tables have camelCase columns of fixed
-types and lack some of what the wire says (pid, the order of mark_ids, a snapshot's time, unknown
-keys, …). What the columns do not give back is kept in one more, `extra`: the difference between
-what decoding the columns gives and the truth, as JSON text. So
+types, and no column for some data of the wire (pid, the order of mark_ids, a snapshot's time,
+unknown keys, …). An additional column, `extra`, contains the difference between the record decoded
+from the columns and the original, as JSON text. So
 
     from_platform(to_platform(batch)) == batch
 
-as JSON values, for every batch. Columns hold what databases hold: integers of 64 bits, text without
-NUL and half surrogates, JSON without NaN; for what they cannot hold they say something close to
-it, or null, and `extra` has the truth. Store `extra` as text or `json`: `jsonb` refuses escapes of
-NUL and of half surrogates.
+as JSON values, for every batch. Columns contain only values that databases support: integers of 64
+bits, text without NUL and half surrogates, JSON without NaN. For any other value a column contains
+an approximation or null, and `extra` has the original. Store `extra` as text or `json`: `jsonb`
+rejects escapes of NUL and of half surrogates.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def from_platform(records: PlatformRecords) -> Any:
         raise InputError(_DEEP) from None
 
 
-# --- rows of wire records, and wire records of rows ---------------------------------------------
+# --- conversion of records to rows and back -----------------------------------------------------
 
 
 def _header_row(batch: Any) -> TraceBatch:
@@ -193,7 +193,7 @@ def _snapshot_of(row: TraceSnapshot) -> dict[str, Any]:
     return record
 
 
-# --- what follows from the batch as a whole -----------------------------------------------------
+# --- data that depends on the complete batch ----------------------------------------------------
 
 
 def _list(batch: Record, key: str) -> list[Any]:
@@ -212,7 +212,7 @@ def _mark_ids(marks: list[Any]) -> dict[str, list[Any]]:
 
 
 class _Roots:
-    """The trace id of each span: the one in the context, else the topmost parent known here."""
+    """The trace id of each span: from the context, or else its topmost parent in the batch."""
 
     def __init__(self, spans: list[Any], context: PlatformContext) -> None:
         self._given = context.trace_ids
