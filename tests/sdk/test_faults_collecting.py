@@ -60,7 +60,7 @@ def test_what_was_taken_waits_for_the_next_attempt(
         (assembly, "scope_rows"),
         (assembly, "mark_rows"),
         (assembly, "batch_text"),
-        (FlushBuilder, "_tell_open"),
+        (FlushBuilder, "_add_open"),
     ],
 )
 def test_what_was_taken_is_put_together_again(

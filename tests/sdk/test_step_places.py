@@ -108,10 +108,10 @@ def test_a_flush_that_is_tried_again_counts_once(
     train(1, 2)
     collector = session.collector
     tell_open = collector._add_open
-    monkeypatch.setattr(collector, "_tell_open", lambda *_: 1 / 0)
+    monkeypatch.setattr(collector, "_add_open", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collector.collect()
-    monkeypatch.setattr(collector, "_tell_open", tell_open)
+    monkeypatch.setattr(collector, "_add_open", tell_open)
     train(1, 1)
     assert places(session.rows()[0]) == [(0, 0), (0, 1)]
     assert places(session.rows()[0]) == [(0, 2)]
