@@ -170,8 +170,8 @@ class TestLines:
     def test_a_closed_stderr_ends_nothing(self) -> None:
         code = (
             "import logging, os\n"
-            "from cirron_otel.collector.service.logs import Logging, Logs\n"
-            "with Logging(Logs()):\n"
+            "from cirron_otel.collector.service.logs import Logging, LogOptions\n"
+            "with Logging(LogOptions()):\n"
             "    for _ in range(3): logging.getLogger('cirron_otel').info('x' * 9000)\n"
             "os.write(1, b'ended')\n"
         )
