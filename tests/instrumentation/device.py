@@ -1,4 +1,4 @@
-"""A device, made for tests: its time passes when a test says so."""
+"""A simulated device for tests, whose time passes when a test advances it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cirron_otel.sdk.instrumentation.torch.clock import Clock
 
 
 class ViolationError(Exception):
-    """Something was done to the device that breaks, or holds up, a training."""
+    """Raised by a use of the device that would break, or block, a training."""
 
 
 class Event:
-    """Of CUDA's events what may be used; everything else is a violation."""
+    """The part of CUDA's event interface that may be used. Anything else is a violation."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -24,7 +24,7 @@ class Event:
         self._askers: set[int] = set()
 
     def record(self) -> None:
-        """Put it on the stream, behind what was enqueued."""
+        """Record the event on the stream, after everything enqueued so far."""
         device = self._device
         device.forbid(device.is_capturing, "record while a graph is captured")
         device.forbid(not device.is_up, "record without a context")
@@ -35,7 +35,7 @@ class Event:
         device.records += 1
 
     def query(self) -> bool:
-        """Whether the device has come so far."""
+        """Whether the device has reached the event."""
         device = self._device
         device.forbid(device.is_capturing, "query while a graph is captured")
         device.forbid(
@@ -49,7 +49,7 @@ class Event:
         return self._at <= device.done_ms
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds on the device."""
+        """Return the milliseconds between two events on the device."""
         self._device.forbid(not (self.query() and end.query()), "elapsed_time of what is not done")
         assert self._at is not None
         assert end._at is not None
@@ -60,25 +60,25 @@ class Event:
 
 
 class Device:
-    """A source of events; `clock` is one that reads them by the device's own seconds."""
+    """A source of events; `clock` reads them with the device's own seconds."""
 
     def __init__(self) -> None:
         self.enqueued_ms = 0.0
-        """What was enqueued so far, as time on the device."""
+        """The work enqueued so far, as time on the device, ms."""
         self.done_ms = 0.0
-        """How far it has come."""
+        """The time that the device has reached, ms."""
         self.lag_ms = 0.0
-        """How far the stream that is current is behind the one that `done_ms` tells of."""
+        """How far the current stream lags the one of `done_ms`, ms."""
         self.keeps_up = False
-        """Whether it is done with whatever is enqueued at once."""
+        """Whether it completes everything as soon as that is enqueued."""
         self.seconds = 0.0
         """The host's time."""
         self.number = 0
-        """Which device is current."""
+        """The current device."""
         self.is_up = True
         self.is_capturing = self.broken = self.is_anyones = False
         self.also_asks: set[int] = set()
-        """Threads that may ask for what others have recorded."""
+        """Threads that may query events of other threads."""
         self.violations: list[str] = []
         self.made = self.records = self.queries = 0
         self.pauses = 0
@@ -87,30 +87,30 @@ class Device:
         self.clock = Clock(self, lambda: self.seconds, self._pause)
 
     def event(self) -> Event:
-        """An event of the device that is current."""
+        """Return an event of the current device."""
         self.made += 1
         return Event(self)
 
     def is_off(self) -> bool:
-        """Whether it is not in use yet, or a graph is captured."""
+        """Whether the device is not in use yet, or a graph is captured."""
         return not self.is_up or self.is_capturing
 
     def install(self, patches: Patches, quiet: Callable[[], None]) -> None:  # noqa: ARG002
-        """There is nothing to hook."""
+        """Hook nothing."""
         self.quiet = quiet
 
     def work(self, milliseconds: float) -> None:
-        """Enqueue something."""
+        """Enqueue work."""
         self.enqueued_ms += milliseconds
         if self.keeps_up:
             self.done_ms = self.enqueued_ms
 
     def catch_up(self) -> None:
-        """Be done with everything."""
+        """Complete all work."""
         self.done_ms = self.enqueued_ms
 
     def forbid(self, is_so: bool, what: str) -> None:
-        """Note, and raise, a violation: what is raised alone would be swallowed."""
+        """Record and raise a violation: one that is only raised would be swallowed by the hooks."""
         if is_so:
             self.violations.append(what)
             raise ViolationError(what)
@@ -122,7 +122,7 @@ class Device:
 
 
 class Value:
-    """A scalar on the device; what was copied may be read when the copy is done."""
+    """A scalar on the device. A copy may be read once the device has made it."""
 
     def __init__(self, device: Device, value: float) -> None:
         self._device, self._value = device, value

@@ -84,12 +84,12 @@ class TinyHooks(FrameworkHooks):
         self.flushes += 1
 
     def health(self) -> dict[str, Any]:
-        """The counts."""
+        """Return the counts."""
         return {"changes": self.changes, "flushes": self.flushes > 0, "forks": self.forks}
 
 
 class FaultyHooks(TinyHooks):
-    """They raise."""
+    """Hooks whose methods raise."""
 
     def install(self, _: HookContext) -> None:
         """Raise."""

@@ -1,4 +1,4 @@
-"""The device's time of scopes: nothing is waited for, nothing is lost, nothing leaks."""
+"""The device's time of scopes: no call waits, no scope is lost, no event leaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _no_violation(device: Device) -> Any:
 
 
 def _phase(above: Any = NO_SESSION) -> Phase:
-    """A scope that has run on the host from 1 to 2."""
+    """A scope that ran on the host from 1 to 2."""
     phase = Phase.__new__(Phase)
     phase._above, phase._stamps, phase._extras = above, None, None
     phase._start, phase._until, phase._end = 1, 2, 0
@@ -38,7 +38,7 @@ def _phase(above: Any = NO_SESSION) -> Phase:
 
 
 def _run(device: Device, milliseconds: float, above: Any = NO_SESSION) -> Phase:
-    """A phase of so much work, settled."""
+    """A settled phase with that much work."""
     phase = _phase(above)
     device.clock.begin(phase)
     device.work(milliseconds)

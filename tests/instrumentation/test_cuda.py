@@ -1,4 +1,4 @@
-"""CUDA as a source of events, as far as it can be seen without a GPU."""
+"""CUDA as a source of events, as far as that can be tested without a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sdk.processes import ROOT, environment
 
 
 class Graph:
-    """Has the methods of `torch.cuda.CUDAGraph` that begin and end a capture."""
+    """The methods of `torch.cuda.CUDAGraph` that begin and end a capture."""
 
     fails = False
 
@@ -44,7 +44,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """CUDA that is in use, its current stream not captured."""
+    """CUDA in use, with a current stream that is not captured."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -68,7 +68,8 @@ def test_it_is_off_until_somebody_uses_the_device(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_is_off_on_a_device_that_nobody_uses(source: Cuda, contexts: set[int]) -> None:
-    """The model may be on another one than the current: to record here would make a context."""
+    """The model may be on another device than the current one: recording here would create a
+    context."""
     contexts.clear()
     assert source.is_off()
     contexts.add(0)

@@ -1,4 +1,4 @@
-"""Marks of scalars on a GPU, as far as they can be seen without one."""
+"""Marks of scalars on a GPU, as far as they can be tested without one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_while_a_graph_is_captured_there_is_no_value(monkeypatch: pytest.MonkeyP
 
 
 class TestAttributes:
-    """A tensor on a device is asked for where it is set: the flush asks nothing of CUDA."""
+    """A tensor on a device is read when it is set: the flush queries nothing of CUDA."""
 
     @staticmethod
     def set_everywhere(session: Path, value: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Being told of imports: once each, without importing anything, and without being in the way."""
+"""Callbacks after imports: once each, without importing a module or disturbing other finders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "cirron_otel_test_module"
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a module that nothing has imported."""
+    """The file of a module that is not imported yet."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     file = tmp_path / f"{NAME}.py"
@@ -42,7 +42,7 @@ def imports() -> Iterator[ImportWatcher]:
 
 @pytest.fixture
 def met(imports: ImportWatcher, source: Path) -> list[ModuleType]:
-    """The module, each time that it is told of."""
+    """The module, once for each callback."""
     found: list[ModuleType] = []
     imports.on(NAME, found.append)
     assert sys.meta_path[0] is imports
@@ -69,7 +69,7 @@ def test_what_is_there_already_is_told_of_at_once(imports: ImportWatcher, source
 
 
 def test_to_ask_whether_there_is_such_a_module_is_no_import(met: list[ModuleType]) -> None:
-    """As libraries do: `importlib.util.find_spec("torch") is not None`."""
+    """Libraries check with `importlib.util.find_spec("torch") is not None`."""
     for _ in range(2):
         spec = importlib.util.find_spec(NAME)
         assert spec is not None
@@ -107,7 +107,7 @@ def test_a_module_that_is_imported_lazily_is_told_of_when_it_is_run(met: list[Mo
 def test_a_module_that_another_thread_imports_just_now(
     imports: ImportWatcher, source: Path
 ) -> None:
-    """It was found before anybody asked for it: a later look finds that it is there."""
+    """Its import began before the callback was registered: a later scan finds it."""
     source.write_text("import threading\nSTARTED.set()\nassert GO.wait(60)\n")
     started, go, met = threading.Event(), threading.Event(), []
     import builtins

@@ -1,4 +1,4 @@
-"""Who makes `epoch` and `step`: transformers before tensorflow before torch, one at a time."""
+"""The owner of `epoch` and `step`: transformers ahead of tensorflow ahead of torch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .second_framework import write
 
 
 def run(directory: Path, frameworks: Any) -> tuple[Any, list[str]]:
-    """What the program observed, and the scopes of its session with their depth as indentation."""
+    """Return what the program observed, and its session's scopes, indented by depth."""
     write(directory)
     command = [
         sys.executable, "-m", "tests.instrumentation.second_framework",

@@ -1,4 +1,4 @@
-"""A program that never imports a framework pays for no hooks, whatever `frameworks` says."""
+"""A program that never imports a framework has no hooks, whatever `frameworks` contains."""
 
 from __future__ import annotations
 
