@@ -1,4 +1,4 @@
-"""`jaeger:http://host:16686?session=ID`: which backend is asked, where it is, and for what."""
+"""Query addresses, `jaeger:http://host:16686?session=ID`: the backend, its URL and the query."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...errors import UsageError
 
 HEADERS_VARIABLE = "CIRRON_QUERY_HEADERS"
 """`name=value,name=value`, as OTEL_EXPORTER_OTLP_HEADERS has it. That variable itself is not read:
-its secrets are for the OTLP endpoint, which need not be the server that is asked here."""
+its secrets are for the OTLP endpoint, which may be another server."""
 
 
 BACKENDS = ("jaeger", "tempo")
 DEFAULT_LIMIT = 1000
-"""Traces that a search by service takes, unless `limit` says otherwise."""
+"""The most traces of a search by service, unless `limit` is given."""
 MOST_TRACES = 100_000
 
 _KEYS = ("session", "trace", "service", "start", "end", "tenant", "limit")
@@ -28,24 +28,24 @@ _WHAT = ("session", "trace", "service")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _AGE = re.compile(r"(\d{1,6})([smhdw])")
 _DEFAULT_AGE_S = 7 * 86400
-"""How far back a search goes without `start`: as far as Tempo lets one search by default."""
+"""The time range of a search without `start`: the longest that Tempo allows by default."""
 _LONGEST_SEARCH_S = 5 * 366 * 86400
 _AHEAD_S = 3600
-"""How far it goes beyond the present without `end`: clocks differ."""
+"""The end of a search without `end`, after the present: clocks differ."""
 _EXAMPLE = "say jaeger:http://localhost:16686?session=ID or tempo:http://localhost:3200?trace=ID"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryAddress:
-    """A backend and what is wanted of it; exactly one of `session`, `traces`, `service` is set."""
+    """A backend and a query; exactly one of `session`, `traces`, `service` is set."""
 
     backend: str
     """`jaeger` or `tempo`."""
     url: str
-    """The server, with the path that its API stands below; no credentials, no query."""
+    """The server, with the base path of its API; without credentials and query."""
     start_ns: int
     end_ns: int
-    """What a search looks at: ns since 1970."""
+    """The end of the time range, which begins at `start_ns`: ns since 1970."""
     session: str | None = None
     traces: tuple[bytes, ...] = ()
     service: str | None = None
@@ -55,17 +55,17 @@ class QueryAddress:
 
     @property
     def shown(self) -> str:
-        """The backend, as messages name it."""
+        """The backend for messages."""
         return f"{self.backend} at {self.url}"
 
 
 def is_query_address(text: str) -> bool:
-    """Whether `text` is meant as such an address, rather than as a path."""
+    """Whether `text` is a query address rather than a path."""
     return text.startswith(tuple(f"{name}:" for name in BACKENDS))
 
 
 def parse_address(text: str, environ: Mapping[str, str]) -> QueryAddress:
-    """What an address asks for. Raises UsageError; no credential is in its message.
+    """Parse an address. Raises UsageError, whose message contains no credential.
 
     Headers come from CIRRON_QUERY_HEADERS in `environ`, and `tenant=` is the header X-Scope-OrgID.
     """
@@ -155,7 +155,7 @@ def _limit(text: str) -> int:
 
 
 def _time(text: str, key: str, now: int) -> int:
-    """A moment: `2026-11-21T05:00:00Z` (UTC where no zone is named), or an age, `90m`."""
+    """Parse a time, `2026-11-21T05:00:00Z` (UTC if it has no zone), or an age, `90m`."""
     if age := _AGE.fullmatch(text):
         return now - int(age[1]) * UNIT_SECONDS[age[2]] * 10**9
     try:

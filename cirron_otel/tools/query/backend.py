@@ -1,4 +1,4 @@
-"""What is asked of a backend, whichever it is."""
+"""The interface of a backend for traces."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .client import ResponseTooLongError
 
 @dataclass(slots=True)
 class BackendTrace:
-    """A trace as a backend has it."""
+    """A trace from a backend."""
 
     data: TracesData
     notes: list[str] = field(default_factory=list)
-    """What is known to be missing or changed in it, a line each."""
+    """A line for each known loss or change."""
 
 
 class Backend(Protocol):
-    """Answers by trace id, and finds traces."""
+    """Returns traces by id, and searches for traces."""
 
     @property
     def not_kept(self) -> tuple[str, ...]:
-        """What this backend never gives back, whatever it was sent."""
+        """What this backend never returns, whatever it was sent."""
 
     def trace(self, trace_id: bytes) -> BackendTrace | None:
-        """The trace; None where the backend has none of it.
+        """Return a trace; None if the backend has no span of it.
 
-        Raises EndpointError, and InputError where the answer is not what it should be.
+        Raises EndpointError, and InputError if the response is not valid.
         """
 
     def with_service(self, service: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
-        """The ids of the traces in which a service of that name has a span, in that time.
+        """Yield the ids of the traces in which a service has a span in a time range.
 
         Raises as `trace` does.
         """
@@ -43,25 +43,25 @@ class Backend(Protocol):
     def with_session(
         self, session: str, start_ns: int, end_ns: int, service: str | None = None
     ) -> Iterator[bytes]:
-        """The ids of the traces in which a Cirron session has a span, in that time.
+        """Yield the ids of the traces in which a Cirron session has a span in a time range.
 
-        `service` is the name it is known to go by. Raises as `trace` does.
+        `service` is the session's service name, if it is known. Raises as `trace` does.
         """
 
 
 SEARCH_TRACES = 200
-"""How many traces one search asks for; where that many come, its time is cut in two."""
+"""The limit of one search; if that many traces are found, its time range is halved."""
 _SHORTEST_NS = 1_000_000_000
 
 Search = Callable[[int, int], set[bytes]]
-"""The traces with a span that started from one time to another, `SEARCH_TRACES` at most."""
+"""Returns the traces with a span that started in a time range, at most `SEARCH_TRACES`."""
 
 
 def all_between(search: Search, start_ns: int, end_ns: int, longest_ns: int) -> Iterator[bytes]:
-    """Every trace id that `search` finds, each once, however many there are: latest first.
+    """Yield every trace id that `search` finds, each once, however many there are: latest first.
 
-    No search is over more than `longest_ns`. Where a second holds more than one search gives, or
-    more than an answer may be long, that second is not searched to its end.
+    No search spans more than `longest_ns`. If one second has more traces than one search returns,
+    or than fit into one response, that second is not searched completely.
     """
     seen: set[bytes] = set()
     windows = _pieces(start_ns, end_ns, longest_ns)

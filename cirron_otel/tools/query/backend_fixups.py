@@ -1,4 +1,4 @@
-"""What a backend changes in spans, undone where what it gives says how it was."""
+"""Undo a backend's changes to spans if its response still contains the original."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NEGATIVE = re.compile(
     f" {_MOMENT}, adjusted to: {_MOMENT}"
 )
 """Source: Jaeger 2.13, internal/jptrace/sanitizer/negative_duration_santizer.go: a span that ends
-when it starts, or before, gets an end 1 ns behind its start."""
+when it starts, or earlier, gets an end 1 ns after its start."""
 _HARMLESS = re.compile("skipping clock skew adjustment|not applying calculated delta")
-"""Of warnings, those that nothing was changed for: the same, query/app/querysvc/v2/adjuster."""
+"""Warnings without a change. Source: Jaeger 2.13, query/app/querysvc/v2/adjuster."""
 _REFERENCE, _FOLLOWS = "opentracing.ref_type", "follows_from"
 _NO_SERVICE, _EMPTY_SERVICE = "missing-service-name", "empty-service-name"
 _WRONG_SERVICE = "service-name-wrong-type"
@@ -33,9 +33,9 @@ _WRONG_SERVICE = "service-name-wrong-type"
 
 
 def undo_jaeger_changes(traces: TracesData) -> list[str]:
-    """Undo what Jaeger does to times, links, events and names of services.
+    """Undo Jaeger's changes to times, links, events and names of services.
 
-    Says what cannot be undone.
+    Return a note for each change that cannot be undone.
     """
     notes = []
     wrong = sum(_undo_service(group) for group in traces.resource_spans)
@@ -60,7 +60,7 @@ def undo_jaeger_changes(traces: TracesData) -> list[str]:
 
 
 def _undo_service(group: ResourceSpans) -> int:
-    """Take back a name that Jaeger gave; 1 where what stood there is not known."""
+    """Remove a service name that Jaeger set; return 1 if the original is not known."""
     attributes = group.resource.attributes
     for index, pair in enumerate(attributes):
         if pair.key == sc.SERVICE_NAME:
@@ -74,7 +74,7 @@ def _undo_service(group: ResourceSpans) -> int:
 
 
 def _undo_reference(link: Span.Link) -> None:
-    """Take off what a link has become in Jaeger's own model of a span."""
+    """Remove the attribute that a link gets in Jaeger's own model of a span."""
     for index, pair in enumerate(link.attributes):
         if pair.key == _REFERENCE and pair.value.string_value == _FOLLOWS:
             del link.attributes[index]
@@ -82,7 +82,7 @@ def _undo_reference(link: Span.Link) -> None:
 
 
 def _undo_end(span: Span) -> list[str]:
-    """Take off Jaeger's warnings, and take back the end that one of them tells; the others."""
+    """Remove Jaeger's warnings, and restore the end that one contains; return the others."""
     others: list[str] = []
     for index in reversed(range(len(span.attributes))):
         if span.attributes[index].key != _WARNINGS:
@@ -91,7 +91,7 @@ def _undo_end(span: Span) -> list[str]:
             ends = _ends(warning)
             if ends is None:
                 others += [] if _HARMLESS.search(warning) else [warning]
-            # Out of a storage on disk a span has those of the spans below it, too.
+            # From a storage on disk, a span also has the warnings of its descendants.
             elif ends[1] == span.end_time_unix_nano == span.start_time_unix_nano + 1:
                 span.end_time_unix_nano = ends[0]
         del span.attributes[index]
@@ -99,14 +99,15 @@ def _undo_end(span: Span) -> list[str]:
 
 
 _FIRST = {MARK: 0, SNAPSHOT: 1}
-"""Events stand in this order (docs/otlp-mapping.md, "Snapshots", "Telling events apart")."""
+"""The order of events (docs/otlp-mapping.md, "Snapshots", "Telling events apart")."""
 
 
 def _undo_sorting(span: Span) -> None:
-    """Bring marks and snapshots that are sorted by name into their own order.
+    """Restore the order of marks and snapshots that are sorted by name.
 
-    Jaeger sorts events for who does not ask for `raw_traces`, its own page for one; in memory they
-    stay so for all who ask later. Of foreign events alone nobody knows in which order they came.
+    Jaeger sorts events for clients that do not request `raw_traces`, such as its own page; in its
+    memory storage they remain sorted for later requests. The original order of a span's foreign
+    events is unknown if it has no others.
     """
     names = [event.name for event in span.events]
     if len(set(names)) < 2 or names != sorted(names):
@@ -126,7 +127,7 @@ def _place(event: Span.Event) -> tuple[int, int, str]:
 
 
 def _warnings(value: AnyValue) -> list[str]:
-    """Jaeger's warnings: a list, or out of a storage on disk its JSON text."""
+    """Return Jaeger's warnings: a list, or from a storage on disk its JSON text."""
     if value.WhichOneof("value") != "string_value":
         return [each.string_value for each in value.array_value.values]
     try:
@@ -137,7 +138,7 @@ def _warnings(value: AnyValue) -> list[str]:
 
 
 def _ends(warning: str) -> tuple[int, int] | None:
-    """The end that a warning says was there, and the one in its place, ns; None for another."""
+    """Return the original end and its replacement in a warning, ns; None for another warning."""
     found = _NEGATIVE.fullmatch(warning)
     if found is None:
         return None
@@ -150,14 +151,14 @@ def _ends(warning: str) -> tuple[int, int] | None:
 def _nanoseconds(moment: str, fraction: str | None) -> int:
     since = datetime.fromisoformat(moment).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     whole = since.days * 86400 + since.seconds
-    # Go has signed times: what is beyond 2**63 shows as a time before 1970.
+    # Go has signed times: one beyond 2**63 appears as a time before 1970.
     return (whole * 10**9 + int((fraction or "").ljust(9, "0"))) % 2**64
 
 
 def restore_truncated(traces: TracesData, limit: int) -> int:
-    """Write texts that were cut to `limit` bytes anew where the rest beside them has them whole.
+    """Restore texts that were truncated to `limit` bytes from the complete ones in the residual.
 
-    Returns how many texts in attributes still are as long as they would be if they had been cut.
+    Return the number of attributes whose text is still as long as a truncated one.
     """
     return sum(_restore(owner, limit) for owner in _owners(traces))
 
@@ -180,7 +181,7 @@ def _restore(owner: Any, limit: int) -> int:
 
 
 def residual_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """The `attrs` that the rest of a record holds."""
+    """Return the `attrs` in the residual of a record."""
     try:
         ours, _ = split_attributes(pairs)
         rest = residuals.parse(
@@ -193,10 +194,10 @@ def residual_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 
 
 def _is_cut(value: AnyValue, limit: int) -> bool:
-    """Whether a value is as long as a cut one; up to three bytes less where a letter was cut."""
+    """Whether a value is as long as a truncated one: up to three bytes less if a letter was cut."""
     kind = value.WhichOneof("value")
     if kind == "string_value":
-        # Few texts are that long: most are not measured in bytes.
+        # Only the few texts of about that length are encoded to count their bytes.
         said = value.string_value
         return limit // 4 - 1 <= len(said) <= limit and limit - 3 <= len(said.encode()) <= limit
     return kind == "bytes_value" and len(value.bytes_value) == limit

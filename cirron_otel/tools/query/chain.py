@@ -1,7 +1,7 @@
-"""What traces of a Cirron session say of its other traces, and what of them is there.
+"""The references between the traces of a Cirron session, and which of their targets are missing.
 
-A long session is a chain of traces (docs/otlp-mapping.md, "Trace layouts"): seams link them, and
-the headers of batches name them.
+A long session is a chain of traces (docs/otlp-mapping.md, "Trace layouts"): segment links connect
+them, and the headers of batches name them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEAMS = (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN)
 
 @dataclass(slots=True)
 class _Batch:
-    """How much of a batch has come."""
+    """The part of a batch that has arrived."""
 
     expected: Counts
     session: str | None
@@ -43,14 +43,14 @@ class _Batch:
 
 
 class TraceChain:
-    """Looks through traces as they come."""
+    """Collects the references in traces as they arrive."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start without traces."""
         self.named: dict[bytes, str] = {}
-        """Traces that must be there: by id, where that is said."""
+        """Traces that must exist: by id, the place that refers to it."""
         self.possible: set[bytes] = set()
-        """Traces that may be there: that of a session, unless the session joined another."""
+        """Traces that may exist: that of a session, unless the session joined another."""
         self.first_ns = 2**64
         self.last_ns = 0
         self._batches: dict[bytes, _Batch] = {}
@@ -61,7 +61,7 @@ class TraceChain:
         """Scopes that were open when a batch was sealed, by the ids that they will have."""
 
     def add_trace(self, trace_id: bytes, traces: TracesData, session: str | None) -> None:
-        """Take note of a trace; of `session` alone, if one is named, what is ours in it."""
+        """Add a trace; if `session` is given, only its spans count."""
         known = self._spans.setdefault(trace_id, set())
         for group in traces.resource_spans:
             for scoped in group.scope_spans:
@@ -93,14 +93,14 @@ class TraceChain:
         if origin.session_id is not None:
             self.possible.add(trace_id_for(origin.session_id))
         for trace_id in filter(None, (header.trace_id, header.session_trace_id, *_told(header))):
-            # A batch may name a trace in which nothing of it stands, and nothing of others yet.
+            # A batch may name a trace that contains none of its spans, and none of others yet.
             self.possible.add(trace_id)
 
     def _take_span(self, span: Span, session_alone: bool) -> None:
-        if span.start_time_unix_nano:  # 0 where a synthetic span has no time
+        if span.start_time_unix_nano:  # 0 if a synthetic span has no time
             self.first_ns = min(self.first_ns, span.start_time_unix_nano)
         self.last_ns = max(self.last_ns, span.end_time_unix_nano)
-        # The parent of a session that joined another trace is not the session's own.
+        # The parent of a session that joined another trace is not part of the session.
         if span.parent_span_id and not (session_alone and _is_joined(span)):
             key = (span.trace_id, span.parent_span_id)
             self._parents[key] = self._parents.get(key, 0) + 1
@@ -119,17 +119,17 @@ class TraceChain:
                     self._running.add((span.trace_id, scope))
 
     def wanting(self) -> list[tuple[str | None, str | None]]:
-        """(session, service) of the batches of which spans are missing, each once."""
+        """Return (session, service) of the incomplete batches, each once."""
         return list(
             {(b.session, b.service): None for b in self._batches.values() if not b.is_whole()}
         )
 
     def sessions(self) -> set[str]:
-        """The sessions whose batches came."""
+        """Return the sessions whose batches arrived."""
         return {b.session for b in self._batches.values() if b.session is not None}
 
     def missing(self) -> Iterator[str]:
-        """What is referred to and not there, a line each: spans, in traces that are there."""
+        """Yield a line for each span that is referred to and missing, in traces that arrived."""
         for key in sorted(self._parents.keys() | self._links.keys()):
             trace_id, span_id = key
             if span_id in self._spans.get(trace_id, ()) or trace_id not in self._spans:
@@ -145,7 +145,7 @@ class TraceChain:
 
 
 def session_of(group: ResourceSpans) -> str | None:
-    """The session that a resource names."""
+    """Return the session of a resource."""
     for pair in group.resource.attributes:
         if pair.key == sc.SESSION_ID and pair.value.WhichOneof("value") == "string_value":
             return str(pair.value.string_value)

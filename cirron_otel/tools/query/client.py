@@ -1,6 +1,6 @@
-"""GET requests to a query API: bounded in size and time, tried again, and plain about failures.
+"""GET requests to a query API: limited in size and time, retried, with one-line errors.
 
-Needs the extra `otlp`, which brings `requests`.
+Needs the extra `otlp`, which installs `requests`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _SHOWN_BYTES = 4096
 Parameters = Mapping[str, str | int]
 _PIECE = 64 * 1024
 _NO_SUCH_PATH = b"page not found"
-"""What a server written in Go says where it has no such API; of a trace it says something else."""
+"""The response of a server written in Go without such an API; for a trace it differs."""
 
 
 class QueryResponse(NamedTuple):
-    """What a server said."""
+    """The response of a server."""
 
     status: int
     kind: str
@@ -53,17 +53,17 @@ class ResponseTooLongError(EndpointError):
 
 
 class QueryClient:
-    """Asks the server of one address. A context manager that closes its connections."""
+    """Sends requests to one server. A context manager that closes its connections."""
 
     def __init__(self, address: QueryAddress) -> None:
-        """Nothing is connected yet."""
+        """Connect at the first request."""
         self._address = address
         self._session = requests.Session()
-        # `requests` would send what ~/.netrc has for the host in the place of our own header.
+        # Otherwise `requests` would replace our own header by the entry of ~/.netrc for the host.
         self._session.auth = lambda request: request
         self._headers = {"user-agent": USER_AGENT, "accept-encoding": "gzip", **address.headers}
         self.bytes_read = 0
-        """Of all answers, after decompression."""
+        """The size of all responses, after decompression."""
 
     def get(
         self,
@@ -73,10 +73,10 @@ class QueryClient:
         accept: str = "application/json",
         absent: bool = False,
     ) -> QueryResponse | None:
-        """The answer to a GET of `path` below the address; None for a 404 where `absent` may be.
+        """GET `path` below the address; return None for a 404 if `absent` is allowed.
 
-        Raises EndpointError where there is no answer, or one that is no success, UsageError where
-        the request cannot be made, and AnswerTooLongError.
+        Raises EndpointError if there is no response or it is not a success, UsageError if the
+        request cannot be made, and ResponseTooLongError.
         """
         pause = _FIRST_PAUSE_S
         for attempt in range(1, _ATTEMPTS + 1):
@@ -93,7 +93,7 @@ class QueryClient:
     def _attempt(
         self, path: str, parameters: Parameters, accept: str
     ) -> tuple[QueryResponse | None, str, float | None]:
-        """One attempt: the answer or what went wrong, and the seconds that the server asks for."""
+        """Return the response or the problem, and the delay in seconds that the server requests."""
         try:
             with self._session.get(
                 self._address.url + quote(path),
@@ -162,7 +162,7 @@ class QueryClient:
 
     def _one_line(self, text: str) -> str:
         headers = self._address.headers
-        # A tenant is no secret, and its name is what a server complains about.
+        # A tenant is not a secret, and errors of servers contain its name.
         secrets = [value for name, value in headers.items() if name != TENANT_HEADER]
         secrets += [part for value in secrets for part in value.split()]
         return without_secrets(text, secrets)
@@ -179,7 +179,7 @@ class QueryClient:
 
 
 def _cause(error: BaseException) -> str:
-    """The first cause of a failure in the network: what stands above it repeats the URL."""
+    """Return the first cause of a network failure: the errors above it repeat the URL."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     if isinstance(error, TimeoutError):

@@ -1,4 +1,4 @@
-"""All that a backend has of what an address asks for, as OTLP messages behind their lengths."""
+"""Fetch everything that an address requests, as OTLP messages, each after its length."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .tempo import Tempo
 
 _AROUND_NS = 3600 * 10**9
 _LONGEST_NS = 60 * 86400 * 10**9
-"""How much time is searched for what is missing of a session, at most."""
+"""The longest time range in which missing spans of a session are searched for."""
 
 Progress = Callable[[int, int | None], None]
-"""(bytes done, bytes in all if known)."""
+"""Receives the bytes that are done, and the total if it is known."""
 
 
 def fetch(address: QueryAddress, target: BinaryIO, progress: Progress | None = None) -> FetchReport:
-    """Write what the backend has into `target`, one TracesData a trace; say what is missing.
+    """Write the backend's traces into `target`, one TracesData each; report what is missing.
 
-    Of a Cirron session all traces are brought, whichever of them was asked for; by a session's id
-    that session's spans alone. Raises EndpointError, InputError where there is nothing or an answer
-    is not what it should be, TargetError, and MissingExtraError.
+    All traces of a Cirron session are fetched, whichever of them was requested; for the id of a
+    session, only that session's spans. Raises EndpointError, InputError if nothing is found or a
+    response is not valid, TargetError, and MissingExtraError.
     """
     with QueryClient(address) as client:
         backend: Backend = (Jaeger if address.backend == "jaeger" else Tempo)(address, client)
@@ -61,14 +61,14 @@ class _Fetch:
         self.done = FetchReport(address.shown, not_kept=backend.not_kept)
 
     def run(self) -> None:
-        """Bring what was asked for, then what that refers to, then search for the rest."""
+        """Fetch the requested traces, then those that they refer to, then search for the others."""
         address = self._address
         for trace_id in self._wanted():
             if not self._bring(trace_id) and trace_id in address.traces:
                 self.done.miss(f"trace {trace_id.hex()}, which was asked for, is not there")
         self._follow()
         if address.session is not None and not self.done.traces:
-            # A session that joined another trace stands in that one.
+            # The spans of a session that joined another trace are in that trace.
             self._bring_all(self._backend.with_session(address.session, *self._window()))
         self._search_for_the_rest()
         if not self.done.traces:
@@ -105,7 +105,7 @@ class _Fetch:
         self._follow()
 
     def _follow(self) -> None:
-        """Bring the traces that others refer to, until all are there."""
+        """Fetch the traces that others refer to, until none is left."""
         waiting = deque(self._unasked())
         while waiting:
             self._bring(waiting.popleft())
@@ -117,7 +117,7 @@ class _Fetch:
         return sorted((chain.named.keys() | chain.possible) - self._asked)
 
     def _search_for_the_rest(self) -> None:
-        """Search for spans in traces that nothing refers to: those of requests to a server."""
+        """Search for spans in traces without references to them: those of requests to a server."""
         searched: set[tuple[str | None, str | None]] = set()
         while left := [each for each in self._chain.wanting() if each not in searched]:
             session, service = left[0]
@@ -130,7 +130,7 @@ class _Fetch:
             self._bring_all(list(found))
 
     def _bring(self, trace_id: bytes) -> bool:
-        """Ask for a trace, once; whether it is there."""
+        """Fetch a trace, once; return whether the backend has it."""
         if trace_id in self._asked:
             return trace_id not in self._absent
         if len(self._asked) >= MOST_TRACES:

@@ -1,4 +1,4 @@
-"""What came of asking a backend."""
+"""The report about a query to a backend."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ _MAX_MISSING = 1000
 
 @dataclass(slots=True)
 class FetchReport:
-    """What came of asking a backend."""
+    """The report about a query to a backend."""
 
     backend: str
-    """Which one, and where."""
+    """Its kind and address."""
     traces: int = 0
     bytes_read: int = 0
     missing: list[str] = field(default_factory=list)
-    """What is known to have been there, or is referred to, and did not come: the first 1,000."""
+    """The first 1,000 items that existed or are referred to, and were not returned."""
     missing_count: int = 0
     not_kept: tuple[str, ...] = ()
-    """What such a backend never gives back."""
+    """What such a backend never returns."""
 
     def miss(self, text: str) -> None:
-        """Note what is missing."""
+        """Add a missing item."""
         self.missing_count += 1
         if len(self.missing) < _MAX_MISSING:
             self.missing.append(text)
 
     def to_json(self) -> dict[str, Any]:
-        """The report for machines."""
+        """Return the report as JSON values."""
         return {
             "name": self.backend,
             "traces": self.traces,

@@ -1,8 +1,8 @@
-"""Cirron's spans out of a storage that drops the attributes of scopes: they get a header anew.
+"""Restore the headers of Cirron's batches from a storage that drops the attributes of scopes.
 
-Jaeger with Badger holds spans in a model of its own, which has no place for them: with them go
-the headers of batches (docs/otlp-mapping.md, "Scope: the batch's header"). The records are
-there: they come back in one batch for each trace and process, for what looks at a run to read.
+Jaeger with Badger stores spans in its own model, which has no attributes of scopes, and so loses
+the headers of batches (docs/otlp-mapping.md, "Scope: the batch's header"). The records remain.
+They are returned in one batch for each trace and process, so that a run can be analysed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTS = frozenset(
 
 
 def restore_headers(traces: TracesData, trace_id: bytes) -> int:
-    """Put Cirron's spans without a header below one; returns how many spans these are."""
+    """Group Cirron's spans without a header under a new one; return their number."""
     groups: dict[tuple[bytes, str], ResourceSpans] = {}
     moved = 0
     for group in list(traces.resource_spans):
@@ -55,7 +55,7 @@ def restore_headers(traces: TracesData, trace_id: bytes) -> int:
 
 
 def _is_bare(scoped: ScopeSpans) -> bool:
-    """Whether a scope is Cirron's by its name and its spans, and has nothing else to say."""
+    """Whether a scope is Cirron's by its name and its spans, and has no attributes."""
     scope = scoped.scope
     if scope.name != sc.SCOPE_NAME or not scope.version or scope.attributes:
         return False
@@ -66,7 +66,7 @@ def _is_bare(scoped: ScopeSpans) -> bool:
 
 
 def _ordered(resource: Resource) -> Resource:
-    """The resource with its attributes in order of their keys: storages change that."""
+    """Return the resource with its attributes sorted by key, because storages reorder them."""
     pairs = sorted(resource.attributes, key=lambda pair: pair.key)
     return Resource(attributes=pairs)
 
@@ -100,7 +100,7 @@ def _give_header(group: ResourceSpans, trace_id: bytes) -> None:
 
 
 def _once(spans: Iterable[Span]) -> list[Span]:
-    """The spans without those that stand there twice."""
+    """Return the spans without duplicates."""
     return list({(span.span_id, span.name, span.kind): span for span in spans}.values())
 
 
@@ -116,7 +116,7 @@ def _counts(spans: list[Span]) -> Counts:
 
 
 def _restore(span: Span) -> None:
-    """Make lists and maps, which are JSON texts here, what they were, as far as that is known."""
+    """Restore lists and maps, which are JSON texts here, as far as possible."""
     for owner in (span, *span.events):
         _restore_told(owner)
     for event in span.events:

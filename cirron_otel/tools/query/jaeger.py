@@ -27,11 +27,11 @@ _PATH = "/api/v3/traces"
 _BLANKS = re.compile(r"\s*")
 _YEAR_NS = 366 * 86400 * 10**9
 _LATEST_NS = 253_402_300_799 * 10**9
-"""The year 9999 ends: RFC 3339 knows no later time."""
+"""The end of the year 9999, the latest time of RFC 3339."""
 
 
 class Jaeger:
-    """One Jaeger, whatever it stores traces in."""
+    """A Jaeger, with any storage."""
 
     not_kept = (
         "schema URLs, unknown protobuf fields",
@@ -40,12 +40,12 @@ class Jaeger:
     )
 
     def __init__(self, address: QueryAddress, client: QueryClient) -> None:
-        """Nothing is asked yet."""
+        """Send no request yet."""
         self._address = address
         self._client = client
 
     def trace(self, trace_id: bytes) -> BackendTrace | None:
-        """The trace, as it was stored: without Jaeger's mends to times and ids."""
+        """Return the trace as it was stored, without Jaeger's adjustments to times and ids."""
         answer = self._client.get(f"{_PATH}/{trace_id.hex()}", {"raw_traces": "true"}, absent=True)
         if answer is None:
             return None
@@ -65,13 +65,13 @@ class Jaeger:
         return BackendTrace(data, notes)
 
     def with_service(self, service: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
-        """By `query.service_name`, which Jaeger's search cannot do without."""
+        """Search by `query.service_name`, which Jaeger's search requires."""
         return self._find(service, start_ns, end_ns, lambda _: True)
 
     def with_session(
         self, session: str, start_ns: int, end_ns: int, service: str | None = None
     ) -> Iterator[bytes]:
-        """In what each service has: Jaeger's API does not search by attributes."""
+        """Search the traces of each service: Jaeger's API does not search by attributes."""
         for name in [service] if service is not None else self._services():
             yield from self._find(name, start_ns, end_ns, lambda g: session_of(g) == session)
 
@@ -110,7 +110,7 @@ class Jaeger:
                 yield trace_id
 
     def _read(self, answer: QueryResponse) -> TracesData:
-        """The OTLP of an answer: one object, or a stream of them one behind the other."""
+        """Return the OTLP of a response: one object, or several in a row."""
         traces = TracesData()
         for document in _documents(answer.content, self._address):
             if not isinstance(document, dict):
@@ -147,7 +147,7 @@ def _document(content: bytes, address: QueryAddress) -> Any:
 
 
 def _cut(content: bytes) -> list[bytes] | None:
-    """The objects that stand one behind the other; None where that is not what `content` is."""
+    """Split a series of JSON objects; return None if `content` is not one."""
     decoder = json.JSONDecoder()
     pieces = []
     try:

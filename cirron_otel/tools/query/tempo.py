@@ -26,14 +26,14 @@ _PARTIAL = 1
 """TraceByIDResponse and PartialStatus, tempo.proto."""
 _PROTOBUF = ("application/protobuf", "application/x-protobuf", "")
 _CUT_BYTES = 2048
-"""To which Tempo cuts text in attributes by default (`max_attribute_bytes`)."""
+"""Tempo truncates text in attributes to this size by default (`max_attribute_bytes`)."""
 _WEEK_NS = 7 * 86400 * 10**9
-"""The longest time that one search may span by default (`search.max_duration`)."""
+"""The longest time range of one search by default (`search.max_duration`)."""
 _LATEST_S = 2**31 - 1
 
 
 class Tempo:
-    """One tenant of a Tempo."""
+    """A tenant of a Tempo."""
 
     not_kept = (
         "flags of spans and of links",
@@ -44,12 +44,12 @@ class Tempo:
     )
 
     def __init__(self, address: QueryAddress, client: QueryClient) -> None:
-        """Nothing is asked yet."""
+        """Send no request yet."""
         self._address = address
         self._client = client
 
     def trace(self, trace_id: bytes) -> BackendTrace | None:
-        """The trace, out of blocks and of what is in no block yet."""
+        """Return the trace, from blocks and from spans that are not in a block yet."""
         path = f"/api/v2/traces/{trace_id.hex()}"
         answer = self._client.get(path, accept="application/protobuf", absent=True)
         if answer is None:
@@ -63,20 +63,20 @@ class Tempo:
         for group in trace.data.resource_spans:
             for scoped in group.scope_spans:
                 for span in scoped.spans:
-                    # Tempo takes the zeros off at the front of ids that are shorter than theirs.
+                    # Tempo removes the leading zeros of ids.
                     span.trace_id = span.trace_id.rjust(len(trace_id), b"\0")
                     if span.trace_id != trace_id:
                         raise InputError(f"{self._address.shown} gave a span of another trace")
         return trace if trace.data.resource_spans else None
 
     def with_service(self, service: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
-        """By TraceQL."""
+        """Search by TraceQL."""
         return self._find(f"{{resource.service.name={_quoted(service)}}}", start_ns, end_ns)
 
     def with_session(
         self, session: str, start_ns: int, end_ns: int, service: str | None = None
     ) -> Iterator[bytes]:
-        """By TraceQL; the service's name is not needed."""
+        """Search by TraceQL, which does not need the service name."""
         del service
         return self._find(f"{{resource.{sc.SESSION_ID}={_quoted(session)}}}", start_ns, end_ns)
 
@@ -109,12 +109,12 @@ class Tempo:
             ) from None
 
     def _read(self, content: bytes) -> BackendTrace:
-        """The trace in a TraceByIDResponse."""
+        """Return the trace in a TraceByIDResponse."""
         data, status, message = bytearray(), 0, ""
         try:
             for number, wire_type, _, value, stop in fields(content):
                 if number == _TRACE and wire_type == LEN:
-                    data += content[value:stop]  # of two, protobuf makes one
+                    data += content[value:stop]  # protobuf merges two messages
                 elif number == _STATUS:
                     status, _ = decode_varint(content, value)
                 elif number == _MESSAGE:
@@ -134,7 +134,7 @@ class Tempo:
 
 
 def _parsed(data: bytes) -> TracesData:
-    """The trace; texts that were cut within a letter end with the letter before it."""
+    """Parse a trace; texts that were truncated within a letter end with the previous one."""
     try:
         return TracesData.FromString(data)
     except DecodeError:
@@ -142,6 +142,6 @@ def _parsed(data: bytes) -> TracesData:
 
 
 def _quoted(text: str) -> str:
-    """A string of TraceQL, which has the escapes of Go."""
+    """Return a string literal of TraceQL, which has the escapes of Go."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""Texts that a backend has cut within a letter, which no protobuf parser takes."""
+"""Repair texts that a backend truncated within a letter, which protobuf parsers reject."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ...core.otlp.wire import LEN, encode_varint, fields
 
 
 def repair_utf8(data: bytes, kind: Descriptor | None) -> bytes:
-    """The message with what is no UTF-8 taken out of its texts.
+    """Return the message with invalid UTF-8 removed from its texts.
 
-    Raises InputError where it is no message.
+    Raises InputError if it is not a message.
     """
     out = bytearray()
     by_number = kind.fields_by_number if kind is not None else {}
