@@ -17,7 +17,8 @@ import msgspec
 from ... import exactjson
 from ...core.otlp.json_decode import traces_from_json
 from ...core.otlp.json_logs import logs_from_json
-from ...core.records.check import LISTS, check_batch
+from ...core.records.check import check_batch
+from ...core.records.schema import LISTS
 from ...errors import InputError
 from .consumer import Reason, ReceivedSignal, RefusalError
 from .measure import RequestContent, TooManyElementsError, content

@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ... import exactjson
 from ...core.atomic_files import sync_directory
 from ...core.records.canonical import batch_bytes
-from ...core.records.counts import records_of
+from ...core.records.check import records_of
 from ...core.spool.paths import checked_name, file_name
 from ...core.spool.reader import stored_batch
 from ...core.spool.writer import SpoolWriter, name_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.delivery.batch_target import Receipt, SealedBatch
 from ...core.delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
-from ...core.records.counts import Records, records_of
+from ...core.records.check import Records, records_of
 from ...core.spool.dead_letters import DeadLetters
 from ...core.spool.eviction import Drops
 from ...core.spool.paths import SpoolPaths

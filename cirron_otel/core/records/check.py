@@ -1,4 +1,4 @@
-"""The cheap check whether data is a batch, which every reader does first."""
+"""Cheap reads of a batch: the check whether data is one, and the number of its records."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import msgspec
 
 from ... import exactjson
 from ...errors import InputError
-from .schema import SCHEMA_VERSION
-
-LISTS = ("spans", "marks", "snapshots")
+from .schema import LISTS, SCHEMA_VERSION
 
 
 class BatchProblem(NamedTuple):
@@ -20,9 +18,33 @@ class BatchProblem(NamedTuple):
     message: str
 
 
+class Records(NamedTuple):
+    """The number of records of each kind."""
+
+    span: int = 0
+    mark: int = 0
+    snapshot: int = 0
+
+
+class _Lists(msgspec.Struct, gc=False):
+    spans: list[msgspec.Raw] = []
+    marks: list[msgspec.Raw] = []
+    snapshots: list[msgspec.Raw] = []
+
+
+_lists = msgspec.json.Decoder(_Lists)
 _pieces = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VERSION = str(SCHEMA_VERSION).encode()
 _LIST_KEYS = frozenset(LISTS)
+
+
+def records_of(data: bytes) -> Records:
+    """Return the number of records in a batch; 0 of each kind for invalid data."""
+    try:
+        lists = _lists.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return Records()
+    return Records(len(lists.spans), len(lists.marks), len(lists.snapshots))
 
 
 def check_batch(data: bytes) -> BatchProblem | None:
