@@ -38,11 +38,11 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     change: FlushChanges,
     marks: list[MarkRow],
 ) -> list[SpanRow]:
-    """The records of `ended`, which are sorted by time, in canonical order, and their overhead
-    marks, appended to `marks`.
+    """Return the records of `ended` in canonical order; append their overhead marks to `marks`.
 
-    `ids` are those of the marks that were made records now, by scope; taken out for the ended.
-    `common` is process, rank, and every how many scopes the overhead becomes a mark (0: none).
+    `ended` are sorted by time. `ids` contains the ids of the marks that become records now, by
+    scope; those of the ended scopes are removed. `common` consists of the process id, the rank, and
+    the number of scopes for each overhead mark (0: no such marks).
     """
     pid, rank, every = common
     known, places = change.mark_ids, change.places
@@ -56,7 +56,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     number, overhead_ns = change.scopes, change.overhead_ns
     last_end, is_tied = 0, False
     # All ids at once: a single one takes three times as long. Those of overhead marks are the same
-    # digits backwards (translator.spans.overhead_id).
+    # digits in reverse order (`overhead_id` of the translator).
     digits = pack(f">{len(ended)}Q", *[scope._id for scope in ended]).hex(" ", 8)
     halves, backwards = digits.split(" "), reversed(digits[::-1].split(" "))
     for scope, half, backward in zip(ended, halves, backwards, strict=False):
@@ -70,7 +70,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             number += 1
             mark_id = None
             overhead = scope._overhead
-            # A phase of an instrumentation mostly holds nothing that is the SDK's: no mark of that.
+            # A phase of an instrumentation usually contains no SDK time, and then gets no mark.
             if (every == 1 or (every and number % every == 0)) and (
                 overhead or type(scope) is not Phase
             ):
@@ -132,20 +132,20 @@ _end = attrgetter("_end")
 
 
 def sort_scopes(ended: list[Scope]) -> None:
-    """By the time of their end; those of the same time are sorted by id when they are records."""
+    """Sort scopes by end time; those with the same time are sorted by id as records."""
     ended.sort(key=_end)
 
 
 def default_trace(ended: list[Scope], current: Trace) -> Trace:
-    """The trace in which most of the scopes stand, or about that: the others say theirs.
+    """Return about the trace that contains most of the scopes; the others record theirs.
 
-    `ended` are sorted by time, and traces follow each other: the one in the middle will do.
+    `ended` are sorted by time, and traces follow each other, so the trace of the middle one is used.
     """
     trace = ended[len(ended) // 2]._trace if ended else current
     return current if trace.is_apart else trace  # its flags are the session's
 
 
 def unpacked(halves: bytearray, low: str) -> list[str]:
-    """Ids of which only the first halves were kept."""
+    """Return the ids whose first halves are packed into `halves`."""
     text = halves.hex()
     return [text[at : at + 16] + low for at in range(0, len(text), 16)]

@@ -1,6 +1,6 @@
-"""Leaving: the interpreter's exit, signals, and forks.
+"""The end of the process: the interpreter's exit, uncaught exceptions, and signals.
 
-A flush at each way out, within a deadline, and then whatever was there before us.
+Each handler flushes within a deadline and then calls the previous handler.
 """
 
 from __future__ import annotations

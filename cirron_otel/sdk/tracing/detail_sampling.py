@@ -74,10 +74,10 @@ class DetailSampler:
     ) -> tuple[list[Scope], list[MarkEntry]]:
         """Return what to record now, of the records that ended and of those held back earlier.
 
-        A scope whose span context was handed out stays: it may be another span's parent, or stand
-        in a traceparent that left the process. One that is left out gives up its id, so that what
-        stays below it hangs on the next recorded scope around; its overhead goes to the scope
-        around. `is_last`: nothing is held back any more.
+        A scope whose span context was requested is retained: it may be the parent of another span,
+        or part of a traceparent that left the process. A discarded scope loses its id, so retained
+        scopes below it move to the nearest recorded ancestor; its overhead is added to its parent.
+        `is_last`: nothing is held back any more.
         """
         out: list[Scope] = []
         marks: list[MarkEntry] = []

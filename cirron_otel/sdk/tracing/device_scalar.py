@@ -53,10 +53,10 @@ class Arriving:
 
 
 def arriving(value: Any) -> Arriving | None:
-    """Have a tensor of one element copied, on the stream that is current; None where it is on no
-    CUDA device (ROCm has the same interface). Nothing is waited for.
+    """Start to copy a tensor of one element on the current stream, without waiting.
 
-    Raises CapturedError while a graph is captured, for then nothing is computed.
+    Returns None if the tensor is not on a CUDA device (ROCm has the same interface). Raises
+    CapturedError while a graph is being captured, because nothing is computed then.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor) or value.device.type != "cuda":
