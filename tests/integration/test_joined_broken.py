@@ -1,4 +1,4 @@
-"""docs/joining.md, "When something is away": the network breaks in the middle of the run."""
+"""docs/joining.md, "Outages": the network breaks in the middle of the run."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def sort_scopes(ended: list[Scope]) -> None:
 def default_trace(ended: list[Scope], current: Trace) -> Trace:
     """Return about the trace that contains most of the scopes; the others record theirs.
 
-    `ended` are sorted by time, and traces follow each other, so the trace of the middle one is used.
+    `ended` are sorted by time, and traces follow each other, so the middle scope's trace is used.
     """
     trace = ended[len(ended) // 2]._trace if ended else current
     return current if trace.is_apart else trace  # its flags are the session's
