@@ -22,7 +22,7 @@ class BackendReport(Protocol):
 
     @property
     def missing(self) -> list[str]:
-        """What is known to be missing, a line each."""
+        """The known missing items, a line each."""
 
     @property
     def missing_count(self) -> int:
@@ -42,7 +42,7 @@ class Report:
 
     target: str = ""
     batches: int = 0
-    """Batches that came through."""
+    """Batches that were converted."""
     spans: int = 0
     marks: int = 0
     snapshots: int = 0
@@ -53,20 +53,20 @@ class Report:
     written: int = 0
     """Files or messages written."""
     unchanged: int = 0
-    """Batches that the target held already."""
+    """Batches that the target contained already."""
     duplicates: int = 0
-    """Records that came more than once and were taken once."""
+    """Records that arrived more than once, and were stored once."""
     skipped: list[Finding] = field(default_factory=list)
     skipped_count: int = 0
     incomplete: list[str] = field(default_factory=list)
-    """Batches of which a part never came, stored as far as they are there."""
+    """Batches of which a part never arrived; the rest of them is stored."""
     losses: dict[str, int] = field(default_factory=dict)
     """Values that the target's format cannot express, with their counts."""
     backend: BackendReport | None = None
-    """What a trace backend returned, if that is the source."""
+    """The report about the trace backend, if that is the source."""
 
     def skip(self, finding: Finding) -> None:
-        """Note what was skipped or refused."""
+        """Add something that was skipped or refused."""
         self.skipped_count += 1
         if len(self.skipped) < _MAX_KEPT:
             self.skipped.append(finding)
@@ -93,12 +93,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if everything came through; 1 if something was skipped, incomplete or missing."""
+        """0 if everything was converted; 1 if something was skipped, incomplete or missing."""
         missing = self.backend is not None and self.backend.missing_count
         return 1 if self.skipped_count or self.incomplete or self.losses or missing else 0
 
     def to_json(self) -> dict[str, Any]:
-        """The report for machines."""
+        """Return the report as JSON values."""
         return {
             "target": self.target,
             "batches": self.batches,
@@ -121,18 +121,18 @@ class Report:
 
 @dataclass(slots=True)
 class ExportReport(Report):
-    """What an export did; `bytes_written` are those of the requests, uncompressed."""
+    """The report of an export; `bytes_written` is the size of the requests, uncompressed."""
 
     accepted: int = 0
-    """Spans that the endpoint took."""
+    """Spans that the endpoint accepted."""
     rejected: int = 0
-    """Spans that it refused by a partial success."""
+    """Spans that the endpoint rejected in a partial success."""
     message: str = ""
-    """What it said about them."""
+    """The endpoint's message about them."""
     oldest_ns: int | None = None
     """When the oldest batch was sealed, or the oldest span of an OTLP file ended."""
     hint: str = ""
-    """Why a backend that accepted everything may not show it."""
+    """The reason why a backend that accepted everything may not find it."""
     is_translated: bool = True
     """Whether the spans were made from batches, and not read from an OTLP file."""
 
@@ -166,11 +166,11 @@ class ExportReport(Report):
 
     @property
     def synthetic(self) -> int:
-        """How many of the sent spans stand for no record: the mapping adds them for backends."""
+        """The number of sent spans without a record, which the mapping adds for backends."""
         return max(self.accepted + self.rejected - self.spans, 0) if self.is_translated else 0
 
     def to_json(self) -> dict[str, Any]:
-        """The report for machines."""
+        """Return the report as JSON values."""
         own = {
             "accepted": self.accepted,
             "rejected": self.rejected,

@@ -33,12 +33,12 @@ REQUEST_BYTES = 2_000_000
 DEADLINE_S = 60.0
 """How long an export that does not follow goes on without a request being accepted."""
 _RECENT_S = 30.0
-"""Every backend shows a run that is not older than this."""
+"""Every backend's search finds a run that is not older than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What to push, and how."""
+    """A source to push, and options."""
 
     source: str
     source_format: str | None = None
@@ -56,9 +56,9 @@ def export(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> ExportReport:
-    """Push; `say` is given what people should know while it goes on.
+    """Push a source; `say` receives messages for the user meanwhile.
 
-    Raises UsageError, InputError, TargetError, and EndpointError where the endpoint fails.
+    Raises UsageError, InputError, TargetError, and EndpointError if the endpoint fails.
     """
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
@@ -117,7 +117,7 @@ def _earliest_end(traces: TracesData) -> int | None:
 
 
 class _Sender:
-    """Sends messages, several in one request, and counts what becomes of them."""
+    """Sends messages, several in one request, and counts the results."""
 
     def __init__(self, pusher: Pusher, report: ExportReport) -> None:
         self._pusher, self.report = pusher, report
@@ -134,14 +134,14 @@ class _Sender:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the waiting messages."""
         waiting, self._waiting, self._size = self._waiting, [], 0
         if not waiting:
             return
         self.send(b"".join(item.data for item in waiting), waiting)
 
     def send(self, data: bytes, items: list[Encoded]) -> None:
-        """Send one message. Raises EndpointError; what was accepted before is counted."""
+        """Send one message. Raises EndpointError, after counting the accepted spans."""
         report = self.report
         try:
             result = self._pusher.push(data)

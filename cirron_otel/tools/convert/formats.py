@@ -23,7 +23,7 @@ from .tables import (
 )
 
 _SNIFFED_BYTES = 256 * 2**20
-_SUFFIXES = ".json, .jsonl or .binpb, each with .gz or .zst behind it if compressed"
+_SUFFIXES = ".json, .jsonl or .binpb, each also with .gz or .zst"
 
 SPOOL, BATCH, OTLP_JSON, OTLP_PROTO = "spool", "batch", "otlp-json", "otlp-proto"
 
@@ -64,7 +64,7 @@ def source_place(path: str, source_format: str | None) -> PathSpec:
         return PathSpec(path, SPOOL)
     form = format_of(path)
     if form is None:
-        raise UsageError(f"{path} has no known suffix: expected {_SUFFIXES}, or say --from")
+        raise UsageError(f"{path} has no known suffix: expected {_SUFFIXES}, or use --from")
     if form.encoding is Encoding.PROTO:
         return PathSpec(path, OTLP_PROTO, form.compression)
     # A pipe can be read only once, so its content cannot be inspected in advance.
@@ -100,7 +100,7 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
     if not Path(path).suffix:
         return PathSpec(path, SPOOL)
     raise UsageError(
-        f"{path} has no known suffix: expected {_SUFFIXES}, no suffix for a spool, or say --to"
+        f"{path} has no known suffix: expected {_SUFFIXES}, no suffix for a spool, or use --to"
     )
 
 

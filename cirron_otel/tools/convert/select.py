@@ -30,7 +30,7 @@ class Selection:
     def parse(cls, expressions: Iterable[str]) -> Selection:
         """Read `KEY=VALUE` expressions; one key given twice means either value.
 
-        Raises UsageError where an expression is none.
+        Raises UsageError for an invalid expression.
         """
         found: dict[str, list[str]] = {"session": [], "rank": [], "epoch": [], "name": []}
         for expression in expressions:

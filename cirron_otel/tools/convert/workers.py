@@ -34,7 +34,7 @@ from .sources import size_of
 CHUNK_BYTES = 2_000_000
 """Batch bytes that a worker takes at once."""
 _AHEAD = 2
-"""Chunks in flight for each worker: what bounds memory."""
+"""Chunks in flight for each worker, which limits memory."""
 _POOL_FROM_BYTES = 8_000_000
 
 CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "message"
@@ -136,8 +136,10 @@ _encoder: Encoder | None = None
 
 def _start(job: EncodeJob) -> None:
     global _encoder  # noqa: PLW0603 - a worker process has one
-    gc.set_threshold(100_000)  # records are many and make no circles
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends the workers
+    gc.set_threshold(100_000)  # there are many records, without reference cycles
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent gets the signal, too, and ends the workers
     _encoder = Encoder(job)
 
 
@@ -189,7 +191,7 @@ def _encode_in_pool(
 
     Returns the part that was taken from `parts` then and is not encoded, if there is one.
     """
-    # Not fork: the caller may have threads. The workers import this package, nothing of the user's.
+    # Not fork: the caller may have threads. Workers import this package, and no module of the user.
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(job,))
     waiting: deque[Future[Chunk]] = deque()

@@ -1,9 +1,9 @@
-"""Whether a Tempo finds a run that is sent long after it was recorded.
+"""Detect whether a Tempo finds a run that is sent long after it was recorded.
 
 Tempo files spans that arrive later than `ingestion_time_range_slack` (2 minutes by default) after
 their start under the time of arrival. A search of either time then finds nothing; only the trace
 id does (docs/backends.md, "Old runs in Tempo"). The OTLP receiver does not identify itself as a
-Tempo, so the port for queries on the same host is asked.
+Tempo, so a request goes to the query port of the same host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
 
 
 class IngestionSlack(NamedTuple):
-    """The slack of a Tempo that was found."""
+    """The slack of a detected Tempo."""
 
     place: str
     """The Tempo, for messages."""
@@ -49,9 +49,9 @@ class IngestionSlack(NamedTuple):
 
 
 def find_slack(config: OtlpConfig) -> IngestionSlack | None:
-    """Ask the host of an OTLP endpoint whether it is a Tempo; None if it is not known to be one.
+    """Check whether the host of an OTLP endpoint is a Tempo; return None if none is detected.
 
-    It takes two seconds at most.
+    This takes at most two seconds.
     """
     host = _host(config)
     if not host:
@@ -77,7 +77,7 @@ def _host(config: OtlpConfig) -> str:
 
 
 def _configured(host: str) -> float | None:
-    """The slack in the configuration that a Tempo on this host shows; None if there is none."""
+    """Return the slack in the configuration of a Tempo on this host; None if there is none."""
     connection = http.client.HTTPConnection(host, QUERY_PORT, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/status/config")
@@ -92,7 +92,7 @@ def _configured(host: str) -> float | None:
 
 
 def slack_in(text: str) -> float | None:
-    """The seconds of `storage.trace.wal.ingestion_time_range_slack` in Tempo's configuration."""
+    """Return `storage.trace.wal.ingestion_time_range_slack` of Tempo's configuration, seconds."""
     path: list[tuple[int, str]] = []
     for line in text.splitlines():
         key, colon, value = line.strip().partition(":")
@@ -109,7 +109,7 @@ def slack_in(text: str) -> float | None:
 
 
 def shown_time(seconds: float) -> str:
-    """A time for people, in its largest unit."""
+    """Return a time for messages, in its largest unit."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
