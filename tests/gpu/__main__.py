@@ -1,4 +1,4 @@
-"""Runs the checks, each in a process of its own, and tells what they came to; see `tests.gpu`."""
+"""Runs the checks, each in a separate process, and reports the results; see `tests.gpu`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained: models, data and loops that the checks share."""
+"""Models, data and loops that the checks share."""
 
 from __future__ import annotations
 

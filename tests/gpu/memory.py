@@ -1,4 +1,4 @@
-"""Checks of what is told of the device, and of its memory."""
+"""Checks of the attributes that describe the device, and of the device's memory."""
 
 from __future__ import annotations
 

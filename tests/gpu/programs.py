@@ -1,4 +1,4 @@
-"""Checks of what goes on beside, or inside of, a traced training."""
+"""Checks of operations during a traced training, in other threads or inside it."""
 
 from __future__ import annotations
 

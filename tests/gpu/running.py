@@ -1,4 +1,4 @@
-"""A check in a process of its own, and what it came to."""
+"""Runs a check in a separate process, and returns its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of snapshots: what they cost, what they say, and that nobody waits for them."""
+"""Checks of snapshots: their cost, their values, and that no thread waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that shows what needs a GPU: how it answers where there is none."""
+"""The command for the checks that need a GPU, on a machine without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check's process came to, also where it broke; and that what checks compare by can fail."""
+"""The result of a check's process, also if it failed; the comparisons of the checks can fail."""
 
 from __future__ import annotations
 

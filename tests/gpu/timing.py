@@ -1,4 +1,4 @@
-"""Checks of the device's time, and of what measuring it costs."""
+"""Checks of the device's time, and of the cost of measuring it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of torch share: one thread, and the oldest torch."""
+"""Fixtures that the tests of torch share: one thread, and the oldest torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a recorded tree is the expected one, and what is wrong with it where it is not."""
+"""Compares a recorded tree with the expected one, and describes the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs all loops with cirron-otel and its neighbours, and writes docs/torch-conformance.md.
+"""Runs all loops with cirron-otel and the other tools, and writes docs/torch-conformance.md.
 
     python -m tests.torch.matrix [--all]
 

@@ -1,4 +1,4 @@
-"""docs/torch-conformance.md, as text."""
+"""Renders docs/torch-conformance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions with a device that is made for tests, and models that have work for it."""
+"""Sessions with a simulated device, and models that enqueue work on it."""
 
 from __future__ import annotations
 

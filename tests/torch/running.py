@@ -1,4 +1,4 @@
-"""Loops traced in processes of their own, by the tool whose environment that is."""
+"""Loops traced in separate processes, each in its tool's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracing changes no bit of a run: losses, weights, and what every generator draws next."""
+"""Tracing changes no bit of a run: losses, weights, and the next values of every generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracing has torch compile nothing more: a compilation of a real model takes minutes."""
+"""Tracing causes no further compilation by torch: one of a real model takes minutes."""
 
 from __future__ import annotations
 

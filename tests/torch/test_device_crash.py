@@ -1,4 +1,4 @@
-"""A process that is killed while scopes wait for the device loses `gpu_ns`, and no scope's end."""
+"""A process killed while scopes wait for the device loses `gpu_ns`, but no scope's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cuda_memory`: the allocator's peaks per step, by the part of `torch.cuda` that tells them."""
+"""`cuda_memory`: the allocator's peaks per step, read from `torch.cuda`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpu_ns` in training loops, told by a device whose time passes as the loop says."""
+"""`gpu_ns` in training loops, measured on a device whose time the loop advances."""
 
 from __future__ import annotations
 

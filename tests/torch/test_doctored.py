@@ -1,4 +1,4 @@
-"""A torch that has changed: what cannot be hooked is told of once, and the rest is as ever."""
+"""A changed torch: parts that cannot be hooked are reported once, and the rest is recorded."""
 
 from __future__ import annotations
 

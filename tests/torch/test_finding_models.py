@@ -1,4 +1,4 @@
-"""Models are found at their first call, by one function that is installed once."""
+"""Models are discovered at their first call, by one function that is installed once."""
 
 from __future__ import annotations
 

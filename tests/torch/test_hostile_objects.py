@@ -1,4 +1,4 @@
-"""What goes wrong inside the hooks, and whoever's fault it is, never reaches the training loop."""
+"""An error inside the hooks, whatever its cause, never reaches the training loop."""
 
 from __future__ import annotations
 

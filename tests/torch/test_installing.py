@@ -1,4 +1,4 @@
-"""Hooks come and go with the session and with torch, before, within and after a loop."""
+"""Hooks are installed and removed with the session and with torch: before, in and after a loop."""
 
 from __future__ import annotations
 

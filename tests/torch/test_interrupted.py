@@ -1,4 +1,4 @@
-"""A KeyboardInterrupt in the code of a hook, and another training in the same session behind it."""
+"""A KeyboardInterrupt in a hook's code, and another training afterwards in the same session."""
 
 from __future__ import annotations
 

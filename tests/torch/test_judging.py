@@ -1,4 +1,4 @@
-"""Trees as text, and what is made of differences: the measure of the conformance tests."""
+"""Trees as text, and the description of differences: the measure of the conformance tests."""
 
 from __future__ import annotations
 

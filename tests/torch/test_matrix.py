@@ -1,4 +1,4 @@
-"""docs/torch-conformance.md says what was measured, of the loops as they are."""
+"""docs/torch-conformance.md contains the results that were measured with the current loops."""
 
 from __future__ import annotations
 

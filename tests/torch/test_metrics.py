@@ -1,4 +1,4 @@
-"""Metrics of a real training loop under the hooks: as many as the spool holds, of each phase."""
+"""Metrics of a hooked training loop: as many of each phase as the spool contains."""
 
 from __future__ import annotations
 

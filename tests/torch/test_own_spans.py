@@ -1,4 +1,4 @@
-"""Spans that a program makes with the OpenTelemetry API are parents in the tree, as scopes are."""
+"""Spans created with the OpenTelemetry API are parents in the tree, as scopes are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing of ours gets into what a program copies, saves or sends, and nothing of it stays."""
+"""Objects that a program copies, saves or sends contain no hooks, and hooks keep no objects."""
 
 from __future__ import annotations
 

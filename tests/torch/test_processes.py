@@ -1,4 +1,4 @@
-"""Training in forked and spawned children and in threads: each has its own right tree."""
+"""Training in forked and spawned children and in threads: each has a correct tree of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank of a process that no launcher's variable states, asked from torch.distributed."""
+"""The rank of a process that no variable of a launcher contains, read from torch.distributed."""
 
 from __future__ import annotations
 

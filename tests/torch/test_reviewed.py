@@ -1,4 +1,4 @@
-"""Loops and programs in which the hooks were once found to be in the way, or wrong."""
+"""Loops and programs that the hooks once disturbed or recorded incorrectly."""
 
 from __future__ import annotations
 

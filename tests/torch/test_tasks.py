@@ -1,4 +1,4 @@
-"""Trainings that run as asyncio tasks of one loop have an epoch and steps each."""
+"""Trainings that run as asyncio tasks of one event loop have separate epochs and steps."""
 
 from __future__ import annotations
 

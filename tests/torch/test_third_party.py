@@ -1,4 +1,4 @@
-"""Loops that nobody here wrote run unharmed: the same losses, the same weights, traced or not."""
+"""Loops from other projects train identically with and without tracing: losses and weights."""
 
 from __future__ import annotations
 

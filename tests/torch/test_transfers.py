@@ -1,4 +1,4 @@
-"""`h2d`: copies to a device that follow one another are one scope; here `meta` is a device."""
+"""`h2d`: consecutive copies to a device are one scope; `meta` serves as a device here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small work of a loop has scopes: gradients, schedules, checkpoints and collectives."""
+"""The work between the phases has scopes: gradients, schedules, checkpoints and collectives."""
 
 from __future__ import annotations
 

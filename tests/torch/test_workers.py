@@ -1,4 +1,4 @@
-"""The processes of DataLoaders: nothing of theirs by default; with `workers=True` a tree each."""
+"""Workers of a DataLoader record nothing by default, and a tree each with `workers=True`."""
 
 from __future__ import annotations
 

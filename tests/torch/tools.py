@@ -1,4 +1,4 @@
-"""The tools that a loop can be traced with, each behind the same two methods."""
+"""The tools that can trace a loop, each with the same two methods."""
 
 # ruff: noqa: ARG002 (methods have the parameters of what they stand for)
 

@@ -1,4 +1,4 @@
-"""What a spawned process does with the model that it was given; it imports nothing of ours."""
+"""A spawned process that uses the model passed to it; it imports nothing of the package."""
 
 from __future__ import annotations
 
