@@ -65,13 +65,13 @@ class Tokens:
 
     def allows(self, header: str | None) -> bool:
         """Return whether `header`, an `Authorization`, contains an accepted token."""
-        found = _HEADER.fullmatch(header or "")
-        if found is None:
+        match = _HEADER.fullmatch(header or "")
+        if match is None:
             return False
         self._refresh()
-        offered, is_known = _digest(found[1]), False
-        for known in (*self._given, *self._of_file):
-            is_known |= hmac.compare_digest(offered, known)
+        offered, is_known = _digest(match[1]), False
+        for digest in (*self._given, *self._of_file):
+            is_known |= hmac.compare_digest(offered, digest)
         return is_known
 
     def _refresh(self) -> None:

@@ -33,7 +33,7 @@ def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
     Other files, such as `seen.sqlite`, are removed first. Segment numbers define the order, not
     times, because the clock may be wrong.
     """
-    found = []
+    copies = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
             if DAMAGED_SUFFIX in entry.name:
@@ -42,10 +42,10 @@ def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                         match = _SEGMENT.fullmatch(entry.name)
                         number = int(match[1], 16) if match else -1
-                        found.append((number, entry.name, status.st_size))
-    total = sum(size for *_, size in found)
+                        copies.append((number, entry.name, status.st_size))
+    total = sum(size for *_, size in copies)
     removed = []
-    for _, name, size in sorted(found):
+    for _, name, size in sorted(copies):
         if total <= most_bytes:
             break
         with contextlib.suppress(OSError):

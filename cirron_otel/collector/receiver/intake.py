@@ -106,21 +106,21 @@ class Intake:
             return await self._take_logs(request)
         if request.signal is not ReceivedSignal.TRACES:
             return await self._take_other(request)
-        body, found, told = await self._traces(request)
-        if not found.is_empty:
+        body, content, warning = await self._traces(request)
+        if not content.is_empty:
             await self._keep(request, body, BodyEncoding.PROTOBUF)
-            self.spans += found.spans
-        return ConsumeResult(message=told)
+            self.spans += content.spans
+        return ConsumeResult(message=warning)
 
     async def _traces(self, request: ReceivedRequest) -> tuple[bytes, RequestContent, str]:
         """Return the request as protobuf, its content, and a warning."""
         body, most = request.body, self._limits.elements
         if request.encoding is BodyEncoding.JSON:
             return await self._turns.read(body, lambda: _from_json(body, most))
-        found = await self._turns.read(
+        content = await self._turns.read(
             body, lambda: measured(body, ReceivedSignal.TRACES, most), LARGE
         )
-        return body, found, ""
+        return body, content, ""
 
     async def _take_other(self, request: ReceivedRequest) -> ConsumeResult:
         """Check a request for metrics or logs, and drop it."""
@@ -140,7 +140,7 @@ class Intake:
     async def _take_logs(self, request: ReceivedRequest) -> ConsumeResult:
         """Store the log records that are marks; report the others as rejected."""
         most = self._limits.elements
-        body, marks, others, told = await self._turns.read(
+        body, marks, others, warning = await self._turns.read(
             request.body, lambda: _marks(request, most)
         )
         if marks:
@@ -148,8 +148,8 @@ class Intake:
             self.marks += marks
         if others:
             why = f"{others} log records are no marks (an event name, and a span): not kept here"
-            told = f"{why}; {told}" if told else why
-        return ConsumeResult(others, told)
+            warning = f"{why}; {warning}" if warning else why
+        return ConsumeResult(others, warning)
 
     async def _take_batch(self, request: ReceivedRequest) -> ConsumeResult:
         body, most = request.body, self._limits.elements
@@ -182,18 +182,18 @@ class Intake:
 
 def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
     """Convert OTLP/JSON to protobuf; also return its content and a warning."""
-    message, told = from_json(body, ReceivedSignal.TRACES, most)
+    message, warning = from_json(body, ReceivedSignal.TRACES, most)
     body = message.SerializeToString()
     del message
-    return body, measured(body, ReceivedSignal.TRACES, most), told
+    return body, measured(body, ReceivedSignal.TRACES, most), warning
 
 
 def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
     """Return the log records that are marks, their number, that of the others, and a warning."""
-    body, told = request.body, ""
+    body, warning = request.body, ""
     is_json = request.encoding is BodyEncoding.JSON
     if is_json:
-        message, told = from_json(body, ReceivedSignal.LOGS, most)
+        message, warning = from_json(body, ReceivedSignal.LOGS, most)
     else:
         measured(body, ReceivedSignal.LOGS, most)
         message = LogsData.FromString(body)
@@ -201,4 +201,4 @@ def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
     if marks and (others or is_json):
         body = message.SerializeToString()
         measured(body, ReceivedSignal.LOGS, most)
-    return body, marks, others, told
+    return body, marks, others, warning

@@ -57,18 +57,18 @@ class Listener:
         name = self._server.sockets[0].getsockname()
         if tls is not None:
             for each in self._server.sockets:
-                own = socket.socket(fileno=os.dup(each.fileno()))
-                own.listen(backlog)
-                own.setblocking(False)
-                self._sockets.append(own)
-                self._accepting.append(loop.create_task(self._accept(own, tls, handshake_s)))
+                listener = socket.socket(fileno=os.dup(each.fileno()))
+                listener.listen(backlog)
+                listener.setblocking(False)
+                self._sockets.append(listener)
+                self._accepting.append(loop.create_task(self._accept(listener, tls, handshake_s)))
         return str(name[0]), int(name[1])
 
     @property
     def ports(self) -> set[int]:
         """The ports of all its sockets."""
-        own = [] if self._server is None else self._server.sockets
-        return {int(each.getsockname()[1]) for each in own}
+        sockets = [] if self._server is None else self._server.sockets
+        return {int(each.getsockname()[1]) for each in sockets}
 
     def close(self) -> None:
         """Stop accepting connections, and end handshakes."""
@@ -116,7 +116,7 @@ class Listener:
 async def _first_address(host: str) -> str:
     """Return one address of `host`: with several, port 0 would take a port for each."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(
+    addresses = await loop.getaddrinfo(
         host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])

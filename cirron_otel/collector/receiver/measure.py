@@ -87,8 +87,8 @@ def content(
     A typical body is too short to contain more than `max_elements`, so they are not all counted.
     """
     if len(body) > min(max_elements * _FEWEST_BYTES, _WHOLE):
-        found = measure(body, signal, max_elements)
-        return RequestContent(found.spans, found.is_empty)
+        measured = measure(body, signal, max_elements)
+        return RequestContent(measured.spans, measured.is_empty)
     root, tally = ROOTS[signal], _ElementCounts(max_elements)
     shape_for(root, ALL).read(body)
     for depth in (_SPANS_DEPTH, 1):

@@ -67,10 +67,10 @@ class ReadTurns:
         if len(body) <= at_once:
             return work()
         async with self._large if len(body) > LARGE else self._others:
-            found = await asyncio.to_thread(_tried, work)
-        if isinstance(found, RefusalError):
-            raise found
-        return found
+            result = await asyncio.to_thread(_tried, work)
+        if isinstance(result, RefusalError):
+            raise result
+        return result
 
 
 def _tried(work: Callable[[], T]) -> T | RefusalError:
@@ -88,11 +88,11 @@ def measured(body: bytes, signal: ReceivedSignal, most: int) -> RequestContent:
     try:
         return content(body, signal, most)
     except TooManyElementsError as error:
-        reason, told = Reason.TOO_LARGE, str(error)
+        reason, message = Reason.TOO_LARGE, str(error)
     except InputError as error:
-        reason, told = Reason.INVALID, str(error)
+        reason, message = Reason.INVALID, str(error)
     # Not within `except`: the traceback of the error would keep the parsed body alive.
-    raise RefusalError(reason, told)
+    raise RefusalError(reason, message)
 
 
 def from_json(body: bytes, signal: ReceivedSignal, most: int) -> tuple[Any, str]:
@@ -105,10 +105,10 @@ def from_json(body: bytes, signal: ReceivedSignal, most: int) -> tuple[Any, str]
     try:
         message, unknown = _FROM_JSON[signal](body)
     except InputError as error:
-        told = str(error)
+        problem = str(error)
     else:
         return message, _warning(unknown)
-    raise RefusalError(Reason.INVALID, told)
+    raise RefusalError(Reason.INVALID, problem)
 
 
 def counted(body: bytes, most: int) -> None:
@@ -125,10 +125,10 @@ def check_object(body: bytes, most: int) -> None:
     try:
         _pieces.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        told = str(error)
+        problem = str(error)
     else:
         return
-    raise RefusalError(Reason.INVALID, f"no JSON object: {told}")
+    raise RefusalError(Reason.INVALID, f"no JSON object: {problem}")
 
 
 def batch_of(body: bytes, most: int) -> BatchContent:
@@ -176,16 +176,16 @@ def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
 
 
 def _space(body: bytes, at: int) -> int:
-    found = _SPACE.match(body, at)
-    return found.end() if found else at
+    match = _SPACE.match(body, at)
+    return match.end() if match else at
 
 
 def _batch_slowly(body: bytes) -> BatchContent:
     """Read a batch that only the exact parser accepts, for example one with `NaN`."""
     batch: Any = exactjson.loads(body)
     counts = [len(batch.get(key, ())) for key in LISTS]
-    found = batch.get("batch_id")
-    return BatchContent(found if isinstance(found, str) else "", counts[0], sum(counts))
+    batch_id = batch.get("batch_id")
+    return BatchContent(batch_id if isinstance(batch_id, str) else "", counts[0], sum(counts))
 
 
 def _check_records(records: int, most: int) -> None:
@@ -197,8 +197,8 @@ def _check_records(records: int, most: int) -> None:
 
 
 def _text(piece: msgspec.Raw | None) -> str:
-    found = exactjson.loads(bytes(piece)) if piece is not None else None
-    return found if isinstance(found, str) else ""
+    value = exactjson.loads(bytes(piece)) if piece is not None else None
+    return value if isinstance(value, str) else ""
 
 
 def _warning(unknown: list[str]) -> str:

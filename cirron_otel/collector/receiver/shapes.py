@@ -150,14 +150,14 @@ def _name(kind: Descriptor, depth: int) -> str:
 @cache
 def _kinds() -> tuple[Descriptor, ...]:
     """Return every message type that OTLP requests are made of."""
-    found: dict[Descriptor, None] = dict.fromkeys(ROOTS.values())
-    waiting = list(found)
+    kinds: dict[Descriptor, None] = dict.fromkeys(ROOTS.values())
+    waiting = list(kinds)
     while waiting:
         for field in waiting.pop().fields:
-            if field.message_type is not None and field.message_type not in found:
-                found[field.message_type] = None
+            if field.message_type is not None and field.message_type not in kinds:
+                kinds[field.message_type] = None
                 waiting.append(field.message_type)
-    return tuple(found)
+    return tuple(kinds)
 
 
 def _describe(target: DescriptorProto, kind: Descriptor, depth: int) -> None:
@@ -165,13 +165,13 @@ def _describe(target: DescriptorProto, kind: Descriptor, depth: int) -> None:
     of = FieldDescriptorProto
     for field in kind.fields:
         below = _depth_within(field, depth)
-        made = target.field.add(name=field.name, number=field.number, label=of.LABEL_OPTIONAL)
+        described = target.field.add(name=field.name, number=field.number, label=of.LABEL_OPTIONAL)
         if _is_counted(field, depth) or (field.is_repeated and not is_element(field)):
-            made.label = of.LABEL_REPEATED
+            described.label = of.LABEL_REPEATED
         if below is None:
-            made.type = of.TYPE_BYTES
+            described.type = of.TYPE_BYTES
         elif field.message_type is not None:
-            made.type = of.TYPE_MESSAGE
-            made.type_name = "." + _name(field.message_type, below)
+            described.type = of.TYPE_MESSAGE
+            described.type_name = "." + _name(field.message_type, below)
         else:
-            made.type = of.TYPE_INT32 if field.type == of.TYPE_ENUM else field.type  # type: ignore[assignment]
+            described.type = of.TYPE_INT32 if field.type == of.TYPE_ENUM else field.type  # type: ignore[assignment]

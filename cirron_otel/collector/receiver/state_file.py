@@ -55,11 +55,11 @@ class StateFile:
 
         Raises TargetError.
         """
-        told = [(statement, list(rows)) for statement, rows in statements]
+        prepared = [(statement, list(rows)) for statement, rows in statements]
 
         def change(connection: sqlite3.Connection) -> None:
             with transaction(connection, "BEGIN"):
-                for statement, rows in told:
+                for statement, rows in prepared:
                     connection.executemany(statement, rows)
 
         self._attempt(change)
@@ -93,9 +93,9 @@ class StateFile:
         try:
             connection.executescript(self._schema)
             if self.path.stat().st_size <= _CHECKED_BYTES:
-                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-                if found != "ok":
-                    error = sqlite3.DatabaseError(found)
+                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    error = sqlite3.DatabaseError(verdict)
                     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
                     raise error
         except BaseException:
@@ -108,10 +108,10 @@ class StateFile:
         self._let_go()
         aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
         for suffix in DATABASE_SUFFIXES:
-            there = aside.with_name(aside.name + suffix)
-            there.unlink(missing_ok=True)
+            renamed = aside.with_name(aside.name + suffix)
+            renamed.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).replace(there)
+                self.path.with_name(self.path.name + suffix).replace(renamed)
         logger.error("%s is damaged (%s): kept as %s; %s", self.path, error, aside, self._loss)
 
     def _let_go(self) -> None:

@@ -114,8 +114,8 @@ class FrameStorage:
     def _store_batch(self, frame: Frame) -> None:
         """Store a Cirron batch unchanged, byte for byte."""
         headers = tenant_headers(frame.head.headers)
-        told = digest("batch", frame.sha256, *_words(headers))
-        other = file_name(frame.head.received_ns, uuid4_shaped(told))
+        id_digest = digest("batch", frame.sha256, *_words(headers))
+        other = file_name(frame.head.received_ns, uuid4_shaped(id_digest))
         try:
             name = name_of(frame.body)
         except TargetError:
@@ -236,9 +236,9 @@ class FrameStorage:
         at_ns = int(name.partition("-")[0]) if name[:20].isdigit() else 0
         content = hashlib.sha256(data).digest()
         for number in range(_NAMES):
-            told = digest("part", content, *_words(headers), *([number] if number else []))
+            id_digest = digest("part", content, *_words(headers), *([number] if number else []))
             try:
-                tried = other if other and not number else file_name(at_ns, uuid4_shaped(told))
+                tried = other if other and not number else file_name(at_ns, uuid4_shaped(id_digest))
                 return self._claimed(data, tried, headers)
             except RefusedNameError:
                 continue
@@ -285,8 +285,8 @@ class FrameStorage:
         write_synced(path, frame.body)
         self.counts["set_aside"] += 1
         is_told = isinstance(error, InputError | TargetError)
-        known = str(error) if is_told else f"{type(error).__name__}: {error}"
-        logger.warning("a request cannot be stored (%s): kept as %s", known, path)
+        reason = str(error) if is_told else f"{type(error).__name__}: {error}"
+        logger.warning("a request cannot be stored (%s): kept as %s", reason, path)
 
 
 def _words(headers: TenantHeaders) -> list[str]:
@@ -295,8 +295,8 @@ def _words(headers: TenantHeaders) -> list[str]:
 
 def _id_of(kind: str, frames: Sequence[Frame]) -> str:
     """Return the id of a batch made of frames, derived from their positions and contents."""
-    told = digest(kind, *frames[0].start, *(frame.sha256 for frame in frames))
-    return uuid4_shaped(told)
+    id_digest = digest(kind, *frames[0].start, *(frame.sha256 for frame in frames))
+    return uuid4_shaped(id_digest)
 
 
 def _checked(name: str) -> str:

@@ -84,8 +84,8 @@ class TenantStore:
     def tenants(self) -> dict[str, TenantHeaders]:
         """Return the headers of each known tenant, by its id (`tenant_of`). Raises TargetError."""
         rows = [] if self._is_empty else self._file.read("SELECT DISTINCT headers FROM whose")
-        found = (tuple((key, value) for key, value in json.loads(row[0])) for row in rows)
-        return {tenant_of(headers): headers for headers in found}
+        all_headers = (tuple((key, value) for key, value in json.loads(row[0])) for row in rows)
+        return {tenant_of(headers): headers for headers in all_headers}
 
     def retain(self, names: Iterable[str]) -> None:
         """Remove all batches but these: they are no longer in the spool."""
@@ -94,8 +94,8 @@ class TenantStore:
         present = set(names)
         try:
             rows = self._file.read("SELECT name FROM whose")
-            gone = [row for row in rows if row[0] not in present]
-            self._file.write(("DELETE FROM whose WHERE name = ?", gone))
+            absent = [row for row in rows if row[0] not in present]
+            self._file.write(("DELETE FROM whose WHERE name = ?", absent))
         except TargetError as error:
             logger.warning("%s", error)
 

@@ -1,10 +1,10 @@
-"""From the intake journal to the spool: everything that was acknowledged becomes batches.
+"""Translate the intake journal into the spool: every acknowledged request becomes part of a batch.
 
-A group of frames at a time. Before a group is translated it is written down which frames it is
-made of and which of them are duplicates, so that after a crash the same group is made again, with
-the same names: a batch that was sealed before is found and not written twice. A group is done when
-its batches are in the spool and its keys are known; then the next one may begin. So a frame whose
-key is known is done even where it is not known any more how far all is.
+Frames are translated in groups. First the frames of a group and its duplicates are written to disk
+as an intent, so that after a crash the same group is formed again, with the same batch names: a
+batch that was written before the crash is found, and not written twice. A group is done when its
+batches are in the spool and its keys are in `Seen`; then the next one may begin. So a frame with a
+known key is done, even if the position has been lost.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ logger = logging.getLogger(__name__)
 
 
 class Done(NamedTuple):
-    """What became of a group."""
+    """The result of a group."""
 
     position: Position
-    """All before it is in the spool."""
+    """All frames before it are in the spool."""
     names: list[str]
-    """Of its batches."""
+    """The names of its batches."""
     size: int
-    """Bytes of the bodies in it."""
+    """The bytes of its bodies."""
 
 
 class _Duplicate(NamedTuple):
-    """A frame that brought what had come before."""
+    """A frame with the same request as an earlier one."""
 
     start: Position
-    """Where it begins: numbers would be shifted by a frame that cannot be read any more."""
+    """Its start. An index would be wrong if another frame becomes unreadable."""
     first: Position | None
-    """Where the first of them begins, if it is in the same group."""
+    """The start of the first frame with this request, if it is in the same group."""
 
 
 class _Intent(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be done of the journal next."""
+    """The next group to translate."""
 
     until: Position
     skip: list[_Duplicate]
 
 
 class Translation:
-    """Translates what is in `directory` into the spool of `writer`; one to a journal."""
+    """Translates the journal in `directory` into the spool of `writer`; one per journal."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Translation:
         owners: TenantStore,
         most_damaged_bytes: int | None = None,
     ) -> None:
-        """`owners` is told whose the batches are. Nothing is read yet.
+        """Read the stored position; `owners` records the tenants of batches.
 
         Copies of damaged files may take `most_damaged_bytes`, or any number if it is None. Raises
         InputError and TargetError.
@@ -78,15 +78,15 @@ class Translation:
         self._storing = FrameStorage(directory, writer, owners, seen)
         self._damaged_segment: int | None = None
         self._is_broken_off = False
-        """Whether frames were read and are not done."""
+        """Whether frames were read whose group is not done."""
         self._place, self._intent = self._read_place()
         self._reader = self._read_from(self._place.position)
         self._remove_damaged()
 
     def recover(self) -> Done | None:
-        """Finish the group that was broken off, by this process or an earlier one; None without.
+        """Finish an interrupted group of this process or an earlier one; None if there is none.
 
-        To be called before `work`, which does it, too.
+        `work` does the same; call this first to do it without waiting for new frames.
         """
         if self._intent is None:
             return None
@@ -96,9 +96,9 @@ class Translation:
         return done
 
     def work(self, until: Position | None) -> Done | None:
-        """Translate the next group of frames before `until`; None where there is none.
+        """Translate the next group of frames before `until`; None if there is none.
 
-        Raises TargetError where the spool cannot be written: the group is to be tried again.
+        Raises TargetError if the spool cannot be written; the next call retries the group.
         """
         if self._intent is not None:
             return self.recover()
@@ -108,7 +108,7 @@ class Translation:
         return done
 
     def _begin(self) -> None:
-        """Stand where all is done up to; until it is said otherwise, what is read now is not."""
+        """Move the reader back to the stored position if the last group was interrupted."""
         if self._is_broken_off:
             self._reader.close()
             self._reader = self._read_from(self._place.position)
@@ -116,8 +116,8 @@ class Translation:
 
     def _again(self, intent: _Intent) -> Done:
         frames: list[Frame] = []
-        while found := self._reader.poll(max_bytes=GROUP_BYTES, until=intent.until):
-            frames += found
+        while batch := self._reader.poll(max_bytes=GROUP_BYTES, until=intent.until):
+            frames += batch
         return self._finish(frames, intent)
 
     def _next(self, until: Position | None) -> Done | None:
@@ -129,18 +129,18 @@ class Translation:
         return self._finish(frames, intent)
 
     def take_counts(self) -> dict[str, int]:
-        """What was counted since the last time."""
+        """Return and reset the counts."""
         taken = dict(self.counts)
         self.counts.clear()
         return taken
 
     def take_damaged(self) -> int | None:
-        """The last segment in which damage was found since the last time; None without."""
-        found, self._damaged_segment = self._damaged_segment, None
-        return found
+        """Return the last segment in which damage was found since the last call, or None."""
+        number, self._damaged_segment = self._damaged_segment, None
+        return number
 
     def forget(self, before_ns: int) -> None:
-        """Duplicates of what came before are not known any more, but for what still lies there."""
+        """Forget the keys of requests before `before_ns`, except of frames still in the journal."""
         numbers = segment_numbers(self._directory)
         self._seen.forget(before_ns, *numbers[:1])
 
@@ -153,31 +153,31 @@ class Translation:
 
     def _finish(self, frames: list[Frame], intent: _Intent) -> Done:
         skip = _skipped(frames, intent)
-        kept = [frame for frame in frames if frame.start not in skip]
-        names = self._storing.store(kept)
-        self._seen.add((_key(f), f.head.received_ns, f.start) for f in kept)
+        retained = [frame for frame in frames if frame.start not in skip]
+        names = self._storing.store(retained)
+        self._seen.add((_key(f), f.head.received_ns, f.start) for f in retained)
         self._move(ConsumerPosition(intent.until), None)
         if remove_before(self._directory, intent.until):
             self._remove_damaged()
         self.counts.update(self._storing.counts)
-        self.counts.update({"requests": len(frames), "duplicates": len(frames) - len(kept)})
+        self.counts.update({"requests": len(frames), "duplicates": len(frames) - len(retained)})
         return Done(intent.until, names, sum(len(frame.body) for frame in frames))
 
     def _duplicates(self, frames: list[Frame]) -> list[_Duplicate]:
-        """The frames that came before, or earlier in the group."""
-        found: list[_Duplicate] = []
+        """Return the frames whose request was stored before, or is earlier in the group."""
+        duplicates: list[_Duplicate] = []
         here: dict[bytes, Position] = {}
         for frame in frames:
             key = _key(frame)
             if key in here:
-                found.append(_Duplicate(frame.start, here[key]))
+                duplicates.append(_Duplicate(frame.start, here[key]))
             elif self._seen.is_known(key):
-                found.append(_Duplicate(frame.start, None))
+                duplicates.append(_Duplicate(frame.start, None))
             else:
                 here[key] = frame.start
-        return found
+        return duplicates
 
-    # --- the place ------------------------------------------------------------------------------
+    # --- the position ---------------------------------------------------------------------------
 
     def _read_place(self) -> tuple[ConsumerPosition, _Intent | None]:
         place = read_place(self._directory, self._report)
@@ -213,15 +213,15 @@ class Translation:
                 extra={"cause": f"removed {path.name}"},
             )
 
-    def _report(self, told: str) -> None:
+    def _report(self, message: str) -> None:
         self.counts["damaged"] += 1
-        logger.warning("%s", told)
+        logger.warning("%s", message)
 
 
 def _skipped(frames: list[Frame], intent: _Intent) -> set[Position]:
-    """Where the frames begin that are not stored.
+    """Return the starts of the frames that are not stored.
 
-    In the place of a first one that cannot be read any more its duplicate is stored.
+    If the first frame of a request has become unreadable, its duplicate is stored instead.
     """
     present = {frame.start for frame in frames}
     skip = set()
@@ -239,9 +239,9 @@ def _words(damage: Damage) -> str:
 
 
 def _key(frame: Frame) -> bytes:
-    """What tells a request from others: whose it is, and its bytes.
+    """Return the key of a request, derived from its signal, its tenant and its bytes.
 
-    The id of a Cirron batch would not do: forked processes give theirs to different batches.
+    The id of a Cirron batch cannot serve as its key: forked processes use one id for several.
     """
     tenant = "".join(f"{name}={value}\n" for name, value in tenant_headers(frame.head.headers))
     return digest(frame.head.signal.value, tenant, frame.sha256)[:16]

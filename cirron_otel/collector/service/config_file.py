@@ -89,10 +89,10 @@ class _ConfigFile(NamedTuple):
         """Return the text that names a place of the file in messages."""
         if not path:
             return self.name
-        known = path
-        while known and known not in self.lines:
-            known = known[: max(known.rfind("."), known.rfind("["), 0)]
-        line = f":{self.lines[known]}" if known else ""
+        nearest = path
+        while nearest and nearest not in self.lines:
+            nearest = nearest[: max(nearest.rfind("."), nearest.rfind("["), 0)]
+        line = f":{self.lines[nearest]}" if nearest else ""
         return f"{self.name}{line}: {path}"
 
 

@@ -91,10 +91,14 @@ class Listeners:
         from ..receiver.grpc.certificates import GrpcTls  # noqa: PLC0415
         from ..receiver.grpc.server import GrpcLimits, GrpcReceiver  # noqa: PLC0415
 
-        own, address = self._options.receivers.grpc, self._options.receivers.grpc.address
+        section, address = self._options.receivers.grpc, self._options.receivers.grpc.address
         assert address is not None  # noqa: S101 - see start
-        keepalive = own.keepalive
-        tls = None if own.tls is None else GrpcTls(own.tls.cert, own.tls.key, own.tls.client_ca)
+        keepalive = section.keepalive
+        tls = (
+            None
+            if section.tls is None
+            else GrpcTls(section.tls.cert, section.tls.key, section.tls.client_ca)
+        )
         if tls is not None:
             self._reloads.append(tls.reload)
         return GrpcReceiver(
@@ -104,7 +108,7 @@ class Listeners:
             tls=tls,
             auth=self._gate,
             limits=GrpcLimits(
-                streams=own.max_concurrent_streams,
+                streams=section.max_concurrent_streams,
                 connections=connections,
                 read_timeout_s=self._options.limits.request_seconds,
                 ping_interval_s=keepalive.min_time_s,
@@ -122,18 +126,18 @@ class Listeners:
         from ..receiver.http.cors import Cors  # noqa: PLC0415
         from ..receiver.http.server import HttpReceiver, OperationEndpoints  # noqa: PLC0415
 
-        own, address = self._options.receivers.http, self._options.receivers.http.address
+        section, address = self._options.receivers.http, self._options.receivers.http.address
         assert address is not None  # noqa: S101 - see start
         options = self._options
         return HttpReceiver(
             self._counted("http"),
             host=address.host,
             port=address.port,
-            tls=self._context(own.tls),
+            tls=self._context(section.tls),
             auth=self._gate,
             limits=HttpLimits(
                 request_s=options.limits.request_seconds,
-                idle_s=own.idle_s,
+                idle_s=section.idle_s,
                 connections=connections,
                 upload_bytes=options.limits.upload_bytes,
                 unfinished_bytes=options.spool.max_bytes // 2,
@@ -145,7 +149,9 @@ class Listeners:
             ),
             passed_headers=options.receivers.headers.pass_,
             refused=RefusalCounts(self._registry, "http"),
-            cors=Cors(own.cors.allowed_origins, own.cors.allowed_headers, own.cors.max_age),
+            cors=Cors(
+                section.cors.allowed_origins, section.cors.allowed_headers, section.cors.max_age
+            ),
             blobs=DirectoryBlobs(self._paths.snapshots),
             staging=intake_directory(self._paths.state) / PARTS,
         )

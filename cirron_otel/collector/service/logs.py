@@ -57,8 +57,8 @@ class Masking:
     def hide(self, secrets: Iterable[str]) -> None:
         """Also mask these secrets, for example those of a reloaded configuration."""
         # The longest first: one may be a part of another.
-        known = {each for each in (*self._secrets, *secrets) if len(each) >= _SHORTEST}
-        self._secrets = tuple(sorted(known, key=len, reverse=True))
+        ordered = {each for each in (*self._secrets, *secrets) if len(each) >= _SHORTEST}
+        self._secrets = tuple(sorted(ordered, key=len, reverse=True))
 
     def text(self, text: str) -> str:
         """Return `text` with its secrets masked."""
@@ -179,16 +179,16 @@ class _Handler(logging.StreamHandler[TextIO]):
         del record
 
 
-def _unraisable(found: sys.UnraisableHookArgs) -> None:
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
     """Log an exception that Python would write to stderr, such as one in a destructor."""
-    error = (found.exc_type, found.exc_value, found.exc_traceback)
-    _logger.error("an exception was ignored: %s", found.err_msg or "", exc_info=error)  # type: ignore[arg-type]
+    error = (unraisable.exc_type, unraisable.exc_value, unraisable.exc_traceback)
+    _logger.error("an exception was ignored: %s", unraisable.err_msg or "", exc_info=error)  # type: ignore[arg-type]
 
 
-def _in_thread(found: threading.ExceptHookArgs) -> None:
+def _in_thread(failure: threading.ExceptHookArgs) -> None:
     """Log an exception that ended a thread."""
-    error = (found.exc_type, found.exc_value, found.exc_traceback)
-    name = found.thread.name if found.thread is not None else "?"
+    error = (failure.exc_type, failure.exc_value, failure.exc_traceback)
+    name = failure.thread.name if failure.thread is not None else "?"
     _logger.error("the thread %s ended with an error", name, exc_info=error)  # type: ignore[arg-type]
 
 

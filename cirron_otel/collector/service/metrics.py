@@ -213,12 +213,12 @@ class Registry:
             values[1 + bisect.bisect_left(BOUNDS, seconds)] += 1
 
     def _at(self, metric: Metric, labels: Labels, size: int) -> list[float]:
-        found = self._own.get((metric.name, labels))
-        if found is None:
+        values = self._own.get((metric.name, labels))
+        if values is None:
             if len(labels) != len(metric.labels):
                 raise ValueError(f"{metric.name} has the labels {metric.labels}, found {labels}")
-            found = self._own[metric.name, labels] = [0.0] * size
-        return found
+            values = self._own[metric.name, labels] = [0.0] * size
+        return values
 
     def figures(self) -> Figures:
         """Return the metrics of this process as plain values, which any format can serialize."""
@@ -256,10 +256,10 @@ class Registry:
         with self._lock:
             for values in (self._own, self._ended, *(each for _, each in self._others.values())):
                 _sum(total, values, tuple(MetricKind))
-        found: dict[Metric, list[tuple[Labels, list[float]]]] = {each: [] for each in METRICS}
+        result: dict[Metric, list[tuple[Labels, list[float]]]] = {each: [] for each in METRICS}
         for (name, labels), value in sorted(total.items()):
-            found[_BY_NAME[name]].append((labels, value))
-        return found
+            result[_BY_NAME[name]].append((labels, value))
+        return result
 
     def collect(self) -> Iterator[Family]:
         """Yield the totals as families of prometheus-client."""
@@ -300,17 +300,17 @@ class Registry:
 
 
 def _read(values: object) -> _Values:
-    found: _Values = {}
+    result: _Values = {}
     try:
         for name, labels, numbers in values:  # type: ignore[attr-defined]
             metric = _BY_NAME[name]
             size = len(BOUNDS) + 2 if metric.kind is MetricKind.HISTOGRAM else 1
             if len(labels) != len(metric.labels) or len(numbers) != size:
                 raise ValueError(name)
-            found[name, tuple(map(str, labels))] = [float(number) for number in numbers]
+            result[name, tuple(map(str, labels))] = [float(number) for number in numbers]
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"these are no figures of a Registry: {error}") from None
-    return found
+    return result
 
 
 def _sum(total: _Values, more: _Values, kinds: Iterable[MetricKind]) -> None:

@@ -106,7 +106,9 @@ def _data(
 
     cumulative = sdk.AggregationTemporality.CUMULATIVE
     start = registry.started_ns
-    labelled = [(dict(zip(metric.labels, labels, strict=True)), found) for labels, found in values]
+    labelled = [
+        (dict(zip(metric.labels, labels, strict=True)), numbers) for labels, numbers in values
+    ]
     if metric.kind is MetricKind.HISTOGRAM:
         histograms = [
             sdk.HistogramDataPoint(
@@ -123,7 +125,7 @@ def _data(
             for labels, (total, *counts) in labelled
         ]
         return sdk.Histogram(histograms, cumulative)
-    points = [sdk.NumberDataPoint(labels, start, now, found[0]) for labels, found in labelled]
+    points = [sdk.NumberDataPoint(labels, start, now, numbers[0]) for labels, numbers in labelled]
     if metric.kind is MetricKind.COUNTER:
         return sdk.Sum(points, cumulative, is_monotonic=True)
     return sdk.Gauge(points)

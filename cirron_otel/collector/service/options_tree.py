@@ -36,13 +36,13 @@ def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Key, Any]]:
 
 def secrets_of(options: CollectorOptions) -> frozenset[str]:
     """Return the texts to mask in logs, without the contents of files."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for _, _, value in leaves(options):
         values = value.values() if isinstance(value, dict) else value
         for each in values if isinstance(value, dict | tuple) else (value,):
             if isinstance(each, Secret):
-                found.update(each.parts)
-    return frozenset(found)
+                secrets.update(each.parts)
+    return frozenset(secrets)
 
 
 def tree_of(section: Section) -> dict[str, Any]:

@@ -31,8 +31,8 @@ def context_of(headers: TenantHeaders, context: ownership.OwnerContext) -> owner
     write any resource into a body.
     """
     given = dict(headers)
-    told = {key: given[name] for name, key in _ATTRIBUTES.items() if given.get(name)}
-    return replace(context, overrides={**context.overrides, **told}) if told else context
+    overrides = {key: given[name] for name, key in _ATTRIBUTES.items() if given.get(name)}
+    return replace(context, overrides={**context.overrides, **overrides}) if overrides else context
 
 
 class OwnedRows(StorageTarget):

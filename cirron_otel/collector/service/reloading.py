@@ -37,11 +37,11 @@ class Reloading:
         self._collector, self._read, self._logs = collector, read, logs
         self._count = 0
 
-    async def run(self, told: asyncio.Event) -> None:
+    async def run(self, requested: asyncio.Event) -> None:
         """Reload each time that `told` is set, until it is cancelled."""
         while True:
-            await told.wait()
-            told.clear()
+            await requested.wait()
+            requested.clear()
             self._count += 1
             try:
                 await self._again()
@@ -71,6 +71,6 @@ class Reloading:
             self._log(logging.ERROR, problem)
         self._log(logging.ERROR, "the configuration is wrong: the one before stays in force")
 
-    def _log(self, level: int, told: str) -> None:
+    def _log(self, level: int, message: str) -> None:
         # Include the reload's number: the same message of two reloads is not a repetition.
-        logger.log(level, "%s", told, extra={"cause": f"reload {self._count} {told}"})
+        logger.log(level, "%s", message, extra={"cause": f"reload {self._count} {message}"})

@@ -78,6 +78,6 @@ def remove(storage: BatchStore, options: Options, before_ns: int) -> None:
 
 
 def _retain(storage: BatchStore, before_ns: int) -> None:
-    gone = storage.retain(before_ns)
-    if gone.batches:
-        logger.info("removed %d expired batches with %d rows", gone.batches, gone.rows)
+    removed = storage.retain(before_ns)
+    if removed.batches:
+        logger.info("removed %d expired batches with %d rows", removed.batches, removed.rows)

@@ -124,13 +124,13 @@ class Translator:
         """Keep a process running until one was sent `finish`."""
         while True:
             self._is_told = False
-            told = await self._attempt()
+            reason = await self._attempt()
             self.is_working = False
             self._registry.end("translation")
             if self._is_told or not self._ready.is_set():
                 return
             self._deaths += 1
-            logger.warning("%s: it is started again", told, extra={"cause": told})
+            logger.warning("%s: it is started again", reason, extra={"cause": reason})
             wait = _RESTART_S[min(self._deaths, len(_RESTART_S)) - 1]
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_hurried.wait(), wait)

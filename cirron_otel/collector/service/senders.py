@@ -109,10 +109,10 @@ class Senders:
         """
         ready = _prepared(options, self._owners, self._registry)
         wanted = [each for each, _ in ready]
-        known = [each for each, _ in self._running]
+        running = [each for each, _ in self._running]
         old = [sender for each, sender in self._running if each not in wanted]
         self._running = [each for each in self._running if each[0] in wanted]
-        self._ready = [each for each in ready if each[0] not in known]
+        self._ready = [each for each in ready if each[0] not in running]
         if self._rows is not None:
             self._rows.context = storage_context(options.storage.context)
         if self._blobs is not None:
@@ -208,13 +208,13 @@ def _prepared(
     options: CollectorOptions, owners: TenantStore, registry: Registry
 ) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
     """Return the exporters, each with the function that starts it."""
-    made: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
+    prepared: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
     for number, exporter in enumerate(options.exporters):
         start = _starter(
             exporter, f"exporters[{number}]", owners, registry, options.spool.max_bytes
         )
-        made.append((Wanted(exporter, _files(exporter)), start))
-    return made
+        prepared.append((Wanted(exporter, _files(exporter)), start))
+    return prepared
 
 
 def _starter(
@@ -234,28 +234,29 @@ def _starter(
 
 def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
     """Hash an exporter's files: keys, headers and certificates may change under the same name."""
-    found = []
+    hashes = []
     for path, key, value in leaves(exporter):
         if key.parser is FILE and value is not None:
             try:
-                found.append(hashlib.sha256(value.read_bytes()).digest())
+                hashes.append(hashlib.sha256(value.read_bytes()).digest())
             except OSError as error:
                 raise UsageError(f"{path}: {value} cannot be read: {error.strerror}") from None
-    return tuple(found)
+    return tuple(hashes)
 
 
 def storage_context(context: ContextOptions) -> Any:
     """Return the ownership of rows whose resource does not specify it."""
     from ...core.targets.sql import ownership  # noqa: PLC0415 - see above
 
-    told = {
+    attributes = {
         semconv.WORKSPACE_ID: context.workspace,
         semconv.RUN_ID: context.run,
         semconv.PIPELINE_ID: context.pipeline,
         semconv.DEPLOYMENT_ID: context.deployment,
         semconv.MODEL_ID: context.model,
     }
-    return ownership.OwnerContext({key: value for key, value in told.items() if value is not None})
+    given = {key: value for key, value in attributes.items() if value is not None}
+    return ownership.OwnerContext(given)
 
 
 def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:

@@ -225,17 +225,17 @@ async def run(
     configuration on SIGHUP. `logs` are the logs of this process. Raises UsageError, TargetError.
     """
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    end_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, end_requested.set)
     hung_up = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     collector = CollectorService(options)
-    if not await _started(collector, told):
+    if not await _started(collector, end_requested):
         return 1 if collector.has_taken else 0
     announce(collector.addresses)
     reloading = asyncio.create_task(Reloading(collector, read, logs).run(hung_up))
-    await told.wait()
+    await end_requested.wait()
     reloading.cancel()
     await asyncio.wait({reloading})
     logger.info("going down: what was taken is stored first")
@@ -248,10 +248,10 @@ async def run(
         return 1
 
 
-async def _started(collector: CollectorService, told: asyncio.Event) -> bool:
+async def _started(collector: CollectorService, end_requested: asyncio.Event) -> bool:
     """Start the collector; return False if a signal ended it before it had started."""
     starting = asyncio.create_task(collector.start())
-    ending = asyncio.create_task(told.wait())
+    ending = asyncio.create_task(end_requested.wait())
     await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()
     if not starting.done():

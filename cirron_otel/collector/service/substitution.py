@@ -42,8 +42,8 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     if "$" not in text:
         return text
     expansion = _Expansion(text, environ)
-    found = expansion.run()
-    return FromVariables(found) if expansion.has_references else found
+    expanded = expansion.run()
+    return FromVariables(expanded) if expansion.has_references else expanded
 
 
 class _Expansion:

@@ -104,10 +104,10 @@ def _name(path: Path | None) -> str | None:
 def _headers_of(path: Path) -> dict[str, str]:
     pairs = [line.partition(":") for line in _lines(path)]
     try:
-        found = HEADERS.parse({name.strip(): value.strip() for name, _, value in pairs})
+        headers = HEADERS.parse({name.strip(): value.strip() for name, _, value in pairs})
     except ValueError:
         raise UsageError(f"{path} holds no headers: expected a line `name: value` each") from None
-    return {name: value.reveal() for name, value in found.items()}
+    return {name: value.reveal() for name, value in headers.items()}
 
 
 def _lines(path: Path) -> list[str]:

@@ -64,9 +64,9 @@ def read_options(
     `where` returns the beginning of a message about a path.
     """
     reader = _TreeReader(where)
-    found = reader.section(CollectorOptions, tree, "")
+    options = reader.section(CollectorOptions, tree, "")
     problems += reader.problems
-    return None if reader.problems else found
+    return None if reader.problems else options
 
 
 class _TreeReader:
@@ -188,11 +188,11 @@ def structured(value: object) -> object:
     from ...core.config.safe_yaml import loads  # noqa: PLC0415 - the table is read without yaml
 
     try:
-        found = loads(str(value))
+        parsed = loads(str(value))
     # YAML's constructors may raise any error; then the text itself is reported as invalid.
     except Exception:
         return value
-    return Expander(FromVariables).tree(found) if isinstance(found, dict | list) else value
+    return Expander(FromVariables).tree(parsed) if isinstance(parsed, dict | list) else value
 
 
 def _name(name: object) -> str:

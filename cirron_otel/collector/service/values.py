@@ -21,15 +21,15 @@ from .secret import Secret, SecretHeader, SecretUrl
 def _moment(value: object) -> datetime:
     """Parse a time; a date means its midnight, and a time without a zone is UTC."""
     if isinstance(value, datetime):
-        found = value
+        moment = value
     elif isinstance(value, date):
-        found = datetime(value.year, value.month, value.day)
+        moment = datetime(value.year, value.month, value.day)
     else:
-        found = datetime.fromisoformat(TEXT.parse(value))
-    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-    if not _EARLIEST <= found < _LATEST:
+        moment = datetime.fromisoformat(TEXT.parse(value))
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    if not _EARLIEST <= moment < _LATEST:
         raise ValueError
-    return found.astimezone(UTC)
+    return moment.astimezone(UTC)
 
 
 _EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -102,10 +102,10 @@ FILE = Parser("path", "the name of a file", _path)
 
 def _items(value: object) -> list[object]:
     """Return the items of a list or of comma-separated text."""
-    found = value.split(",") if isinstance(value, str) else value
-    if not isinstance(found, list) or len(found) > _MAX_ITEMS:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or len(items) > _MAX_ITEMS:
         raise ValueError
-    return found
+    return items
 
 
 def _header_name(value: object) -> str:
@@ -217,9 +217,9 @@ def between(parser: Parser, low: int, high: int) -> Parser:
     """Return a parser that limits the values of `parser` to `low` to `high`."""
 
     def parse(value: object) -> int:
-        found: int = parser.parse(value)
-        if not low <= found <= high:
+        number: int = parser.parse(value)
+        if not low <= number <= high:
             raise ValueError
-        return found
+        return number
 
     return Parser(parser.type, f"{parser.expected}, from {low} to {high}", parse)

@@ -182,9 +182,9 @@ class Worker:
         """
         if has_name(self._lock, self._lock_path):
             return True
-        told = f"{self._lock_path.parent} was removed, or moved away"
-        logger.error("%s", told, extra={"cause": "gone"})
-        say({"trouble": told})
+        message = f"{self._lock_path.parent} was removed, or moved away"
+        logger.error("%s", message, extra={"cause": "gone"})
+        say({"trouble": message})
         return False
 
     def _tell_damage(self) -> None:
@@ -228,9 +228,11 @@ class Worker:
         evicted = self._writer.drops.batches
         if evicted > self._evicted:
             level = logging.INFO if self._senders.are_any else logging.WARNING
-            told = "the spool is at its cap of %d bytes: %d of its oldest batches were evicted"
+            message = "the spool is at its cap of %d bytes: %d of its oldest batches were evicted"
             new, self._evicted = evicted - self._evicted, evicted
-            logger.log(level, told, self._options.spool.max_bytes, new, extra={"cause": "evicted"})
+            logger.log(
+                level, message, self._options.spool.max_bytes, new, extra={"cause": "evicted"}
+            )
 
     def _is_wanted(self, name: str) -> bool:
         return self._senders.lack(name)

@@ -84,8 +84,8 @@ def read_option(
         try:
             value = key.parser.parse(candidate.value)
         except errors:
-            found = describe(candidate.value, key.is_secret or candidate.is_hidden)
-            rejected.append(f"{candidate.place} is {found}: expected {key.parser.expected}")
+            text = describe(candidate.value, key.is_secret or candidate.is_hidden)
+            rejected.append(f"{candidate.place} is {text}: expected {key.parser.expected}")
         else:
             return Reading(value, candidate.place, tuple(rejected))
     return Reading(default, DEFAULT, tuple(rejected))

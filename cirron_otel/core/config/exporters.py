@@ -72,7 +72,7 @@ def are_metrics_named(environ: Mapping[str, str]) -> bool:
 
 def _chosen(config: Config, cirron: Export | None) -> tuple[Export, ...]:
     by_name = {"otlp": Export.OTLP, "cirron": cirron}
-    return tuple(found for name in config.exporters if (found := by_name[name]) is not None)
+    return tuple(export for name in config.exporters if (export := by_name[name]) is not None)
 
 
 def _cirron(config: Config) -> Export | None:

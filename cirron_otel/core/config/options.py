@@ -264,8 +264,8 @@ class Config:
     def platform_context(self) -> dict[str, str]:
         """The ids that the platform assigned to this run, by the name of their option."""
         names = ("workspace_id", "run_id", "pipeline_id", "deployment_id", "model_id")
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        ids = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in ids.items() if value is not None}
 
 
 class Option(NamedTuple):

@@ -69,11 +69,11 @@ def _real(value: object) -> float:
 
 def _number_between(low: float, high: float, *, above: bool) -> Callable[[object], float]:
     def parse(value: object) -> float:
-        found = _real(value)
+        number = _real(value)
         # NaN fails this comparison.
-        if not low <= found <= high or (above and found == low):
+        if not low <= number <= high or (above and number == low):
             raise ValueError
-        return found
+        return number
 
     return parse
 
@@ -108,10 +108,10 @@ def _whole(value: object) -> int:
 
 def _integer_from(low: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
-        found = _whole(value)
-        if not low <= found <= _MAX_INTEGER:
+        number = _whole(value)
+        if not low <= number <= _MAX_INTEGER:
             raise ValueError
-        return found
+        return number
 
     return parse
 
@@ -124,13 +124,13 @@ def integer(low: int) -> Parser:
 def _size(value: object) -> int:
     if not isinstance(value, str):
         return _integer_from(1)(value)
-    found = _SIZE.fullmatch(value.strip())
-    if found is None:
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
         raise ValueError
-    unit = _UNITS.get(found[2].lower())
+    unit = _UNITS.get(match[2].lower())
     if unit is None:
         raise ValueError
-    digits = found[1].replace("_", "")
+    digits = match[1].replace("_", "")
     size = int(float(digits) * unit) if "." in digits else int(digits) * unit
     return _integer_from(1)(size)
 
@@ -170,12 +170,12 @@ def optional(parser: Parser) -> Parser:
 def _words(value: object) -> tuple[str, ...]:
     """Return the distinct words of a list or of comma-separated text, in lower case."""
     if isinstance(value, str):
-        found: list[object] = [*value.split(",")]
+        items: list[object] = [*value.split(",")]
     elif isinstance(value, list | tuple | set | frozenset):
-        found = list(value)
+        items = list(value)
     else:
         raise ValueError
-    return tuple(dict.fromkeys(word for each in found if (word := _text_of(each).lower())))
+    return tuple(dict.fromkeys(word for each in items if (word := _text_of(each).lower())))
 
 
 def names() -> Parser:
@@ -201,12 +201,12 @@ def some_of(*words: str, auto: bool = False) -> Parser:
     alone = ("auto", "none") if auto else ("none",)
 
     def parse(value: object) -> tuple[str, ...]:
-        found = _words(value)
-        if found in _NOTHING or (not found and not isinstance(value, str)):
+        chosen = _words(value)
+        if chosen in _NOTHING or (not chosen and not isinstance(value, str)):
             return ()
-        if not found or not (set(found) <= set(words) or (auto and found == ("auto",))):
+        if not chosen or not (set(chosen) <= set(words) or (auto and chosen == ("auto",))):
             raise ValueError
-        return found
+        return chosen
 
     expected = f"{' or '.join(alone)}, or some of {', '.join(words)}"
     return Parser("str or list[str]", expected, parse)
@@ -282,8 +282,8 @@ EVERY = Parser("bool or int", "true, false, or N for every Nth scope", _every)
 
 
 def _detail(value: object) -> int | None:
-    found = _integer_from(0)(value)
-    return found or None
+    every = _integer_from(0)(value)
+    return every or None
 
 
 DETAIL = optional(Parser("int", "a whole number of at least 1", _detail))

@@ -67,7 +67,7 @@ def resolve(
         (_project_name(path), lambda: _project(path, cwd)),
         (f"~/{USER_FILE}", lambda: _user(home)),
     ]
-    sources = [found for name, read in attempts if (found := _tried(name, read, problems))]
+    sources = [source for name, read in attempts if (source := _tried(name, read, problems))]
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     wrong: set[str] = set()
@@ -122,8 +122,8 @@ def _project_name(path: object) -> str:
 
 def _project(path: object, cwd: Path) -> OptionSource | None:
     if path is None or path is NOT_GIVEN:
-        found = find_project_file(cwd)
-        return None if found is None else _named(found, from_project_file)
+        nearest = find_project_file(cwd)
+        return None if nearest is None else _named(nearest, from_project_file)
     if not isinstance(path, str | os.PathLike):
         raise SourceError(f"is a {type(path).__name__}: expected a path")
     name = os.fspath(path)
@@ -176,10 +176,10 @@ def _value(
 
     def candidates() -> Iterator[Candidate]:
         for source in sources:
-            found = source.says(option)
-            if found is not NOT_GIVEN and source.may_say(option):
-                yield Candidate(source.place(option), found)
-            elif found is not NOT_GIVEN:
+            raw = source.says(option)
+            if raw is not NOT_GIVEN and source.may_say(option):
+                yield Candidate(source.place(option), raw)
+            elif raw is not NOT_GIVEN:
                 problems.append(_misplaced(option, source))
 
     # Values that a program passes may raise any exception from any method.

@@ -149,8 +149,8 @@ def _reason(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else getattr(error, "lineno", None)
     # Up to Python 3.13, tomllib reports the line only in its text.
-    if line is None and (found := _LINE.search(str(error))):
-        line = found[1]
+    if line is None and (match := _LINE.search(str(error))):
+        line = match[1]
     return type(error).__name__ + (f" in line {line}" if line is not None else "")
 
 

@@ -127,11 +127,11 @@ def error_reply(error: HttpError, encoding: BodyEncoding) -> Reply:
             violations = _bytes(1, _text(2, error.message))
             body += _bytes(3, _text(1, _BAD_REQUEST) + _bytes(2, violations))
     else:
-        told: dict[str, object] = {"code": code, "message": error.message}
+        status: dict[str, object] = {"code": code, "message": error.message}
         if is_bad:
             violation = {"description": error.message}
-            told["details"] = [{"@type": _BAD_REQUEST, "fieldViolations": [violation]}]
-        body = _json(told)
+            status["details"] = [{"@type": _BAD_REQUEST, "fieldViolations": [violation]}]
+        body = _json(status)
     return Reply(error.status, body, _MEDIA_TYPES[encoding], error.headers)
 
 
@@ -145,19 +145,19 @@ def otlp_reply(answer: ConsumeResult, signal: ReceivedSignal, encoding: BodyEnco
             body = _bytes(1, partial)
     else:
         # As in protobuf, a count of 0 is omitted; protobuf's JSON has 64-bit integers as strings.
-        told = {_REJECTED[signal]: str(answer.rejected)} if answer.rejected else {}
+        partial_success = {_REJECTED[signal]: str(answer.rejected)} if answer.rejected else {}
         if answer.message:
-            told["errorMessage"] = answer.message
-        body = _json({"partialSuccess": told} if is_partial else {})
+            partial_success["errorMessage"] = answer.message
+        body = _json({"partialSuccess": partial_success} if is_partial else {})
     return Reply(200, body, _MEDIA_TYPES[encoding])
 
 
 def cirron_reply(answer: ConsumeResult) -> Reply:
     """Return status 202 with the batch's id; the same for a duplicate."""
-    told = {"batch_id": answer.batch_id}
+    content = {"batch_id": answer.batch_id}
     if answer.message:
-        told["message"] = answer.message
-    return Reply(202, _json(told))
+        content["message"] = answer.message
+    return Reply(202, _json(content))
 
 
 def _json(value: object) -> bytes:

@@ -191,13 +191,13 @@ def blob_names(path: str) -> tuple[str, str]:
 
 
 def _part(request: web.BaseRequest) -> _Part | None:
-    told = request.headers.get("Content-Range")
-    if told is None:
+    header = request.headers.get("Content-Range")
+    if header is None:
         return None
-    found = _RANGE.fullmatch(told.strip())
-    if found is None:
+    match = _RANGE.fullmatch(header.strip())
+    if match is None:
         raise HttpError(400, "expected a Content-Range such as bytes 0-4194303/9000000")
-    first, last, total = map(int, found.groups())
+    first, last, total = map(int, match.groups())
     size = last - first + 1
     if not first <= last < total or request.content_length not in (None, size):
         raise _not_the_part()

@@ -43,8 +43,8 @@ class Staged:
 
     def size(self) -> int | None:
         """Return the size of the parts, bytes; None if there are none."""
-        found = [path.stat().st_size for path in self._paths()]
-        return sum(found) if found else None
+        sizes = [path.stat().st_size for path in self._paths()]
+        return sum(sizes) if sizes else None
 
     def offset(self, total: int) -> int:
         """Return how many bytes of a file of `total` bytes exist; remove parts of other lengths."""

@@ -196,8 +196,8 @@ def header_problem(data: bytes, number: int) -> str | None:
 
 def is_whole_header(data: bytes, number: int) -> bool:
     """Return whether `data` is the intact header of segment `number`, of any version."""
-    own = zlib.crc32(number.to_bytes(8, "little"), zlib.crc32(data[:-4]))
-    return len(data) == HEADER_BYTES and _WORD.unpack(data[-4:])[0] == own
+    expected = zlib.crc32(number.to_bytes(8, "little"), zlib.crc32(data[:-4]))
+    return len(data) == HEADER_BYTES and _WORD.unpack(data[-4:])[0] == expected
 
 
 def encode_head(head: Head) -> bytes:
@@ -247,8 +247,8 @@ class Prefix(NamedTuple):
 
 def decode_prefix(data: bytes, number: int) -> Prefix | None:
     """Return the prefix in `data`, from segment `number`; None if it is damaged."""
-    head, body, crc, own = _PREFIX.unpack(data)
-    if own != zlib.crc32(data[:-4], number & 0xFFFFFFFF):
+    head, body, crc, stored_crc = _PREFIX.unpack(data)
+    if stored_crc != zlib.crc32(data[:-4], number & 0xFFFFFFFF):
         return None
     if head > MAX_HEAD_BYTES or body > MAX_BODY_BYTES:
         return None
@@ -282,20 +282,20 @@ def set_aside(path: Path) -> Path | None:
     The file also keeps its name until `remove_before`: its readable frames are not in the spool
     yet, and are read again after a crash.
     """
-    kept = path.with_name(path.name + DAMAGED_SUFFIX)
+    copy = path.with_name(path.name + DAMAGED_SUFFIX)
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return None
         try:
-            kept.hardlink_to(path)
+            copy.hardlink_to(path)
         except FileExistsError:
-            return kept
+            return copy
         except OSError:  # a file system without hard links
-            shutil.copyfile(path, kept)
-            kept.chmod(0o600)
+            shutil.copyfile(path, copy)
+            copy.chmod(0o600)
     except OSError:
         return None
-    return kept
+    return copy
 
 
 def remove_before(directory: Path, position: Position) -> int:

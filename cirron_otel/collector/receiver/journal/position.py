@@ -79,12 +79,12 @@ def _parse(data: bytes) -> ConsumerPosition:
         raise InputError(f"over {_MAX_BYTES} bytes")
     exact = exactjson.loads(data)
     try:
-        told = msgspec.convert(exact, _StoredPosition, strict=True)
+        stored = msgspec.convert(exact, _StoredPosition, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InputError(str(error)) from None
-    if told.position is not None and min(told.position) < 0:
+    if stored.position is not None and min(stored.position) < 0:
         raise InputError("a position below 0")
-    return ConsumerPosition(told.position, exact["intent"])
+    return ConsumerPosition(stored.position, exact["intent"])
 
 
 def write_place(directory: Path, place: ConsumerPosition) -> None:

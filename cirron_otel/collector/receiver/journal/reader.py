@@ -52,8 +52,8 @@ def frames(
     """
     reader = JournalReader(directory, after, on_damage)
     try:
-        while found := reader.poll(max_bytes=1):
-            yield from found
+        while batch := reader.poll(max_bytes=1):
+            yield from batch
     finally:
         reader.close()
 
@@ -98,12 +98,12 @@ class JournalReader:
         which requires that no process writes the journal. Raises InputError if a file cannot be
         opened now (no descriptors, no memory); nothing is skipped in that case.
         """
-        found: list[Frame] = []
+        result: list[Frame] = []
         size = 0
         while size < max_bytes and (frame := self._next(until)) is not None:
-            found.append(frame)
+            result.append(frame)
             size += frame.end.offset - frame.start.offset
-        return found
+        return result
 
     def close(self) -> None:
         """Close the open file. A later `poll` continues at the same position."""
@@ -147,8 +147,8 @@ class JournalReader:
                 reason = error.strerror or str(error)
                 if error.errno in _FOR_NOW:
                     raise InputError(f"{path} cannot be opened for now: {reason}") from None
-                told = f"cannot be opened: {reason}"
-                self._on_damage(Damage(number, path, 0, told, set_aside(path)))
+                message = f"cannot be opened: {reason}"
+                self._on_damage(Damage(number, path, 0, message, set_aside(path)))
             self._after = Position(number + 1, 0)
         return False
 
@@ -275,12 +275,12 @@ class _Segment:
         end = size if limit is None else min(limit, size)
         begin = self._searched
         data = os.pread(self._descriptor, max(end - begin, 0), begin)
-        found = data.find(HEAD_START, PREFIX_BYTES)
-        while found >= 0:
-            offset = begin + found - PREFIX_BYTES
-            prefix = decode_prefix(data[found - PREFIX_BYTES : found], self.number)
+        index = data.find(HEAD_START, PREFIX_BYTES)
+        while index >= 0:
+            offset = begin + index - PREFIX_BYTES
+            prefix = decode_prefix(data[index - PREFIX_BYTES : index], self.number)
             if prefix is not None:
-                rest = data[found : found + prefix.head_bytes + prefix.body_bytes]
+                rest = data[index : index + prefix.head_bytes + prefix.body_bytes]
                 if len(rest) == prefix.head_bytes + prefix.body_bytes:
                     if zlib.crc32(rest) == prefix.crc:
                         self.offset, self._searched = offset, None
@@ -288,7 +288,7 @@ class _Segment:
                 elif limit is None and not self.is_finished:  # it is being written
                     self._searched = offset
                     return False
-            found = data.find(HEAD_START, found + 1)
+            index = data.find(HEAD_START, index + 1)
         self._searched = max(begin, end - PREFIX_BYTES - len(HEAD_START))
         return False
 
