@@ -23,7 +23,7 @@ from tests.backends.build import BACKENDS, missing
 from tests.environments import EnvironmentUnavailableError
 from tests.recorder import record
 from tests.recorder.record import Recording
-from tests.times import is_slow
+from tests.times import is_slow, shares_module_fixture
 
 REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
@@ -104,6 +104,7 @@ def _is_of_torch(path: Path) -> bool:
     return path.relative_to(TESTS).parts[0] in OF_TORCH
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that uses a backend, a PostgreSQL server or the recordings, or is slow."""
     for item in items:
@@ -116,6 +117,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("postgres")
         if is_slow(item):
             item.add_marker("slow")
+        if shares_module_fixture(item) and item.get_closest_marker("xdist_group") is None:
+            # One worker sets the fixture up, instead of each.
+            group = "/".join(item.path.relative_to(TESTS).with_suffix("").parts)
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _parameters(item: pytest.Item) -> list[object]:

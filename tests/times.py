@@ -35,13 +35,19 @@ def function_of(node_id: str) -> str:
     return node_id.partition("[")[0].partition("@")[0]
 
 
+def _definitions(item: pytest.Item) -> list[Any]:
+    info = getattr(item, "_fixtureinfo", None)
+    return [] if info is None else [each[-1] for each in info.name2fixturedefs.values() if each]
+
+
 def shared_fixtures(item: pytest.Item) -> set[str]:
     """The fixtures of a test that other tests use, too: `folder or module::name`."""
-    info = getattr(item, "_fixtureinfo", None)
-    if info is None:
-        return set()
-    definitions = [each[-1] for each in info.name2fixturedefs.values() if each]
-    return {_id(each) for each in definitions if each.scope != "function"}
+    return {_id(each) for each in _definitions(item) if each.scope != "function"}
+
+
+def shares_module_fixture(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture that is set up once for its module."""
+    return any(each.scope in ("class", "module") for each in _definitions(item))
 
 
 def _id(fixture: Any) -> str:
