@@ -63,12 +63,12 @@ def _uris(data: bytes) -> list[str | None]:
     except (InputError, RecursionError):
         return []
     snapshots = batch.get("snapshots") if isinstance(batch, dict) else None
-    found = [
+    uris = [
         each.get("blob_uri")
         for each in (snapshots if isinstance(snapshots, list) else ())
         if isinstance(each, dict)
     ]
-    return [uri for uri in found if isinstance(uri, str)]
+    return [uri for uri in uris if isinstance(uri, str)]
 
 
 def named_blobs(name: str, data: bytes) -> list[BlobKey]:
@@ -107,13 +107,13 @@ def _shown(key: BlobKey) -> str:
     return ascii(f"{key.directory}/{key.file}")[1:-1]
 
 
-class _Told(msgspec.Struct):
+class _SavedQueue(msgspec.Struct):
     version: Literal[1]
     pending: list[BlobKey]
     done: list[BlobKey]
 
 
-_told_decoder = msgspec.json.Decoder(_Told)
+_queue_decoder = msgspec.json.Decoder(_SavedQueue)
 
 
 class BlobQueue:
@@ -130,15 +130,15 @@ class BlobQueue:
         self._awaited = AwaitedBlobs(_AWAITED)
         try:
             data = self.path.read_bytes()
-            told = _told_decoder.decode(data) if data else _Told(1, [], [])
+            saved = _queue_decoder.decode(data) if data else _SavedQueue(1, [], [])
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"{self.path} cannot be read ({error}): remove it, and files are sent again"
             ) from None
-        self._pending = dict.fromkeys(told.pending)
-        self._done = dict.fromkeys(told.done)
+        self._pending = dict.fromkeys(saved.pending)
+        self._done = dict.fromkeys(saved.done)
 
     @classmethod
     def reset(cls, state: Path, target: str, owner: str) -> BlobQueue:
@@ -202,7 +202,7 @@ class BlobQueue:
     def save(self) -> None:
         """Write the queue to its file. Raises TargetError if that fails."""
         pending = [*self._pending, *self._awaited]
-        replace_file(self.path, msgspec.json.encode(_Told(1, pending, list(self._done))))
+        replace_file(self.path, msgspec.json.encode(_SavedQueue(1, pending, list(self._done))))
 
 
 def queue_path(state: Path, target: str, owner: str) -> Path:

@@ -73,8 +73,8 @@ class EventStreamTarget:
         """Write the location of a snapshot file; see BlobSink."""
         with open_blob(snapshots, key):
             path = snapshots / key.directory / key.file
-        told = {"remote_key": f"snapshots/{key.directory}/{key.file}", "local_path": str(path)}
-        self._write("trace_blob", _Header(1, self._sdk_version), json.dumps(told))
+        location = {"remote_key": f"snapshots/{key.directory}/{key.file}", "local_path": str(path)}
+        self._write("trace_blob", _Header(1, self._sdk_version), json.dumps(location))
         return True
 
     def _write(self, kind: str, header: _Header, payload: str) -> None:

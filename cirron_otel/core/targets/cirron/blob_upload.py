@@ -54,9 +54,9 @@ class CirronBlobs:
 
     awaits_files = False
 
-    def __init__(self, request: SendRequest, judge: RaiseForAnswer, ingest_path: str) -> None:
+    def __init__(self, request: SendRequest, raise_for: RaiseForAnswer, ingest_path: str) -> None:
         """Keep the arguments; nothing is sent yet."""
-        self._request, self._judge = request, judge
+        self._request, self._raise_for = request, raise_for
         self._base = f"{ingest_path}/blobs"
         self._offset: tuple[BlobKey, int] | None = None
         """The file that is being uploaded, and how many bytes of it the server has."""
@@ -73,7 +73,7 @@ class CirronBlobs:
             size = os.fstat(file.fileno()).st_size
             if size <= PART_BYTES:
                 return self._put(key, file.read(size), {}, 0, size)
-            offset = known[1] if known and known[0] == key else self._asked(key, size)
+            offset = known[1] if known and known[0] == key else self._uploaded_bytes(key, size)
             if offset is None:
                 return self._put(key, file, {"Content-Length": str(size)}, 0, size)
             if offset == size:
@@ -83,11 +83,11 @@ class CirronBlobs:
             span = f"bytes {offset}-{offset + len(part) - 1}/{size}"
             return self._put(key, part, {"Content-Range": span}, offset, size)
 
-    def _asked(self, key: BlobKey, size: int) -> int | None:
+    def _uploaded_bytes(self, key: BlobKey, size: int) -> int | None:
         """Return how many bytes the server has; None if it has none and accepts no parts."""
         answer = self._request("HEAD", self._path(key), {})
         if not (answer.status in _NOTHING_THERE or 200 <= answer.status < 300):
-            self._judge(answer)
+            self._raise_for(answer)
         offset = _offset(answer)
         if offset is None:
             is_there = answer.status == 200 and answer.headers.get("content-length") == str(size)
@@ -109,7 +109,7 @@ class CirronBlobs:
             return False
         if answer.status in _ELSEWHERE:
             raise UnreachableError(f"snapshot file {key.file}: {answer.status}, to be asked again")
-        self._judge(answer)
+        self._raise_for(answer)
 
     def _path(self, key: BlobKey) -> str:
         return f"{self._base}/{_remote(key)}"
@@ -123,8 +123,8 @@ def _remote(key: BlobKey) -> str:
 
 def _offset(answer: HttpAnswer) -> int | None:
     """Return how many bytes the server has: `Upload-Offset`, or `Range: bytes=0-<last>`."""
-    told = answer.headers.get("upload-offset", "")
-    if _NUMBER.fullmatch(told):
-        return int(told)
+    offset = answer.headers.get("upload-offset", "")
+    if _NUMBER.fullmatch(offset):
+        return int(offset)
     found = _RANGE.fullmatch(answer.headers.get("range", ""))
     return int(found[1]) + 1 if found else None

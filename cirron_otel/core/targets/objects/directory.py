@@ -34,7 +34,7 @@ class DirectoryStore:
         """Write, sync and rename a file; see BlobStore."""
         path = self._path(key)
         _ = content.sha256  # an unreadable file is not an error of the store
-        with self._told(path):
+        with self._store_errors(path):
             if self._is_there(path, content):
                 return False
             make_private(path.parent)
@@ -42,13 +42,13 @@ class DirectoryStore:
         # A concurrent put of the same key waits here, and then finds the object.
         descriptor = self._locked(tmp)
         try:
-            with self._told(path):
+            with self._store_errors(path):
                 if self._is_there(path, content):
                     tmp.unlink(missing_ok=True)
                     return False
                 os.ftruncate(descriptor, 0)
             self._write(descriptor, content, path)
-            with self._told(path):
+            with self._store_errors(path):
                 sync_file(descriptor)
                 publish(tmp, path)
             return True
@@ -64,7 +64,7 @@ class DirectoryStore:
         for piece in content.checked_pieces():
             if self._is_interrupted:
                 raise StoppedError(f"stopped before {self.place.shown} had everything")
-            with self._told(path):
+            with self._store_errors(path):
                 write_all(descriptor, piece)
 
     def _locked(self, tmp: Path) -> int:
@@ -78,8 +78,8 @@ class DirectoryStore:
     def _is_there(self, path: Path, content: BlobContent) -> bool:
         try:
             with path.open("rb") as file:
-                found = file_content(file)
-                if found.size == content.size and found.sha256 == content.sha256:
+                stored = file_content(file)
+                if stored.size == content.size and stored.sha256 == content.sha256:
                     return True
         except FileNotFoundError:
             return False
@@ -88,11 +88,11 @@ class DirectoryStore:
     def head(self, key: str) -> StoredObject | None:
         """See BlobStore."""
         path = self._path(key)
-        with self._told(path):
+        with self._store_errors(path):
             try:
                 with path.open("rb") as file:
-                    found = file_content(file)
-                    return StoredObject(found.size, found.sha256)
+                    stored = file_content(file)
+                    return StoredObject(stored.size, stored.sha256)
             except FileNotFoundError:
                 return None
 
@@ -106,7 +106,7 @@ class DirectoryStore:
     def delete(self, key: str) -> None:
         """See BlobStore."""
         path = self._path(key)
-        with self._told(path):
+        with self._store_errors(path):
             path.unlink(missing_ok=True)
 
     def interrupt(self) -> None:
@@ -119,7 +119,7 @@ class DirectoryStore:
         return self._root / checked_key(key)
 
     @contextlib.contextmanager
-    def _told(self, path: Path) -> Iterator[None]:
+    def _store_errors(self, path: Path) -> Iterator[None]:
         """Turn errors of the store's own files into errors of the store."""
         try:
             yield

@@ -52,8 +52,8 @@ def plain_part(text: str) -> str:
     """
     if _PLAIN.fullmatch(text):
         return text
-    told = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{_OTHER.sub('_', text)[:_KEPT].lstrip('.')}-{told}".lstrip("-")
+    digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{_OTHER.sub('_', text)[:_KEPT].lstrip('.')}-{digits}".lstrip("-")
 
 
 def tensor_key(workspace: str, run: str, span_id: str, snapshot_id: str, mark: str = "") -> str:

@@ -87,7 +87,7 @@ class PendingUploads:
         return db
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._db
@@ -98,7 +98,7 @@ class PendingUploads:
         return TargetError(f"{self._path} cannot be used: {error}; see that there is room")
 
     def __len__(self) -> int:
-        with self._told() as db:
+        with self._connection() as db:
             return int(db.execute("SELECT count(*) FROM turns").fetchone()[0])
 
     def uploads(self) -> list[tuple[str, BlobKey, bool]]:
@@ -107,7 +107,7 @@ class PendingUploads:
         For a file that is uploaded, only the rows that name it are still to be changed.
         Raises TargetError if the database cannot be read.
         """
-        with self._told() as db:
+        with self._connection() as db:
             rows = db.execute("SELECT batch, directory, file, is_sent FROM turns").fetchall()
         return [
             (batch, BlobKey(directory, file), bool(sent)) for batch, directory, file, sent in rows
@@ -127,22 +127,22 @@ class PendingUploads:
 
     def next(self, *, files: bool, rows: bool) -> Upload | None:
         """Return the upload that is due longest: a file to upload, or rows to change."""
-        with self._told() as db:
-            found = db.execute(
+        with self._connection() as db:
+            row = db.execute(
                 "SELECT batch, directory, file FROM turns WHERE due <= ?"
                 " AND CASE is_sent WHEN 0 THEN ? ELSE ? END ORDER BY due, batch LIMIT 1",
                 (self._clock(), files, rows),
             ).fetchone()
-            if found is None:
+            if row is None:
                 return None
-            [uris] = db.execute(f"SELECT uris FROM pending {_HERE}", found).fetchone()  # noqa: S608
-        batch, directory, file = found
+            [uris] = db.execute(f"SELECT uris FROM pending {_HERE}", row).fetchone()  # noqa: S608
+        batch, directory, file = row
         numbered = None if uris is None else {int(n): uri for n, uri in json.loads(uris).items()}
         return Upload(batch, BlobKey(directory, file), numbered)
 
     def later(self, upload: Upload) -> None:
         """Retry an upload after a wait, which grows each time."""
-        with self._told() as db:
+        with self._connection() as db:
             [wait] = db.execute(f"SELECT wait FROM turns {_HERE}", _place(upload)).fetchone()  # noqa: S608
             wait = min(max(2 * wait, _FIRST_WAIT_S), _LONGEST_WAIT_S)
             due = self._clock() + wait
@@ -150,7 +150,7 @@ class PendingUploads:
 
     def defer(self, upload: Upload, until: float) -> None:
         """Delay an upload until a time by the clock."""
-        with self._told() as db:
+        with self._connection() as db:
             db.execute(f"UPDATE turns SET due = ? {_HERE}", (until, *_place(upload)))  # noqa: S608
 
     def uploaded(self, upload: Upload, uris: dict[int, str]) -> None:
@@ -167,13 +167,13 @@ class PendingUploads:
 
     def shorten_waits(self) -> None:
         """Make all uploads due now."""
-        with self._told() as db:
+        with self._connection() as db:
             db.execute("UPDATE turns SET due = 0")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction: all of its changes are on disk at its end, or none."""
-        with self._told() as db, transaction(db):
+        with self._connection() as db, transaction(db):
             yield db
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class S3BlobStore:
 
     def _put_parts(self, key: str, content: BlobContent, attributes: dict[str, str]) -> None:
         part = max(PART_BYTES, -(-content.size // _MOST_PARTS))
-        with self._told():
+        with self._store_errors():
             self._obstore.put(
                 self._store,
                 key,
@@ -122,7 +122,7 @@ class S3BlobStore:
 
     def _put_whole(self, key: str, content: BlobContent, attributes: dict[str, str]) -> None:
         data = b"".join(content.checked_pieces())
-        with self._told():
+        with self._store_errors():
             self._obstore.put(self._store, key, data, attributes=attributes, mode="create")
 
     def _is_same(self, key: str, content: BlobContent, held: StoredObject | None) -> bool:
@@ -160,7 +160,7 @@ class S3BlobStore:
         """See BlobStore."""
         checked_key(key)
         try:
-            with self._told():
+            with self._store_errors():
                 found = self._obstore.get(self._store, key, options={"head": True})
         except FileNotFoundError:
             return None
@@ -170,7 +170,7 @@ class S3BlobStore:
         """See BlobStore."""
         checked_key(key)
         try:
-            with self._told():
+            with self._store_errors():
                 stream = self._obstore.get(self._store, key).stream(min_chunk_size=PIECE_BYTES)
                 for piece in self._until_interrupted(iter(stream)):
                     yield bytes(piece)
@@ -181,7 +181,7 @@ class S3BlobStore:
         """See BlobStore."""
         checked_key(key)
         try:
-            with self._told():
+            with self._store_errors():
                 self._obstore.delete(self._store, key)
         except FileNotFoundError:
             pass
@@ -200,7 +200,7 @@ class S3BlobStore:
             raise StoppedError(f"stopped before {self.place.shown} had everything")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _store_errors(self) -> Iterator[None]:
         """Replace the library's errors, whose text contains requests and their signatures."""
         self._go_on()
         errors = self._errors

@@ -61,12 +61,12 @@ class TensorFile:
     def content(self, found: str, name: str) -> BlobContent:
         """Return a safetensors file that contains only the tensor `found`, under `name`."""
         tensor = self.tensors[found]
-        said = {
+        header = {
             "dtype": tensor.dtype,
             "shape": list(tensor.shape),
             "data_offsets": [0, tensor.size],
         }
-        text = json.dumps({name: said}, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps({name: header}, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)  # so that the values are aligned
         return BlobContent(
             self._file, tensor.start, tensor.size, len(text).to_bytes(8, "little") + text
@@ -80,14 +80,16 @@ def _header(file: BinaryIO) -> dict[str, Tensor]:
         raise InputError("a snapshot file is no safetensors file: its header has no length")
     data = os.pread(file.fileno(), length, 8)
     try:
-        said = json.loads(data.decode(), object_pairs_hook=_once)
+        header = json.loads(data.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError):
         raise InputError("a snapshot file's header is no JSON object with every key once") from None
-    if not isinstance(said, dict):
+    if not isinstance(header, dict):
         raise InputError("a snapshot file's header is no JSON object")
     begin, room = 8 + length, size - 8 - length
     return {
-        name: _tensor(name, entry, begin, room) for name, entry in said.items() if name != RESERVED
+        name: _tensor(name, entry, begin, room)
+        for name, entry in header.items()
+        if name != RESERVED
     }
 
 

@@ -151,10 +151,10 @@ class Uploader:
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_hurried = False
+        is_flushing = False
         while not self._is_stopped:
-            if self._deadline is not None and not is_hurried:
-                is_hurried = True
+            if self._deadline is not None and not is_flushing:
+                is_flushing = True
                 self._attempt(self._pending.shorten_waits)
                 for gate in self._tenant_gates.values():
                     gate.shorten_waits()
@@ -308,13 +308,13 @@ class Uploader:
         except FileNotFoundError:
             return None
 
-    def _lose(self, upload: Upload, told: str) -> None:
-        self._miss(f"{upload.key.directory}/{upload.key.file} of {upload.batch}: {told}")
+    def _lose(self, upload: Upload, reason: str) -> None:
+        self._miss(f"{upload.key.directory}/{upload.key.file} of {upload.batch}: {reason}")
         self._pending.remove(upload)
 
-    def _miss(self, told: str) -> None:
+    def _miss(self, reason: str) -> None:
         self._stats.lost_blobs += 1
-        self._stats.failed(InputError(told))
+        self._stats.failed(InputError(reason))
 
 
 def _text(value: object) -> str:

@@ -85,12 +85,12 @@ class GrpcTransport:
     def send(self, request: bytes, timeout: float) -> Response:
         """Make one call; see OtlpTransport."""
         channel = self._channel = self._channel or self._connected()
-        export = channel.unary_unary(_EXPORT, _as_they_are, _as_they_are)
+        export = channel.unary_unary(_EXPORT, _unchanged, _unchanged)
         try:
             with gate.call():
                 answer = export(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
-            return self._judged(error)
+            return self._response_to(error)
         body = parse_response(answer)
         if body is None:
             warning = "the answer to accepted spans cannot be read"
@@ -111,7 +111,7 @@ class GrpcTransport:
             return grpc.insecure_channel(self._config.endpoint, _OPTIONS, compression)
         return grpc.secure_channel(self._config.endpoint, self._credentials, _OPTIONS, compression)
 
-    def _judged(self, error: grpc.RpcError) -> Response:
+    def _response_to(self, error: grpc.RpcError) -> Response:
         code, details = error.code(), error.details() or ""
         message = one_line(details, self._config)
         after = _retry_delay(error.trailing_metadata() or ())
@@ -138,7 +138,7 @@ def _metadatum(name: str, value: str, config: OtlpConfig) -> tuple[str, str | by
     return name, value.encode() if binary else value
 
 
-def _as_they_are(data: bytes) -> bytes:
+def _unchanged(data: bytes) -> bytes:
     return data
 
 

@@ -86,7 +86,7 @@ class HttpTransport:
         deadline = time.monotonic() + timeout
         try:
             with self._post(body, timeout) as answer:
-                response = self._judged(answer, _content(answer, deadline))
+                response = self._response_to(answer, _content(answer, deadline))
         except _WRONG_CONFIGURATION as error:
             raise UsageError(
                 f"no HTTP request can be made for {self._config.shown_endpoint}"
@@ -141,12 +141,12 @@ class HttpTransport:
     def _failed(self, outcome: Outcome, status: str, message: str) -> Response:
         return Response(outcome, status, one_line(message, self._config))
 
-    def _judged(self, answer: requests.Response, content: bytes | None) -> Response:
+    def _response_to(self, answer: requests.Response, content: bytes | None) -> Response:
         code = answer.status_code
         status = one_line(f"{code} {answer.reason or ''}", self._config)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if 200 <= code < 300:
-            return self._taken(status, kind, content)
+            return self._accepted_response(status, kind, content)
         message = one_line(_error_message(kind, content or b""), self._config)
         if code == 413 or (code in (400, 429) and is_about_size(message)):
             return Response(Outcome.TOO_LARGE, status, message)
@@ -155,7 +155,7 @@ class HttpTransport:
             return Response(Outcome.RETRY, status, message, retry_after=after)
         return Response(Outcome.REFUSED, status, message)
 
-    def _taken(self, status: str, kind: str, content: bytes | None) -> Response:
+    def _accepted_response(self, status: str, kind: str, content: bytes | None) -> Response:
         if kind == "text/html":
             return Response(
                 Outcome.REFUSED, status, "the answer is a web page: this is no OTLP endpoint"

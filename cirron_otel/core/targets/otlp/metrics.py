@@ -31,25 +31,25 @@ _LOGGERS = (
     "opentelemetry.util.re",
 )
 """The loggers of the messages that `OtlpMetricExporter` reports itself, once."""
-_NOT_TAKEN = frozenset({404, 405, 501})
+_NO_SERVICE_CODES = frozenset({404, 405, 501})
 """The HTTP status codes for a missing service; gRPC's is UNIMPLEMENTED."""
-_MOST_HEARD = 16
+_MOST_RECORDS = 16
 
-Told = Callable[[str, bool], None]
+ReportFailure = Callable[[str, bool], None]
 """Receives a failure: a description, and whether the endpoint accepts no metrics at all."""
 
 
 class OtlpMetricExporter(MetricExporter):
     """Wraps the stock exporter: counts the results of exports, and catches its exceptions."""
 
-    def __init__(self, environ: Mapping[str, str], told: Told) -> None:
-        """Open no connection yet. `told` receives failures.
+    def __init__(self, environ: Mapping[str, str], report: ReportFailure) -> None:
+        """Open no connection yet. `report` receives failures.
 
         Raises UsageError if a variable is invalid, and MissingExtraError without the packages of
         the extra `otlp`.
         """
         self.config = OtlpConfig.from_env(environ, Signal.METRICS)
-        self._told = told
+        self._report = report
         self._quiet = _Quiet()
         self._gate: Callable[[], AbstractContextManager[None]] = nullcontext
         with self._quiet:
@@ -81,7 +81,7 @@ class OtlpMetricExporter(MetricExporter):
         else:
             self.failures += 1
             self.last_error = self._shown(why or heard.first or "the export failed")
-            self._told(self.last_error, heard.is_not_taken)
+            self._report(self.last_error, heard.has_no_service)
         return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - the interface's
@@ -93,7 +93,7 @@ class OtlpMetricExporter(MetricExporter):
         if self._is_over:
             return
         self._is_over = True
-        self._told = _nobody
+        self._report = _ignore
         try:
             self._inner.shutdown()
         finally:
@@ -180,13 +180,13 @@ class _Quiet(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._threads: set[int] = set()
-        self._heard: list[logging.LogRecord] = []
+        self._records: list[logging.LogRecord] = []
         self._is_closed = False
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self)
 
     def __enter__(self) -> _Quiet:
-        self._heard = []
+        self._records = []
         self._threads.add(threading.get_ident())
         return self
 
@@ -199,21 +199,21 @@ class _Quiet(logging.Filter):
         """Return whether to log the record."""
         if threading.get_ident() not in self._threads:
             return True
-        if len(self._heard) < _MOST_HEARD:
-            self._heard.append(record)
+        if len(self._records) < _MOST_RECORDS:
+            self._records.append(record)
         return False
 
     @property
     def first(self) -> str:
         """The first captured message; later ones concern retries."""
-        return _said(self._heard[0]) if self._heard else ""
+        return _description(self._records[0]) if self._records else ""
 
     @property
-    def is_not_taken(self) -> bool:
+    def has_no_service(self) -> bool:
         """Whether a captured message means that the endpoint has no such service."""
-        said = [each for record in self._heard for each in _arguments(record)]
+        said = [each for record in self._records for each in _arguments(record)]
         return any(
-            (type(each) is int and each in _NOT_TAKEN)
+            (type(each) is int and each in _NO_SERVICE_CODES)
             or getattr(each, "name", None) == "UNIMPLEMENTED"
             for each in said
         )
@@ -231,7 +231,7 @@ class _Quiet(logging.Filter):
                 logging.getLogger(name).removeFilter(self)
 
 
-def _said(record: logging.LogRecord) -> str:
+def _description(record: logging.LogRecord) -> str:
     """Describe the failure in a log record by its exception or status, if it has one."""
     arguments = _arguments(record)
     for at, each in enumerate(arguments):
@@ -248,7 +248,7 @@ def _arguments(record: logging.LogRecord) -> tuple[object, ...]:
     return record.args if isinstance(record.args, tuple) else ()
 
 
-def _nobody(_why: str, _is_not_taken: bool) -> None:
+def _ignore(_why: str, _is_not_taken: bool) -> None:
     """Ignore failures after the end of the session, such as a cancelled push."""
 
 

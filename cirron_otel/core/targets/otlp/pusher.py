@@ -63,7 +63,7 @@ def transport_for(config: OtlpConfig) -> OtlpTransport:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _ResultBuilder:
     """Accumulates a PushResult."""
 
     accepted: int = 0
@@ -141,27 +141,28 @@ class Pusher:
         split but is not a protobuf message, and UsageError if no attempt can succeed with this
         configuration.
         """
-        tally = _Tally()
+        builder = _ResultBuilder()
         parts = deque(split_request(request, self._max_request_bytes) if request else ())
         while parts:
             part = parts.popleft()
             try:
-                response = self._send(part, tally)
+                response = self._send(part, builder)
             except PushError as error:
                 error.unsent = (part, *parts)
                 raise
             if response.outcome is Outcome.ACCEPTED:
-                tally.accept(count_spans(part), response)
+                builder.accept(count_spans(part), response)
             elif halves := halve_request(part):
                 parts = self._smaller(halves, parts)
             else:
-                tally.reject(
+                refusal = self._refusal_text(response)
+                builder.reject(
                     count_spans(part),
-                    f"{self._answered(response)}: a single span of {len(part)} bytes is too large",
+                    f"{refusal}: a single span of {len(part)} bytes is too large",
                 )
-        if tally.rejected and not tally.requests:
-            raise RefusedError("; ".join(tally.messages), tally.result())
-        return tally.result()
+        if builder.rejected and not builder.requests:
+            raise RefusedError("; ".join(builder.messages), builder.result())
+        return builder.result()
 
     def _smaller(self, halves: tuple[bytes, bytes], rest: deque[bytes]) -> deque[bytes]:
         """Return the parts still to send, after the endpoint refused both halves as too large.
@@ -190,13 +191,13 @@ class Pusher:
     ) -> None:
         self.close()
 
-    def _send(self, part: bytes, tally: _Tally) -> Response:
+    def _send(self, part: bytes, builder: _ResultBuilder) -> Response:
         """Try until the response is final: accepted or too large. Raises the errors of `push`."""
         give_up = time.monotonic() + self._deadline
-        told: Response | None = None
+        informative: Response | None = None
         attempts = 0
         while True:
-            self._check_stop(tally)
+            self._check_stop(builder)
             left = give_up - time.monotonic()
             timeout = max(min(self._config.timeout, left, _LONGEST_ATTEMPT_S), 0.001)
             response = self._transport.send(part, timeout)
@@ -204,12 +205,12 @@ class Pusher:
                 return response
             if response.outcome is Outcome.REFUSED:
                 raise RefusedError(
-                    f"{self._answered(response)}{self._hint(response)}",
-                    tally.result(),
+                    f"{self._refusal_text(response)}{self._hint(response)}",
+                    builder.result(),
                     status=response.status,
                 )
-            if told is None or left >= self._config.timeout:
-                told = response  # an attempt that the deadline cut short is less informative
+            if informative is None or left >= self._config.timeout:
+                informative = response  # an attempt that the deadline cut short is less informative
             wait = self._backoff.wait(attempts)
             attempts += 1
             if response.retry_after is not None:
@@ -218,21 +219,21 @@ class Pusher:
                 asked = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
                 given_up = f": given up after {attempts} attempts" if self._retry else ""
                 raise UnreachableError(
-                    f"{self._answered(told)}{given_up}{asked}{self._hint(told)}",
-                    tally.result(),
-                    status=told.status,
+                    f"{self._refusal_text(informative)}{given_up}{asked}{self._hint(informative)}",
+                    builder.result(),
+                    status=informative.status,
                     retry_after=response.retry_after,
                 )
             self._stop.wait(min(wait, threading.TIMEOUT_MAX))
 
-    def _check_stop(self, tally: _Tally) -> None:
+    def _check_stop(self, builder: _ResultBuilder) -> None:
         if self._stop.is_set():
             raise StoppedError(
                 f"stopped before {self._config.shown_endpoint} accepted everything",
-                tally.result(),
+                builder.result(),
             )
 
-    def _answered(self, response: Response) -> str:
+    def _refusal_text(self, response: Response) -> str:
         said = f" ({response.message})" if response.message else ""
         return f"{self._config.shown_endpoint} did not accept: {response.status}{said}"
 

@@ -36,11 +36,11 @@ def summarised(data: bytes) -> bytes:
     for snapshot in snapshots:
         is_gradient = str(snapshot.get("tensor_name")).endswith(".grad")
         groups.setdefault((snapshot.get("span_id"), is_gradient), []).append(snapshot)
-    made = [
+    summaries = [
         _summary(str(batch.get("batch_id")), is_gradient, some)
         for (_, is_gradient), some in groups.items()
     ]
-    batch["snapshots"] = sorted(made, key=lambda each: (each["ts_ns"], each["id"]))
+    batch["snapshots"] = sorted(summaries, key=lambda each: (each["ts_ns"], each["id"]))
     return exactjson.dumps(batch)
 
 
@@ -65,7 +65,7 @@ def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> di
         "shape": [sum(math.prod(each.get("shape", ())) for each in some)],
         "dtype": dtypes.pop() if len(dtypes) == 1 else "mixed",
         "mode": (stored or some)[0].get("mode"),
-        "stats": _together([(count, stats) for count, _, stats in measured if count]),
+        "stats": _combined([(count, stats) for count, _, stats in measured if count]),
         "blob_uri": stored[0]["blob_uri"] if stored else None,
         "ts_ns": max(each.get("ts_ns", 0) for each in some),
         "attrs": attrs,
@@ -83,7 +83,7 @@ def _moments(snapshot: dict[str, Any]) -> tuple[int, int, dict[str, Any]] | None
     return sum(stats.get("histogram", {}).get("counts", ())), 0, stats
 
 
-def _together(some: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any] | None:
+def _combined(some: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any] | None:
     """Combine the mean, std, min, max and norm of groups of elements.
 
     Returns None if there are no elements or if a group lacks a finite statistic.
@@ -101,7 +101,7 @@ def _together(some: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any] | No
         norm = math.hypot(norm, stats["norm"])
         low, high = min(low, stats["min"]), max(high, stats["max"])
         count = total
-    told = (mean, math.sqrt(squares / count) if count else math.nan, low, high, norm)
-    if not all(map(math.isfinite, told)):
+    statistics = (mean, math.sqrt(squares / count) if count else math.nan, low, high, norm)
+    if not all(map(math.isfinite, statistics)):
         return None
-    return dict(zip(("mean", "std", "min", "max", "norm"), told, strict=True))
+    return dict(zip(("mean", "std", "min", "max", "norm"), statistics, strict=True))
