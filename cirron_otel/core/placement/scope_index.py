@@ -69,32 +69,32 @@ class ScopeIndex:
         seen: set[str] = set()
         rows: list[Row] = []
         current = some_id
-        standing: ScopePosition | None = None
+        position: ScopePosition | None = None
         while (row := self._node(current)) is not None and current not in seen:
             seen.add(current)
             rows.append(row)
             if row[7] or row[1] is None:
                 break
             current = row[1]
-            standing = self._resolved.get(current)
-            if standing is not None:
+            position = self._resolved.get(current)
+            if position is not None:
                 break
-        if standing is None and not (rows and (rows[-1][7] or rows[-1][1] is None)):
+        if position is None and not (rows and (rows[-1][7] or rows[-1][1] is None)):
             if current in seen:
                 rows = _without_circle(rows, current)
-                standing = ScopePosition(rows[-1][0], 0, None)
+                position = ScopePosition(rows[-1][0], 0, None)
             else:
-                standing = self._unknown(current)
+                position = self._unknown(current)
         for number, row in enumerate(reversed(rows)):
-            standing = self._placed(row, standing)
+            position = self._placed(row, position)
             if number % _KEPT_EVERY == 0:
-                self._keep(row[0], standing)
-        return standing or ScopePosition(some_id, 0, None)
+                self._keep(row[0], position)
+        return position or ScopePosition(some_id, 0, None)
 
-    def _keep(self, some_id: str, standing: ScopePosition) -> None:
+    def _keep(self, some_id: str, position: ScopePosition) -> None:
         if len(self._resolved) >= _MOST_KEPT:
             self._resolved.clear()
-        self._resolved[some_id] = standing
+        self._resolved[some_id] = position
 
     def forget_resolved(self) -> None:
         """Drop the cached results: scopes may have been added since."""

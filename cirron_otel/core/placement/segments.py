@@ -76,12 +76,12 @@ class Segmenter:
     def count(
         self,
         batch: BatchOutline,
-        standings: list[ScopePosition],
+        positions: list[ScopePosition],
         resolve: Callable[[str], ScopePosition],
     ) -> None:
         """Count a batch's records, in the order of its file's name.
 
-        `standings` has the position of each span; `resolve` returns that of a scope in another
+        `positions` has the position of each span; `resolve` returns that of a scope in another
         batch. Within a batch, records count in the order of their start. A segment opens at the
         first child or grandchild of the session that starts once the previous one is full.
         """
@@ -90,14 +90,14 @@ class Segmenter:
             riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
         last: str | None = None
         for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
-            span, standing = batch.spans[number], standings[number]
-            session = standing.session
+            span, position = batch.spans[number], positions[number]
+            session = position.session
             if session != last:
                 self._touch(session)
                 last = session
             weight = self._weights.get(session, 0)
-            if weight >= SEGMENT_RECORDS and standing.depth in (1, 2):
-                weight = self._open(span, standing, weight)
+            if weight >= SEGMENT_RECORDS and position.depth in (1, 2):
+                weight = self._open(span, position, weight)
             self._weights[session] = weight + 1 + riders.pop(span.id, 0)
         for some_id, number in riders.items():
             session = resolve(some_id).session if some_id not in ("", "root") else ""
@@ -113,14 +113,14 @@ class Segmenter:
         self._weights[session] = weight
         return True
 
-    def _open(self, span: SpanOutline, standing: ScopePosition, weight: int) -> int:
+    def _open(self, span: SpanOutline, position: ScopePosition, weight: int) -> int:
         """Open a segment at a span, if possible; return the number of records in the open one."""
-        segments = self.by_session.setdefault(standing.session, [])
+        segments = self.by_session.setdefault(position.session, [])
         if segments and (span.start_ns, span.id) <= segments[-1][:2]:
             return weight  # it started before the open segment did and belongs to an earlier one
-        first = trace_id_for(standing.session)
+        first = trace_id_for(position.session)
         number = len(segments) + 1
-        trace_id = segment_trace_id(standing.session, span.id, number, first)
+        trace_id = segment_trace_id(position.session, span.id, number, first)
         previous = segments[-1].trace_id if segments else first
         segment = Segment(span.start_ns, span.id, span.parent_id, number, trace_id, previous)
         segments.append(segment)
@@ -128,6 +128,6 @@ class Segmenter:
         self._db.execute(
             "INSERT OR IGNORE INTO segment (session, start, unit, parent, number, trace, previous)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (standing.session, str(start), unit, parent, *others),
+            (position.session, str(start), unit, parent, *others),
         )
         return 0

@@ -157,7 +157,7 @@ class SessionIndex(ScopeIndex):
         """
         if batch.session is None:
             index = {span.id: span for span in batch.spans}
-            self._segments.count(batch, self.standings(batch, index), self.resolve)
+            self._segments.count(batch, self.positions(batch, index), self.resolve)
 
     def count_all(self, read: Callable[[str], BatchOutline | None]) -> None:
         """Count the batches that were added by name; `read` reads one again if necessary.
@@ -191,14 +191,14 @@ class SessionIndex(ScopeIndex):
 
     # --- answers --------------------------------------------------------------------------------
 
-    def standings(self, batch: BatchOutline, index: dict[str, SpanOutline]) -> list[ScopePosition]:
+    def positions(self, batch: BatchOutline, index: dict[str, SpanOutline]) -> list[ScopePosition]:
         """Return the position of each span; if the batch names its session, only the session."""
         if batch.session is not None:
             return [ScopePosition(batch.session, 0, None)] * len(batch.spans)
         known: dict[str, ScopePosition] = {}
-        return [self._standing(span, index, known) for span in batch.spans]
+        return [self._position(span, index, known) for span in batch.spans]
 
-    def _standing(
+    def _position(
         self, span: SpanOutline, index: dict[str, SpanOutline], known: dict[str, ScopePosition]
     ) -> ScopePosition:
         chain: list[SpanOutline] = []
@@ -228,14 +228,14 @@ class SessionIndex(ScopeIndex):
         unit = (span.start_ns, span.id) if depth in (1, 2) else above.unit
         return ScopePosition(above.session, depth, unit)
 
-    def place(self, standing: ScopePosition, segmented: bool) -> Place:
+    def place(self, position: ScopePosition, segmented: bool) -> Place:
         """Return the session, the trace and the depth of a record at a position."""
-        trace_id = trace_id_for(standing.session)
-        if segmented and standing.unit is not None:
-            plan = Plan(standing.session, segments=self._segments.by_session)
-            segment = plan.segment_of(standing.session, *standing.unit)
+        trace_id = trace_id_for(position.session)
+        if segmented and position.unit is not None:
+            plan = Plan(position.session, segments=self._segments.by_session)
+            segment = plan.segment_of(position.session, *position.unit)
             trace_id = segment.trace_id if segment else trace_id
-        return Place(standing.session, trace_id, standing.depth)
+        return Place(position.session, trace_id, position.depth)
 
     def plan(self, batch: Outline, segmented: bool, fallback: str) -> Plan:
         """Return the plan of a batch; `fallback` is the session if no other is found."""

@@ -50,7 +50,7 @@ class Selector:
         index = self._index
         seen = outline_of(batch)
         by_id = {span.id: span for span in seen.spans}
-        standings = index.standings(seen, by_id)
+        positions = index.positions(seen, by_id)
         matches: dict[str, _Match] = {}
         records = batch.get("spans")
         wanted: set[str] = set()
@@ -58,13 +58,13 @@ class Selector:
         for number, span in enumerate(seen.spans):
             record = records[number]  # type: ignore[index]
             match = self._match(span, by_id, matches)
-            if self._wants(standings[number].session, record.get("rank"), match):
+            if self._wants(positions[number].session, record.get("rank"), match):
                 wanted.add(span.id)
                 spans.append(record)
         # A scope in another batch has the rank of the process that wrote this batch.
         ranks = [record.get("rank") for record in records] if seen.spans else []  # type: ignore[union-attr]
         rank = ranks[0] if ranks else 0
-        default = standings[0].session if standings else ""
+        default = positions[0].session if positions else ""
         for some_id in {r.span_id for r in (*seen.marks, *seen.snapshots)} - by_id.keys():
             rootless = some_id in ("", "root")
             if seen.session is not None:
@@ -193,6 +193,6 @@ def _sessions_of(batch: BatchOutline, index: SessionIndex) -> set[str]:
     if batch.session is not None:
         return {batch.session}
     by_id = {span.id: span for span in batch.spans}
-    found = {standing.session for standing in index.standings(batch, by_id)}
+    found = {position.session for position in index.positions(batch, by_id)}
     refs = {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - by_id.keys() - {"", "root"}
     return found | {index.resolve(some_id).session for some_id in refs}

@@ -84,21 +84,23 @@ def _header(batch: TypedBatch) -> TraceBatch:
 
 def _spans(spans: list[TypedSpan], marks: dict[str, list[str]]) -> list[TraceSpan]:
     parents = {span.id: span.parent_id for span in spans}
-    tops: dict[str, str] = {}
-    return [_span(span, _top(span, parents, tops), marks) for span in spans]
+    root_ids: dict[str, str] = {}
+    return [_span(span, _root_id(span, parents, root_ids), marks) for span in spans]
 
 
-def _top(span: TypedSpan, parents: dict[str, str | None], tops: dict[str, str]) -> str:
+def _root_id(span: TypedSpan, parents: dict[str, str | None], root_ids: dict[str, str]) -> str:
     """Return the topmost parent, like `platform`; the result of each parent is cached."""
     top, parent = span.id, span.parent_id
-    if parent in tops:
-        return tops[parent]
+    if parent in root_ids:
+        return root_ids[parent]
     seen: set[str] = set()
     while parent is not None and parent not in seen:
         seen.add(parent)
         top, parent = parent, parents.get(parent)
     if parent is None and span.parent_id is not None:
-        tops[span.parent_id] = top  # not in a cycle, in which the result depends on the first span
+        root_ids[span.parent_id] = (
+            top  # not in a cycle, in which the result depends on the first span
+        )
     return top
 
 

@@ -50,14 +50,14 @@ class _Process(NamedTuple):
     end_ns: int
 
 
-def settle_processes(database: Database, made: Sequence[PreparedBatch]) -> None:
+def settle_processes(database: Database, prepared: Sequence[PreparedBatch]) -> None:
     """Note the sessions and loose spans of new batches, and assign loose spans to sessions.
 
     Only new rows are looked up, so the cost does not grow with the stored data. Call it in a
     transaction, after `serialize`.
     """
-    sessions = [row for each in made for row in _rows(each, of_sessions=True)]
-    loose = [row for each in made for row in _rows(each, of_sessions=False)]
+    sessions = [row for each in prepared for row in _rows(each, of_sessions=True)]
+    loose = [row for each in prepared for row in _rows(each, of_sessions=False)]
     if sessions:
         database.bulk_insert(_SESSIONS, _COLUMNS, sessions)
     known = {row for session in sessions for row in _loose_within(database, session)}
@@ -109,18 +109,18 @@ def forget_processes(database: Database) -> None:
         database.run(_FORGET.format(table=table))
 
 
-def _rows(made: PreparedBatch, *, of_sessions: bool) -> Iterator[_Process]:
-    if made.records is None or not made.is_one_process:
+def _rows(prepared: PreparedBatch, *, of_sessions: bool) -> Iterator[_Process]:
+    if prepared.records is None or not prepared.is_one_process:
         return
-    for span, record in zip(made.records.spans, made.spans, strict=True):
+    for span, record in zip(prepared.records.spans, prepared.spans, strict=True):
         if span.parent_span_id is not None or not isinstance(record, dict):
             continue
         pid = integer(record.get("pid"), 64)
-        if pid is not None and _is_wanted(made, span, of_sessions):
+        if pid is not None and _is_wanted(prepared, span, of_sessions):
             yield _Process(span.id, span.workspace_id, pid, span.rank, span.start_ns, span.end_ns)
 
 
-def _is_wanted(made: PreparedBatch, span: TraceSpan, of_sessions: bool) -> bool:
+def _is_wanted(prepared: PreparedBatch, span: TraceSpan, of_sessions: bool) -> bool:
     if span.name == SESSION:
         return of_sessions
-    return not of_sessions and made.root_ids.get(span.id) == span.id
+    return not of_sessions and prepared.root_ids.get(span.id) == span.id

@@ -17,26 +17,26 @@ def local_root_ids(
     program's batch without one (`is_one_process`), spans without a parent beside the session (of a
     thread that was started without a scope around it) get the root of all others.
     """
-    tops: dict[str, str] = {}
+    root_ids: dict[str, str] = {}
     for span in spans:
         if session is not None:
             span.trace_id = session
-        tops.setdefault(span.id, span.trace_id)
+        root_ids.setdefault(span.id, span.trace_id)
     if session is not None:
-        tops.setdefault(session, session)
+        root_ids.setdefault(session, session)
     elif is_one_process:
         loose = {s.id for s in spans if s.parent_span_id is None and s.name != SESSION}
-        others = {top for some_id, top in tops.items() if top not in loose}
+        others = {top for some_id, top in root_ids.items() if top not in loose}
         if len(others) == 1:
             [other] = others
-            tops.update(dict.fromkeys(loose, other))
-    return tops
+            root_ids.update(dict.fromkeys(loose, other))
+    return root_ids
 
 
-def resolve_root(some_id: str, tops: dict[str, str]) -> str:
-    """Return the topmost scope that `tops` leads to; in a circle, the last before it closes."""
+def resolve_root(some_id: str, root_ids: dict[str, str]) -> str:
+    """Return the topmost scope that `root_ids` leads to; in a circle, the last before it closes."""
     seen = {some_id}
-    while (above := tops.get(some_id)) is not None and above not in seen:
+    while (above := root_ids.get(some_id)) is not None and above not in seen:
         seen.add(above)
         some_id = above
     return some_id

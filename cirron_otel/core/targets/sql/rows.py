@@ -103,7 +103,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
         value, records = _records_of(batch.data, context)
         owners = OwnerResolver(value, context)
         session = _session_of(value)
-        tops = local_root_ids(records.spans, session, is_one_process="otel" not in value)
+        root_ids = local_root_ids(records.spans, session, is_one_process="otel" not in value)
     except (InputError, RecursionError):
         # It is nested too deep to be converted to rows, so its bytes are stored.
         header = TraceBatch(schema_version=1, sdk_version="", batch_id="", created_ns=0)
@@ -113,12 +113,12 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
     for row, owner in zip(records.spans, owners.of_spans(len(records.spans)), strict=True):
         row.workspace_id, run_id, row.pipeline_id, row.deployment_id, row.model_id = owner
         row.run_id = run_id or ""  # "" until its trace id is settled
-    made = PreparedBatch(name, hash_, records.batch, owners.whole, records, None, tops)
-    made.is_one_process = "otel" not in value
-    made.spans = value["spans"] if records.spans else []
+    prepared = PreparedBatch(name, hash_, records.batch, owners.whole, records, None, root_ids)
+    prepared.is_one_process = "otel" not in value
+    prepared.spans = value["spans"] if records.spans else []
     if context.blob_uri is not None and records.snapshots:
-        made.snapshots = value["snapshots"]
-    return made
+        prepared.snapshots = value["snapshots"]
+    return prepared
 
 
 def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], PlatformRecords]:

@@ -120,13 +120,15 @@ class Storage(BatchStore):
     ) -> WriteResult:
         """Store batches: all of them, or none if it raises."""
         unknown = self._unknown(batches)
-        made = [prepare_batch(batch, hash_, context) for hash_, batch in unknown]
-        made.sort(key=lambda each: (each.name, each.hash))  # so that writers never block in circles
+        prepared = [prepare_batch(batch, hash_, context) for hash_, batch in unknown]
+        prepared.sort(
+            key=lambda each: (each.name, each.hash)
+        )  # so that writers never block in circles
         rows = 0
         new: list[tuple[int, PreparedBatch]] = []
-        if made:
+        if prepared:
             with self._database.transaction():
-                new = self._new_parts(self._add(made), dict(unknown), context)
+                new = self._new_parts(self._add(prepared), dict(unknown), context)
                 rows = self._fill(new, context)
         return WriteResult(len(new), len(batches) - len(new), rows)
 
@@ -237,11 +239,11 @@ class Storage(BatchStore):
         except (InputError, RecursionError):
             return False
 
-    def _add(self, made: Sequence[PreparedBatch]) -> list[tuple[int, PreparedBatch]]:
+    def _add(self, prepared: Sequence[PreparedBatch]) -> list[tuple[int, PreparedBatch]]:
         """Add the batches; (key, batch) of those that were not there."""
         now = time.time_ns()
-        keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in made])
-        return [(key, each) for key, each in zip(keys, made, strict=True) if key is not None]
+        keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in prepared])
+        return [(key, each) for key, each in zip(keys, prepared, strict=True) if key is not None]
 
     def _new_parts(
         self,
@@ -272,17 +274,17 @@ class Storage(BatchStore):
     def _reduced(
         self, key: int, whole: PreparedBatch, data: bytes, context: OwnerContext
     ) -> PreparedBatch:
-        made = prepare_batch(SealedBatch(name_of_column(whole.name), data), whole.hash, context)
+        prepared = prepare_batch(SealedBatch(name_of_column(whole.name), data), whole.hash, context)
         statement = 'UPDATE "TraceBatch" SET "extra" = ?, "body" = ? WHERE "batchKey" = ?'
-        self._database.run(statement, made.header.extra, made.body, key)
-        return made
+        self._database.run(statement, prepared.header.extra, prepared.body, key)
+        return prepared
 
     def _fill(self, new: Sequence[tuple[int, PreparedBatch]], context: OwnerContext) -> int:
         """Add the rows of batches; how many."""
-        made = [each for _, each in new]
-        placing = Placing(self._database, made)
+        prepared = [each for _, each in new]
+        placing = Placing(self._database, prepared)
         if context.blob_uri is not None:
-            for each in made:
+            for each in prepared:
                 placing.set_blob_uris(each, context.blob_uri)
         count = 0
         for kind in (SPAN, MARK, SNAPSHOT):
@@ -290,7 +292,7 @@ class Storage(BatchStore):
             if rows:
                 self._database.bulk_insert(kind, COLUMNS[kind], rows)
             count += len(rows)
-        placing.settle(made)
+        placing.settle(prepared)
         return count
 
     def _forget_unresolved(self) -> None:

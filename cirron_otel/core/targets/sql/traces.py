@@ -20,22 +20,22 @@ from .rows import SNAPSHOT, PreparedBatch, replace_blob_uri
 class Placing:
     """Finds the trace ids of batches that are about to be stored, in one transaction."""
 
-    def __init__(self, database: Database, made: Sequence[PreparedBatch]) -> None:
-        """Set the trace id, and the run id that follows from it, of all spans of `made`."""
+    def __init__(self, database: Database, prepared: Sequence[PreparedBatch]) -> None:
+        """Set the trace id, and the run id that follows from it, of all spans of `prepared`."""
         self._database = database
         self._new_ids: list[str] = []
         self._root_ids: dict[str, str] = {}
-        for each in made:
+        for each in prepared:
             for some_id, top in each.root_ids.items():
                 self._root_ids.setdefault(some_id, top)
-        for each in made:
+        for each in prepared:
             if each.records is not None:
                 self._new_ids += [span.id for span in each.records.spans]
-        self._look_up(self._open(made))
-        for each in made:
+        self._look_up(self._open(prepared))
+        for each in prepared:
             self._place(each)
 
-    def settle(self, made: Sequence[PreparedBatch]) -> None:
+    def settle(self, prepared: Sequence[PreparedBatch]) -> None:
         """After the rows are stored: update the spans that waited for them; note missing roots.
 
         Writers pass one at a time, and each holds the lock until its transaction has ended: so a
@@ -43,7 +43,7 @@ class Placing:
         """
         database = self._database
         database.serialize()
-        is_open = self._open(made)
+        is_open = self._open(prepared)
         self._look_up(is_open)
         arrived = self._noted(self._new_ids)
         for some_id in sorted({*is_open, *arrived}):
@@ -60,31 +60,31 @@ class Placing:
         statement = f'DELETE FROM "TraceUnresolved" WHERE {condition}'  # noqa: S608
         for ids in parts(sorted(arrived)):
             database.run(statement, database.array_param(ids))
-        waiting = self._open(made)
+        waiting = self._open(prepared)
         for ids in parts(sorted(waiting - self._noted(waiting))):
             database.bulk_insert("TraceUnresolved", ["id"], [(some_id,) for some_id in ids])
-        settle_processes(database, made)
+        settle_processes(database, prepared)
 
-    def set_blob_uris(self, made: PreparedBatch, uri_of: BlobUri) -> None:
+    def set_blob_uris(self, prepared: PreparedBatch, uri_of: BlobUri) -> None:
         """Set the URIs of a batch's snapshots; `extra` keeps the recorded ones."""
-        for row, record in zip(made.records_of(SNAPSHOT), made.snapshots, strict=True):
+        for row, record in zip(prepared.records_of(SNAPSHOT), prepared.snapshots, strict=True):
             if row.blob_uri is not None:
-                run_id = made.owner.run_id or resolve_root(row.span_id, self._root_ids)
-                replace_blob_uri(row, record, uri_of(record, made.owner.workspace_id, run_id))
+                run_id = prepared.owner.run_id or resolve_root(row.span_id, self._root_ids)
+                replace_blob_uri(row, record, uri_of(record, prepared.owner.workspace_id, run_id))
 
-    def _place(self, made: PreparedBatch) -> None:
-        records = made.records
+    def _place(self, prepared: PreparedBatch) -> None:
+        records = prepared.records
         if records is None:
             return
         for span in records.spans:
             span.trace_id = resolve_root(span.trace_id, self._root_ids)
             span.run_id = span.run_id or span.trace_id
 
-    def _open(self, made: Sequence[PreparedBatch]) -> set[str]:
+    def _open(self, prepared: Sequence[PreparedBatch]) -> set[str]:
         """Return the roots of spans that are not known themselves."""
         ends = {
             resolve_root(span.trace_id, self._root_ids)
-            for each in made
+            for each in prepared
             if each.records is not None
             for span in each.records.spans
         }
