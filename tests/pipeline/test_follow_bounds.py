@@ -12,7 +12,12 @@ import pytest
 
 from cirron_otel.core.delivery import indexed
 from cirron_otel.core.delivery.indexed import FollowIndex
-from cirron_otel.core.placement.batch_outline import BatchOutline, LightOtel, RecordRef, SpanOutline
+from cirron_otel.core.placement.batch_outline import (
+    BatchOutline,
+    OtelOutline,
+    RecordRef,
+    SpanOutline,
+)
 
 _numbers = itertools.count(1)
 
@@ -26,7 +31,7 @@ def _native(*spans: SpanOutline, refers_to: str = "") -> BatchOutline:
 
 
 def _foreign(*spans: SpanOutline) -> BatchOutline:
-    return BatchOutline(list(spans), otel=LightOtel(resource_spans=[msgspec.Raw(b"{}")]))
+    return BatchOutline(list(spans), otel=OtelOutline(resource_spans=[msgspec.Raw(b"{}")]))
 
 
 def _child(parent: str, own: str = "", at: int = 1) -> SpanOutline:
