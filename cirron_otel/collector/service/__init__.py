@@ -1,19 +1,19 @@
-"""The collector: one process that receives OTLP and Cirron JSON, keeps it, and hands it on.
+"""The collector's service: it receives OTLP and Cirron JSON, stores them, and delivers them.
 
 ```
 options.py            CollectorOptions, the table: key, type, default, meaning
-exporter_options.py   the part of it that says where things are sent
-section.py            what the table is made of
-values.py             what a value of it may look like
-secret.py             values that are shown to nobody
-config_file.py        the options of a run: one YAML file, and flags over it
+exporter_options.py   the sections of exporters and of pushed metrics in that table
+section.py            the base class of the sections
+values.py             parsers, in addition to those of core/config/parsing.py
+secret.py             secret values, which are masked when they are printed
+config_file.py        loads one YAML file, and the flags that override it
 substitution.py       ${env:NAME} in that file
-validation.py         a tree of plain values to options, with the path of each wrong key
-checks.py             what keys must be to each other; what is allowed and unwise
-walking.py            the options as leaves, as a tree, without secrets; what a reload may take
-targets.py            exporters as the exporter package wants them
-metrics.py            what the collector counts, for Prometheus
-metrics_push.py       the same figures over OTLP
+validation.py         converts a tree of plain values to options; problems have the path of the key
+checks.py             rules between keys, and warnings about unwise options
+options_tree.py       the options as leaves and as a tree; secrets; the changes of a reload
+targets.py            converts exporters to settings of targets
+metrics.py            the collector's metrics, for Prometheus
+metrics_push.py       the same metrics over OTLP
 logs.py               structured logs on stderr
 ```
 """

@@ -91,7 +91,7 @@ def counted_letters(
 
 
 class SpoolCounts:
-    """What is counted of the spool."""
+    """The counters of the spool."""
 
     def __init__(self, registry: Registry, paths: SpoolPaths, parts: Path) -> None:
         """`parts` is the directory of unfinished uploads."""
@@ -110,7 +110,7 @@ class SpoolCounts:
                 self._added += size
 
     def count(self, counts: Mapping[str, int], drops: Drops) -> None:
-        """What the translation counted since the last time, and what was evicted since it began."""
+        """Add the new counts of the translation; `drops` are all evictions since its start."""
         found, registry = Counter(counts), self._registry
         records = Records(found["spans"], found["marks"], found["snapshots"])
         count_stored(registry, SPOOL, records, found["batches"], 0)

@@ -1,6 +1,6 @@
-"""What the collector counts about itself: one registry, in Prometheus' text formats.
+"""The collector's own metrics: one registry, rendered in the text formats of Prometheus.
 
-Several processes count; each hands its figures on as plain values, and one of them shows the sum.
+Several processes count. Each passes its metrics on as plain values, and one of them shows the sums.
 """
 
 from __future__ import annotations

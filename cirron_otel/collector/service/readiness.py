@@ -1,4 +1,4 @@
-"""Whether requests are taken, and what waits behind those that were."""
+"""Whether requests are accepted, and the number and age of those that wait for translation."""
 
 from __future__ import annotations
 

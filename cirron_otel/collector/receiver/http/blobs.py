@@ -1,4 +1,4 @@
-"""Snapshot files over HTTP, whole or in parts: docs/cirron-http.md, "Snapshot files"."""
+"""Snapshot files over HTTP, complete or in parts: docs/cirron-http.md, "Snapshot files"."""
 
 from __future__ import annotations
 
