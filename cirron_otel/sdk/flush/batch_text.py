@@ -120,16 +120,16 @@ def batch_text(
 ) -> BatchText:
     """Return the batch of these lists, which are empty afterwards."""
     snapshots = snapshots or _no_text
-    with spans.view() as some, marks.view() as others, snapshots.view() as last:
+    with spans.view() as span_view, marks.view() as mark_view, snapshots.view() as snapshot_view:
         data = b"".join(
             (
                 b'{"schema_version":1,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":'
                 % (SDK_VERSION.encode(), batch_id.encode(), created_ns),
-                some or b"[",
+                span_view or b"[",
                 b'],"marks":',
-                others or b"[",
+                mark_view or b"[",
                 b'],"snapshots":',
-                last or b"[",
+                snapshot_view or b"[",
                 b'],"otel":%b}' % bytes(as_raw(otel)),
             )
         )

@@ -153,30 +153,30 @@ def _portion_end() -> int | None:
     return min(ends, default=None)
 
 
-def _move(some: deque[Any], taken: list[Any]) -> None:
+def _move(source: deque[Any], taken: list[Any]) -> None:
     """Move the current entries of a deque; producers may also pop from it when it is full."""
-    entries = iter(some.popleft, None)
-    left = len(some)
+    entries = iter(source.popleft, None)
+    left = len(source)
     with contextlib.suppress(IndexError):
         while left > 0:
             taken.extend(islice(entries, min(left, _AT_ONCE)))
             left -= _AT_ONCE
 
 
-def _move_begun(some: deque[Any], taken: list[Any], until: int) -> None:
+def _move_begun(source: deque[Any], taken: list[Any], until: int) -> None:
     """Move the scopes that began no later than `until`."""
     with contextlib.suppress(IndexError):
-        while some[0]._start <= until:
-            taken.extend(islice(iter(some.popleft, None), 1))
+        while source[0]._start <= until:
+            taken.extend(islice(iter(source.popleft, None), 1))
 
 
-def _move_until(some: deque[Any], taken: list[Any], until: int) -> None:
+def _move_until(source: deque[Any], taken: list[Any], until: int) -> None:
     """Move the marks made no later than `until`, and at least one portion."""
-    left = len(some)
+    left = len(source)
     least = PORTION
-    entries = iter(some.popleft, None)
+    entries = iter(source.popleft, None)
     with contextlib.suppress(IndexError):
-        while left > 0 and (least > 0 or some[0][3] <= until):
+        while left > 0 and (least > 0 or source[0][3] <= until):
             at_once = min(left, _FEW)
             taken.extend(islice(entries, at_once))
             left -= at_once

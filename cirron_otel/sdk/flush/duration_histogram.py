@@ -100,7 +100,7 @@ class Durations:
         """
         if self._least is None:
             return None
-        found = Lengths(
+        state = Lengths(
             self._start_ns, self._buckets.total(), self._sum, self._least, self._most,
             dict(self._buckets), list(self._examples.values()),
         )  # fmt: skip
@@ -109,7 +109,7 @@ class Durations:
             self._buckets.clear()
             self._sum = self._most = 0
             self._least, self._start_ns = None, now_ns
-        return found
+        return state
 
 
 def exponential_index(length_ns: int) -> int:

@@ -184,9 +184,9 @@ class FlushBuilder:
             drained.ended, drained.marks, foreign, default, change,
             lambda ids, is_split: self._otels(drained, default, ids, is_split), wanted, snapshots,
         )  # fmt: skip
-        for scope, some in ids.items():
+        for scope, mark_ids in ids.items():
             if scope in drained.open or scope in drained.late:
-                halves = bytes.fromhex("".join([mark_id[:16] for mark_id in some]))
+                halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))
                 change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
         self._add_open(drained, result)
         if self.retains_records:
@@ -305,12 +305,12 @@ class FlushBuilder:
         rows: list[SnapshotRow] = []
         for each in drained.snapshots:
             try:
-                some = each.rows()
+                added = each.rows()
             except Exception as error:
                 record_error("snapshot", error)
-                some = []
-            rows += some
-            change.snapshots_lost += each.size - len(some)
+                added = []
+            rows += added
+            change.snapshots_lost += each.size - len(added)
         return sorted(rows, key=snapshot_order)
 
     def _foreign_row(self, span: Any, begun: Any, default: Trace) -> SpanRow | None:

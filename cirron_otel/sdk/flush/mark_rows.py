@@ -33,12 +33,12 @@ def ids_of(
     a mark outside of every session. A scope that is not recorded has the id "".
     """
     ids: dict[Scope, list[str]] = {}
-    told: list[tuple[str, str]] = []
-    put = told.append
+    pairs: list[tuple[str, str]] = []
+    put = pairs.append
     halves = urandom(8 * len(entries)).hex(" ", 8).split(" ")
     last: Any = None
     span_id = low = ""
-    own: list[str] = []
+    scope_ids: list[str] = []
     for entry, half in zip(entries, halves, strict=False):
         scope: Any = entry[0]
         if scope is not last:
@@ -49,18 +49,18 @@ def ids_of(
             span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
             if scope is NO_SESSION:
                 span_id, low = ROOT, session._trace.low
-            found = ids.get(scope)
-            own = [] if found is None else found
-            ids[scope] = own
+            known = ids.get(scope)
+            scope_ids = [] if known is None else known
+            ids[scope] = scope_ids
         value = entry[2]
         kind = type(value)
         if (kind is int or kind is Deferred) and not is_encodable(value):
             put(("", ""))
             continue
         mark_id = half + low
-        own.append(mark_id)
+        scope_ids.append(mark_id)
         put((mark_id, span_id))
-    return ids, told
+    return ids, pairs
 
 
 def mark_rows(

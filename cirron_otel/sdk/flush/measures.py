@@ -113,18 +113,18 @@ class Measures:
             if type(name) is not str:
                 name = text_of(name)
             if is_inside and name != MICRO_STEP:
-                some = phases.get(name)
-                if some is None:
+                same_name = phases.get(name)
+                if same_name is None:
                     phases[name] = [scope]
                 else:
-                    some.append(scope)
+                    same_name.append(scope)
             elif name == STEP:
                 if _is_outermost(scope):
                     steps.append(scope)
             elif name == REQUEST:
                 requests.append(scope)
-        for name, some in phases.items():
-            self._take_phases(name, some)
+        for name, same_name in phases.items():
+            self._take_phases(name, same_name)
         if requests:
             self._add((sc.REQUEST_DURATION, ""), requests)
         if steps:

@@ -68,25 +68,25 @@ class CirronDetector(ResourceDetector):
 def surroundings(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | int]:
     """Return the attributes, from the variables in `environ` and the files below `root`."""
     source = Identity.from_environment(environ).source
-    found: dict[str, str | int] = {} if source == "none" else {LAUNCHER: source}
+    attributes: dict[str, str | int] = {} if source == "none" else {LAUNCHER: source}
     for variable, name in _SLURM.items():
         if environ.get("SLURM_JOB_ID") and environ.get(variable):
-            found[name] = _clean(environ[variable])
+            attributes[name] = _clean(environ[variable])
     if environ.get(_IN_CLUSTER):
-        found |= _kubernetes(environ, root)
-    return found | _gpus(environ, root)
+        attributes |= _kubernetes(environ, root)
+    return attributes | _gpus(environ, root)
 
 
 def _kubernetes(environ: Mapping[str, str], root: Path) -> dict[str, str]:
-    found = {}
+    attributes = {}
     for name, variables in _KUBERNETES.items():
         values = (environ.get(variable) for variable in variables)
         value = next((value for value in values if value), None)
         if value is None and name == "k8s.namespace.name":
             value = _text(root / _NAMESPACE)
         if value:
-            found[name] = _clean(value)
-    return found
+            attributes[name] = _clean(value)
+    return attributes
 
 
 def _gpus(environ: Mapping[str, str], root: Path) -> dict[str, str | int]:
@@ -105,25 +105,25 @@ def _gpus(environ: Mapping[str, str], root: Path) -> dict[str, str | int]:
 def _visible(models: list[str], listed: str | None) -> list[str]:
     if listed is None:
         return models
-    found = []
+    visible = []
     for each in filter(None, map(str.strip, listed.split(","))):
         if not each.isdecimal():
             if each.startswith("-"):
                 break
-            found.append(models[0])
+            visible.append(models[0])
         elif len(each) < _MOST_DIGITS and int(each) < len(models):
-            found.append(models[int(each)])
+            visible.append(models[int(each)])
         else:
             break  # CUDA ignores everything after an invalid number
-    return found
+    return visible
 
 
 def _nvidia(root: Path) -> Iterator[str]:
     """Yield the models in the order of the bus, as nvidia-smi lists them."""
     for path in sorted((root / _NVIDIA).glob("*/information")):
-        found = _NVIDIA_MODEL.search(_text(path))
-        if found:
-            yield found[1]
+        match = _NVIDIA_MODEL.search(_text(path))
+        if match:
+            yield match[1]
 
 
 def _amd(root: Path) -> Iterator[str]:

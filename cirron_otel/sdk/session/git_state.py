@@ -48,10 +48,10 @@ def head_of(directory: Path) -> dict[str, str]:
     if not head.startswith("ref:"):
         return {COMMIT: head} if _COMMIT.fullmatch(head) else {}
     reference = head.removeprefix("ref:").strip()
-    found = {COMMIT: commit} if (commit := _commit_of(repository, reference)) else {}
-    if found and reference.startswith(_BRANCHES):
-        found[BRANCH] = reference.removeprefix(_BRANCHES)
-    return found
+    attributes = {COMMIT: commit} if (commit := _commit_of(repository, reference)) else {}
+    if attributes and reference.startswith(_BRANCHES):
+        attributes[BRANCH] = reference.removeprefix(_BRANCHES)
+    return attributes
 
 
 class TreeState:

@@ -60,15 +60,15 @@ def join(
     is_linked = bool(joined.links)
     if how == NONE or (is_linked and not environment_first):
         return joined
-    around = INVALID_SPAN_CONTEXT if is_linked else trace.get_current_span().get_span_context()
-    if environment_first or not around.is_valid:
+    surrounding = INVALID_SPAN_CONTEXT if is_linked else trace.get_current_span().get_span_context()
+    if environment_first or not surrounding.is_valid:
         joined.context = from_environment(environ)
         given = trace.get_current_span(joined.context).get_span_context()
-        around = given if given.is_valid else around
-    if around.is_valid and how == LINK:
-        joined.links.append(Link(around))
-    elif around.is_valid:
-        joined.parent = around
+        surrounding = given if given.is_valid else surrounding
+    if surrounding.is_valid and how == LINK:
+        joined.links.append(Link(surrounding))
+    elif surrounding.is_valid:
+        joined.parent = surrounding
     return joined
 
 

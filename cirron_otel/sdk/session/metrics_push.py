@@ -149,10 +149,10 @@ def _exemplars(lengths: Lengths) -> list[Exemplar]:
 
 def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
     """Yield a gauge for each name."""
-    for gauge, some in bounded(marks).items():
+    for gauge, values in bounded(marks).items():
         points = [
             sdk.NumberDataPoint({sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]}, 0, now_ns, value)
-            for name, value in some
+            for name, value in values
         ]
         meaning = "The last value of the marks of that name"
         yield sdk.Metric(gauge, meaning, "", sdk.Gauge(points))

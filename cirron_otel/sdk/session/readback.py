@@ -99,9 +99,9 @@ class Recent:
         spans: list[SpanRow] = []
         marks: list[MarkRow] = []
         for batch in self._batches:
-            some, others = batch.rows()
-            spans += some
-            marks += [mark for mark in others if is_users(mark)]
+            batch_spans, batch_marks = batch.rows()
+            spans += batch_spans
+            marks += [mark for mark in batch_marks if is_users(mark)]
         return spans[-self._most :], marks[-self._most * MARKS_PER_SPAN :]
 
 

@@ -97,14 +97,14 @@ def show_open(processors: tuple[SpanProcessor, ...]) -> None:
     """Report the open scopes around the caller to processors; their ends are reported later."""
     context = CONTEXT.get()
     scope: Any = context.get(SCOPE_KEY) or state.session
-    around: list[Any] = []
+    open_scopes: list[Any] = []
     while scope is not NO_SESSION:
         if scope._id and not scope._end:
-            around.append(scope)
+            open_scopes.append(scope)
         if scope is state.session:
             break
         scope = scope._above.scope if isinstance(scope._above, EnclosingSpan) else scope._above
-    for each in reversed(around):
+    for each in reversed(open_scopes):
         for processor in processors:
             try:
                 processor.on_start(each, context)

@@ -130,8 +130,8 @@ class LateDetails:
             return {}  # it is still being imported
         self._has_versions = False
         cuda = getattr(torch.version, "cuda", None)
-        made = {TORCH_VERSION: _cut(str(torch.__version__))}
-        return made | ({CUDA_VERSION: _cut(str(cuda))} if cuda else {})
+        versions = {TORCH_VERSION: _cut(str(torch.__version__))}
+        return versions | ({CUDA_VERSION: _cut(str(cuda))} if cuda else {})
 
 
 def _hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:

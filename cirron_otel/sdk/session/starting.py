@@ -125,8 +125,10 @@ def _given(provider: object) -> TracerProvider | None:
 
 def _sample(provider: TracerProvider, joined: Any, session: Any) -> None:
     """Apply the decision of the new provider's sampler to the session."""
-    around = session._trace
-    around.flags, around.state = sampling(sampler_of(provider), around.trace_id, joined)
+    session_trace = session._trace
+    session_trace.flags, session_trace.state = sampling(
+        sampler_of(provider), session_trace.trace_id, joined
+    )
 
 
 def segments_of(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:

@@ -165,9 +165,11 @@ def _measure_one(serial: Serial, capture: Capture, number: int) -> None:
 
 
 def _measure_together(torch: Any, capture: Capture, device: Any, numbers: list[int]) -> _Result:
-    some = [capture.subjects[number] for number in numbers]
+    subjects = [capture.subjects[number] for number in numbers]
     limit = batched.ON_HOST if device.type == "cpu" else batched.ON_DEVICE
-    rows = batched.measure([each.values for each in some], [each.zeros for each in some], limit)
+    rows = batched.measure(
+        [each.values for each in subjects], [each.zeros for each in subjects], limit
+    )
     if device.type == "cpu":
         return _Result(numbers, rows, None)
     here = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)

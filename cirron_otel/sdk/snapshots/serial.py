@@ -28,9 +28,9 @@ class Serial:
         self._values = torch.empty(portion, dtype=torch.float64, device="cpu")
         self._shifted = torch.empty(portion, dtype=torch.float64, device="cpu")
         self._bins = torch.empty(portion, dtype=torch.uint8, device="cpu")
-        whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+        integers = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
         floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        self._native = frozenset(whole + floats)
+        self._native = frozenset(integers + floats)
         """The dtypes whose minimum and maximum torch can compute."""
 
     def measure(self, tensor: Any, zeros: int = 0) -> Moments:

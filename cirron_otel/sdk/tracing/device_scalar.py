@@ -36,9 +36,9 @@ class Arriving:
 
     __slots__ = ("_arrived", "_told")
 
-    def __init__(self, told: Any, arrived: Any) -> None:
-        """`told` is the copy; `arrived` becomes 1 after it. Both are tensors in host memory."""
-        self._told, self._arrived = told, arrived
+    def __init__(self, copy: Any, arrived: Any) -> None:
+        """`copy` is the copied scalar; `arrived` becomes 1 after it. Both are in host memory."""
+        self._told, self._arrived = copy, arrived
 
     def __call__(self) -> Any:
         """Return the number. Raises TimeoutError if it does not arrive."""
@@ -64,10 +64,10 @@ def arriving(value: Any) -> Arriving | None:
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         raise CapturedError("it is computed in a CUDA graph that is being captured")
     with torch.no_grad():
-        told = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
+        copy = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
         arrived = torch.zeros((), dtype=torch.int32, device="cpu", pin_memory=True)
-        told.copy_(value.detach().reshape(()), non_blocking=True)
+        copy.copy_(value.detach().reshape(()), non_blocking=True)
         arrived.copy_(
             torch.ones((), dtype=torch.int32, device=value.device), non_blocking=True
         )  # fmt: skip
-    return Arriving(told, arrived)
+    return Arriving(copy, arrived)

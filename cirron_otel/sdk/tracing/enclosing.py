@@ -86,10 +86,10 @@ class EnclosingSpan(RecordedSpan):
         return bool(self.span.is_recording())
 
 
-def _trace_of(context: SpanContext, around: Trace) -> Trace:
+def _trace_of(context: SpanContext, parent_trace: Trace) -> Trace:
     trace_id = context.trace_id.to_bytes(16, "big")
-    if trace_id == around.trace_id:
-        return around
+    if trace_id == parent_trace.trace_id:
+        return parent_trace
     return Trace(trace_id, int(context.trace_flags), context.trace_state, is_apart=True)
 
 

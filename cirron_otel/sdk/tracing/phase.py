@@ -178,27 +178,27 @@ class Intervals:
         if len(self.open) < _MANY:
             self.open[span] = None
 
-    def close(self, above: Any) -> None:
+    def close(self, parent: Any) -> None:
         """End the step now.
 
-        An open span with a phase in it counts up to now; any other open span moves to `above`.
+        An open span with a phase in it counts up to now; any other open span moves to `parent`.
         """
         while self.open:
             span, _ = self.open.popitem()
             if span.has_phase:
                 self.append((span._start, now()))
             else:
-                span.reparent(above)
+                span.reparent(parent)
 
     def append(self, interval: tuple[int, int]) -> None:
         """Add an interval that has ended."""
-        some = self._some
-        some.append(interval)
+        intervals = self._some
+        intervals.append(interval)
         self.last = max(self.last, interval[1])
-        if len(some) > _MANY:
+        if len(intervals) > _MANY:
             self._folded = self.within(0, self.last)
             self._floor = self.last
-            some.clear()
+            intervals.clear()
 
     def ended(self, scope: Any, end: int) -> None:
         """Note the end of a child scope."""

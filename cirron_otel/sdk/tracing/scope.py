@@ -207,9 +207,13 @@ class Scope(RecordedSpan):
             if self._depth > MAX_DEPTH:
                 return False
         elif current is not None and current is not parent and isinstance(current, Span):
-            around = current.get_span_context()
-            if around is not INVALID_SPAN_CONTEXT and around.is_valid and current is not parent:
-                return self._join(current, around, parent)
+            span_context = current.get_span_context()
+            if (
+                span_context is not INVALID_SPAN_CONTEXT
+                and span_context.is_valid
+                and current is not parent
+            ):
+                return self._join(current, span_context, parent)
         segments = state.segments
         if parent is NO_SESSION or segments is None:
             if parent is NO_SESSION:
@@ -228,22 +232,22 @@ class Scope(RecordedSpan):
                 self._trace = segments.choose(unit_id, parent.id or "", parent._trace)
         return True
 
-    def _join(self, current: Any, around: Any, parent: Scope) -> bool:
+    def _join(self, current: Any, span_context: Any, parent: Scope) -> bool:
         """Become a child of a span of another library, in the trace of that span."""
         enclosing = enclosing_of(current)
         if enclosing is not None:
             self._above, self._depth = enclosing, enclosing._depth + 1
             self._trace = enclosing._trace
             return True
-        trace_id = around.trace_id.to_bytes(16, "big")
+        trace_id = span_context.trace_id.to_bytes(16, "big")
         if trace_id == parent._trace.trace_id:
             self._trace = parent._trace
         else:
             self._trace = Trace(
-                trace_id, int(around.trace_flags), around.trace_state, is_apart=True
+                trace_id, int(span_context.trace_flags), span_context.trace_state, is_apart=True
             )
         extras = self.extras
-        extras.is_rooted, extras.otel_parent = True, around
+        extras.is_rooted, extras.otel_parent = True, span_context
         return True
 
     def _open_unrecorded(self, begun: int) -> Self:

@@ -45,16 +45,16 @@ class StepPlaces:
 
         A step inside another step is part of it and is not counted.
         """
-        above = scope._above
-        if above is self._above and index == self._index + 1 and not self._is_inner:
+        parent = scope._above
+        if parent is self._above and index == self._index + 1 and not self._is_inner:
             self._index += 1  # the usual case: the next step of the same epoch
             self._last = number = self._last + 1
             if self._epoch is None:
                 return {GLOBAL_STEP: number}
             return {EPOCH_ATTRIBUTE: self._epoch, GLOBAL_STEP: number}
-        if above is not self._above:
-            self._above = above
-            self._epoch, self._is_inner = _surroundings(above)
+        if parent is not self._above:
+            self._above = parent
+            self._epoch, self._is_inner = _surroundings(parent)
         place = {} if self._epoch is None else {EPOCH_ATTRIBUTE: self._epoch}
         if not self._is_inner:
             number = self._next(index)

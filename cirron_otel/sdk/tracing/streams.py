@@ -50,13 +50,13 @@ class Opened:
 
 
 async def awaited(
-    inner: Coroutine[Any, Any, Any], scope: Opened, told: Callable[[Any], None]
+    inner: Coroutine[Any, Any, Any], scope: Opened, on_result: Callable[[Any], None]
 ) -> Any:
-    """Await `inner` inside `scope`, and call `told` with its result."""
+    """Await `inner` inside `scope`, and call `on_result` with its result."""
     with scope:
         result = await inner
         try:
-            told(result)
+            on_result(result)
         except Exception as error:
             record_error("stream", error)
         return result
